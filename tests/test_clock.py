@@ -13,7 +13,7 @@ def measure(clock: Clock) -> tuple[float, float]:
     return clock.now(), clock.elapsed()
 
 
-def test_the_virtual_clock_stands_still_until_it_is_told() -> None:
+def test_the_virtual_clock_does_not_move_by_itself() -> None:
     clock = VirtualClock(start=1000.0)
     assert measure(clock) == measure(clock) == (1000.0, 0.0)
     clock.advance(2.5)
@@ -25,7 +25,7 @@ def test_time_does_not_go_back() -> None:
         VirtualClock().advance(-1)
 
 
-def test_the_real_clock_tells_the_time_and_never_goes_back() -> None:
+def test_the_real_clock_is_correct_and_never_goes_back() -> None:
     clock = RealClock()
     before = time.time()
     (first, start), (second, end) = measure(clock), measure(clock)

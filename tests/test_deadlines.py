@@ -11,7 +11,7 @@ import pytest
 from unbroken.clock import TimeLimit, deadline, run
 
 
-def test_what_is_done_in_time_is_left_alone_and_what_is_not_is_ended() -> None:
+def test_work_in_time_is_not_affected_and_late_work_is_cancelled() -> None:
     async def main() -> list[str]:
         said: list[str] = []
         for seconds in (1.0, 29.0, 31.0):
@@ -26,7 +26,7 @@ def test_what_is_done_in_time_is_left_alone_and_what_is_not_is_ended() -> None:
     assert run(main()) == ["done", "done", "ended at 60"]
 
 
-def test_limits_of_one_length_end_each_at_its_own_time() -> None:
+def test_limits_of_one_duration_expire_each_at_its_own_time() -> None:
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         ended: list[float] = []
@@ -45,7 +45,7 @@ def test_limits_of_one_length_end_each_at_its_own_time() -> None:
     assert run(main()) == [10.0, 13.0, 13.0, 17.5]
 
 
-def test_one_that_is_taken_back_does_not_hold_up_those_behind_it() -> None:
+def test_a_cancelled_limit_does_not_delay_those_after_it() -> None:
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
         said: list[str] = []
@@ -60,7 +60,7 @@ def test_one_that_is_taken_back_does_not_hold_up_those_behind_it() -> None:
 
 
 @pytest.mark.parametrize("when", [1, 10], ids=["before", "while the time is up"])
-def test_who_is_cancelled_from_outside_is_cancelled_and_not_timed_out(when: float) -> None:
+def test_an_outside_cancellation_is_not_a_time_out(when: float) -> None:
     async def main() -> str:
         async def work() -> None:
             with TimeLimit(10):
@@ -79,7 +79,7 @@ def test_who_is_cancelled_from_outside_is_cancelled_and_not_timed_out(when: floa
     assert run(main()) == "cancelled"
 
 
-def test_a_limit_that_begins_later_counts_from_there() -> None:
+def test_a_limit_that_begins_later_counts_from_then() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         limit = TimeLimit(None)
@@ -104,7 +104,7 @@ def test_a_limit_that_begins_after_its_end_does_nothing() -> None:
     assert run(main()) is False
 
 
-def test_limits_within_limits_end_the_one_that_is_over() -> None:
+def test_nested_limits_cancel_the_expired_one() -> None:
     async def main() -> list[str]:
         said: list[str] = []
         try:
@@ -121,7 +121,7 @@ def test_limits_within_limits_end_the_one_that_is_over() -> None:
     assert run(main()) == ["outer"]
 
 
-def test_ever_other_lengths_are_kept_too() -> None:
+def test_ever_new_durations_work_too() -> None:
     async def main() -> int:
         loop = asyncio.get_running_loop()
         ended: list[int] = []
@@ -134,7 +134,7 @@ def test_ever_other_lengths_are_kept_too() -> None:
     assert run(main()) == 200
 
 
-def test_a_line_does_not_keep_what_was_taken_back() -> None:
+def test_a_queue_does_not_keep_cancelled_deadlines() -> None:
     """A busy line is cleared at its head by whoever comes next."""
 
     class Held:
@@ -158,7 +158,7 @@ def test_a_line_does_not_keep_what_was_taken_back() -> None:
     asyncio.run(main())
 
 
-def test_a_loop_is_not_kept_alive_by_its_lines() -> None:
+def test_a_queue_does_not_keep_its_loop_alive() -> None:
     def lived() -> weakref.ref[asyncio.AbstractEventLoop]:
         async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
             with TimeLimit(30):

@@ -62,7 +62,7 @@ def events_of(kind: type[Event]) -> st.SearchStrategy[Event]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @costly
 @given(data=st.data())
-def test_every_kind_of_event_goes_through_json_and_back(kind: type[Event], data: st.DataObject) -> None:
+def test_every_kind_of_event_survives_a_json_round_trip(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))
     text = json.dumps(event_to_json(event))
     again = event_from_json(json.loads(text))
@@ -71,7 +71,7 @@ def test_every_kind_of_event_goes_through_json_and_back(kind: type[Event], data:
     assert json.loads(text)["event"] == NAMES[kind]
 
 
-def test_what_a_newer_version_adds_is_left_out() -> None:
+def test_fields_of_a_newer_version_are_ignored() -> None:
     saved = event_to_json(TextAdded("r", 0, 1, 2.0, "Hi."))
     assert event_from_json({**saved, "mood": "good"}) == TextAdded("r", 0, 1, 2.0, "Hi.")
 
@@ -86,7 +86,7 @@ def test_what_a_newer_version_adds_is_left_out() -> None:
     ],
     ids=["nothing", "unknown", "a list", "half"],
 )
-def test_what_is_no_event_is_refused(saved: dict[str, Any], told: str) -> None:
+def test_an_invalid_event_is_refused(saved: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         event_from_json(saved)
 
@@ -109,7 +109,7 @@ def a_run(wire: str = "openai-chat", schedule: Schedule = Schedule.EAGER) -> lis
 
 @under_every_schedule
 @on_every_wire
-def test_events_are_numbered_and_never_go_back(wire: str, schedule: Schedule) -> None:
+def test_sequence_numbers_never_go_back(wire: str, schedule: Schedule) -> None:
     events = a_run(wire, schedule)
     assert [event.seq for event in events] == list(range(len(events)))
     for before, after in pairwise(events):
@@ -123,7 +123,7 @@ def test_events_are_numbered_and_never_go_back(wire: str, schedule: Schedule) ->
 
 @under_every_schedule
 @on_every_wire
-def test_every_event_of_a_run_goes_through_json(wire: str, schedule: Schedule) -> None:
+def test_every_event_of_a_run_survives_json(wire: str, schedule: Schedule) -> None:
     for event in a_run(wire, schedule):
         assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
 
@@ -135,7 +135,7 @@ def test_every_event_of_a_run_goes_through_json(wire: str, schedule: Schedule) -
         511,
     ],
 )
-def test_arguments_that_are_nested_deeply_go_through_json_too(depth: int) -> None:
+def test_deeply_nested_arguments_survive_json_too(depth: int) -> None:
     model = ScriptedModel(Call("look", '{"a":' * depth + "1" + "}" * depth), "Done.")
     _, events = play_aloud(Agent(model, Desk().tools("look")))
     assert [event_from_json(event_to_json(event)) for event in events] == events
@@ -143,7 +143,7 @@ def test_arguments_that_are_nested_deeply_go_through_json_too(depth: int) -> Non
 
 @under_every_schedule
 @on_every_wire
-def test_a_round_is_told_in_its_order(wire: str, schedule: Schedule) -> None:
+def test_a_round_is_reported_in_order(wire: str, schedule: Schedule) -> None:
     """The text, the calls once the response has ended, a start before each end, and the end of the round last."""
     events = a_run(wire, schedule)
     for turn in (0, 1):
@@ -167,7 +167,7 @@ def test_a_round_is_told_in_its_order(wire: str, schedule: Schedule) -> None:
 
 
 @pytest.mark.parametrize("schedule", [Schedule.PARALLEL, Schedule.EAGER])
-def test_all_that_can_start_is_told_before_the_first_of_them_runs(schedule: Schedule) -> None:
+def test_all_starts_are_reported_before_the_first_call_runs(schedule: Schedule) -> None:
     order: list[str] = []
 
     def note(n: int) -> str:
@@ -183,20 +183,20 @@ def test_all_that_can_start_is_told_before_the_first_of_them_runs(schedule: Sche
     assert order == [*[f"{n} starts" for n in range(4)], *[f"{n} runs" for n in range(4)]]
 
 
-def test_what_is_said_before_calls_is_a_thought_and_what_is_said_last_is_the_answer() -> None:
+def test_text_before_calls_is_a_thought_and_the_last_text_is_the_answer() -> None:
     assert [(event.text, event.final) for event in only(TextFinished, a_run())] == [
         ("Let me see.", False),
         ("That is all.", True),
     ]
 
 
-def test_text_comes_in_pieces_and_whole() -> None:
+def test_text_is_reported_in_pieces_and_complete() -> None:
     events = a_run()
     for said in only(TextFinished, events):
         assert "".join(event.text for event in only(TextAdded, events) if event.turn == said.turn) == said.text
 
 
-def test_a_run_that_fails_says_so_last() -> None:
+def test_a_failed_run_reports_it_last() -> None:
     events: list[Event] = []
     agent = Agent(ScriptedModel(Call("look"), Fail(Unauthorized("no"))), Desk().tools("look"), sinks=[events.append])
     with pytest.raises(Unauthorized):
@@ -207,7 +207,7 @@ def test_a_run_that_fails_says_so_last() -> None:
     assert only(RunFinished, events) == []
 
 
-def test_the_end_tells_what_it_came_to() -> None:
+def test_the_last_event_has_the_totals() -> None:
     model = ScriptedModel([Call("look"), Call("look", n=2)], "Enough.")
     result, events = play_aloud(Agent(model, Desk().tools("look", seconds=1.0, overlap=True), limits=Limits(rounds=1)))
     (end,) = only(RunFinished, events)

@@ -29,14 +29,14 @@ class Quick:
     parts: list[str] = field(default_factory=list[str])
 
 
-def test_it_says_of_itself_what_its_twin_says() -> None:
+def test_it_behaves_like_an_ordinary_dataclass() -> None:
     assert repr(Quick("a", 2)) == repr(Plain("a", 2)).replace("Plain", "Quick")
     assert Quick("a", 2) == Quick(name="a", count=2) != Quick("b", 2)
     assert hash(ToolCall("a", "b", None)) == hash(ToolCall("a", "b", None))
     assert str(inspect.signature(Quick)) == str(inspect.signature(Plain))
 
 
-def test_what_its_parameters_are_can_be_read() -> None:
+def test_its_signature_can_be_inspected() -> None:
     assert get_type_hints(ToolCall.__init__)["name"] is str
     assert ToolCall.__init__.__module__ == "unbroken.messages"
     assert inspect.signature(Usage, eval_str=True).parameters["input_tokens"].annotation is int
@@ -51,14 +51,14 @@ def test_its_fields_cannot_be_changed() -> None:
     assert type(built) is Quick
 
 
-def test_a_value_that_is_made_for_each_object_is_its_own() -> None:
+def test_a_default_factory_is_called_for_each_object() -> None:
     assert (Quick("a").parts, Usage().raw, Request(()).extra) == ([], {}, {})
     assert Quick("a").parts is not Quick("a").parts
     given = ["x"]
     assert Quick("a", parts=given).parts is given
 
 
-def test_copies_and_changed_ones_are_of_the_same_class() -> None:
+def test_copies_and_replacements_have_the_same_class() -> None:
     request = Request((User.of("Hello"),), model="m")
     for twin in (copy.copy(request), copy.deepcopy(request), pickle.loads(pickle.dumps(request)), replace(request)):
         assert type(twin) is Request
@@ -66,7 +66,7 @@ def test_copies_and_changed_ones_are_of_the_same_class() -> None:
     assert replace(request, model="other").model == "other"
 
 
-def test_a_subclass_with_fields_of_its_own_is_built_as_usual() -> None:
+def test_a_subclass_with_more_fields_is_built_as_usual() -> None:
     @dataclass(frozen=True, slots=True)
     class Longer(Quick):
         more: str = "m"
@@ -79,6 +79,6 @@ def test_a_subclass_with_fields_of_its_own_is_built_as_usual() -> None:
     assert (type(named), named.name, named.count, named.parts) == (Named, "a", 3, [])
 
 
-def test_a_field_that_is_missing_is_named() -> None:
+def test_a_missing_field_is_named() -> None:
     with pytest.raises(TypeError, match=r"Quick.__init__\(\) missing 1 required positional argument: 'name'"):
         Quick()  # type: ignore[call-arg]

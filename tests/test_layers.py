@@ -62,11 +62,11 @@ def test_imports_go_down_only() -> None:
     assert up == []
 
 
-def test_every_package_has_its_row() -> None:
+def test_every_package_has_a_layer() -> None:
     assert {package_of(path) for path in python_files()} == set(HEIGHT)
 
 
-def test_all_imports_stand_at_the_top_of_their_file_or_give_the_reason() -> None:
+def test_all_imports_are_at_the_top_of_their_file_or_have_a_reason() -> None:
     """A local import is for an optional extra or for start-up time: `# noqa: PLC0415 - reason` on its line."""
     local = [
         f"{path.relative_to(ROOT)}:{inner.lineno}"
@@ -81,7 +81,7 @@ def test_all_imports_stand_at_the_top_of_their_file_or_give_the_reason() -> None
     assert local == []
 
 
-def test_no_room_is_called_utils() -> None:
+def test_no_module_is_called_utils() -> None:
     banned = {"utils", "helpers", "common", "base", "manager"}
     assert [path for path in python_files() if path.stem in banned] == []
 

@@ -71,7 +71,7 @@ class Named(Middleware):
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_what_it_changes_is_what_history_result_events_and_recording_hold(wire: str, tmp_path: Path) -> None:
+def test_its_changes_are_in_the_history_result_events_and_recording(wire: str, tmp_path: Path) -> None:
     model = ScriptedModel(
         [Think("hm"), Say("the secret is here"), Call("act", n=1)],
         [Say("the secret "), Break()],
@@ -92,7 +92,7 @@ def test_what_it_changes_is_what_history_result_events_and_recording_hold(wire: 
     assert [call.result.text for call in result.calls] == ["acted 1"]
 
 
-def test_a_call_that_it_changes_runs_as_it_says() -> None:
+def test_a_call_that_it_changes_runs_with_the_change() -> None:
     class Doubles(Middleware):
         async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
             async for deltas in call_next(request):
@@ -117,7 +117,7 @@ def test_the_first_is_the_outermost() -> None:
     assert seen == [*request, *calls, *request]
 
 
-def test_each_run_may_have_a_middleware_of_its_own_from_start_to_end() -> None:
+def test_a_run_may_have_its_own_middleware_from_start_to_end() -> None:
     lives: list[list[str]] = []
 
     class OfOneRun(Middleware):
@@ -142,7 +142,7 @@ def test_each_run_may_have_a_middleware_of_its_own_from_start_to_end() -> None:
     assert lives == [["start a", "One.", "end"], ["start b", "Two.", "end"]]
 
 
-def test_a_listener_that_raises_is_left_out_and_the_run_continues(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_is_removed_and_the_run_continues(caplog: pytest.LogCaptureFixture) -> None:
     class Fails(Middleware):
         def on_event(self, event: Event) -> None:
             raise ValueError("no")
@@ -154,7 +154,7 @@ def test_a_listener_that_raises_is_left_out_and_the_run_continues(caplog: pytest
     assert "left out from now on" in caplog.text
 
 
-def test_it_may_approve_in_place_of_a_person() -> None:
+def test_it_can_approve_instead_of_a_person() -> None:
     class Approves(Middleware):
         def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
             return lambda call: Allow()
@@ -168,7 +168,7 @@ def test_it_may_approve_in_place_of_a_person() -> None:
     assert result.calls[0].result.text == "paid"
 
 
-def test_a_replay_takes_what_was_recorded_and_does_not_call_it_again(tmp_path: Path) -> None:
+def test_a_replay_uses_the_recording_and_does_not_call_it_again(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     seen: list[str] = []
 

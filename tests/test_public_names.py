@@ -23,7 +23,7 @@ EMPTY_WORDS = frozenset(
 )
 
 
-def test_every_name_can_be_had() -> None:
+def test_every_name_can_be_imported() -> None:
     for name in unbroken.__all__:
         assert getattr(unbroken, name) is not None
     assert dir(unbroken) == sorted(unbroken.__all__)
@@ -31,7 +31,7 @@ def test_every_name_can_be_had() -> None:
         _ = unbroken.Nothing  # pyright: ignore[reportAttributeAccessIssue] - that is what is tested
 
 
-def test_what_type_checkers_see_is_what_there_is() -> None:
+def test_type_checkers_see_the_real_names() -> None:
     tree = ast.parse(Path(unbroken.__file__).read_text("utf-8"))
     seen = {
         alias.name: node.module
@@ -44,13 +44,13 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
         assert getattr(sys.modules[home or ""], name) is getattr(unbroken, name)
 
 
-def test_who_only_decodes_does_not_wait_for_an_http_client() -> None:
+def test_decoding_does_not_import_an_http_client() -> None:
     program = "import sys; from unbroken import decode; print(sorted({'aiohttp', 'pydantic'} & set(sys.modules)))"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
 
 
-def test_an_agent_loads_the_http_client_only_with_a_model_that_needs_it() -> None:
+def test_an_agent_imports_the_http_client_only_with_a_model_that_needs_it() -> None:
     program = (
         "import sys; from unbroken import Agent, ScriptedModel, connect, tool; "
         "Agent(ScriptedModel('Hello.')).run_sync('Hi'); print('aiohttp' in sys.modules); "
@@ -60,7 +60,7 @@ def test_an_agent_loads_the_http_client_only_with_a_model_that_needs_it() -> Non
     assert printed.split() == ["False", "True"]
 
 
-def test_every_public_thing_has_words() -> None:
+def test_everything_public_has_a_docstring() -> None:
     silent = [
         name for _, name, value in documented_names() if isinstance(value, types.FunctionType) and not value.__doc__
     ]
@@ -85,7 +85,7 @@ def says_more_than(name: str, doc: str) -> bool:
     return bool(said - EMPTY_WORDS - {word.lower() for word in known})
 
 
-def test_every_public_method_has_words_that_say_more_than_its_name() -> None:
+def test_every_public_method_has_a_docstring_that_adds_to_its_name() -> None:
     methods = dict(public_methods())
     assert len(methods) > 150  # they were found at all
     assert {"Decoder.feed", "Transcript.add", "Problem.to_json", "Shelf.rows", "Recording.events"} <= set(methods)
@@ -93,6 +93,6 @@ def test_every_public_method_has_words_that_say_more_than_its_name() -> None:
 
 
 @pytest.mark.parametrize("doc", ["", "The name.", "Gets the name of this tool.", "Tool name"])
-def test_a_name_repeated_is_no_words(doc: str) -> None:
+def test_a_repeated_name_is_not_a_docstring(doc: str) -> None:
     assert not says_more_than("Tool.name", doc)
     assert says_more_than("Tool.name", "What the model calls it.")

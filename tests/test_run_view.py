@@ -71,7 +71,7 @@ def assert_same(view: RunView, result: Result) -> None:
     st.booleans(),
     st.sampled_from([None, None, 0.2, 1.5]),
 )
-def test_a_view_of_any_run_that_breaks_knows_what_its_result_knows(
+def test_a_view_of_any_broken_run_equals_its_result(
     script: list[Answer], schedule: Schedule, wire: str, on_error: Any, several: bool, seconds: float | None
 ) -> None:
     limits = Limits(rounds=8, seconds=seconds)
@@ -145,7 +145,7 @@ def test_a_turn_has_its_attempts_and_a_call_of_the_second_continues_one_of_the_f
     assert again.progress.message == "half way"
 
 
-def test_seconds_saved_are_those_from_an_early_start_to_the_end_of_the_response() -> None:
+def test_saved_seconds_are_those_from_an_early_start_to_the_end_of_the_response() -> None:
     _, events = watched(
         [Call("look", city="Rome"), Pause(0.25), Call("look", city="Oslo")], "Sunny.", schedule=Schedule.EAGER
     )
@@ -155,7 +155,7 @@ def test_seconds_saved_are_those_from_an_early_start_to_the_end_of_the_response(
     assert second.saved is None or second.saved < early.saved
 
 
-def test_a_call_that_waits_keeps_its_number_and_its_view() -> None:
+def test_a_waiting_call_keeps_its_number_and_its_view() -> None:
     @tool(approve=True)
     async def write() -> str:
         """Asks first."""
@@ -211,14 +211,14 @@ def test_a_view_that_forgets_its_turns_still_counts_them() -> None:
     assert (view.requests, view.rounds) == (6, 5)
 
 
-def test_a_view_may_begin_in_the_middle_of_a_run() -> None:
+def test_a_view_may_start_in_the_middle_of_a_run() -> None:
     result, events = watched([Say("I look."), Call("look", city="Rome")], [Say("Sunny."), Say(" Warm.")])
     for first in range(len(events)):
         view = RunView.of(events[first:])
         assert (view.run, view.text) == (result.run, "Sunny. Warm.")
 
 
-def test_one_more_piece_of_a_long_text_costs_the_same_as_the_first() -> None:
+def test_each_piece_of_a_long_text_costs_the_same() -> None:
     def cost(events: Sequence[Event]) -> float:
         start = time.process_time()
         view = RunView()

@@ -195,7 +195,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # pyri
 
 
 @pytest.mark.parametrize(("name", "option", "hint"), PAIRS, ids=[f"{name}-{option}" for name, option, _ in PAIRS])
-def test_a_wrong_value_is_accepted_whole_or_refused_with_a_typed_error_that_names_the_option(
+def test_a_wrong_value_is_accepted_completely_or_refused_with_a_typed_error_that_names_the_option(
     name: str, option: str, hint: Any
 ) -> None:
     call, valid, _ = ENTRY_POINTS[name]
@@ -255,7 +255,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("word", "ours"), FOREIGN)
-def test_the_words_of_other_libraries_are_refused_with_ours(word: str, ours: str) -> None:
+def test_option_names_of_other_libraries_are_refused_with_ours(word: str, ours: str) -> None:
     model = ScriptedModel("Hello.")
     given: dict[str, Any] = {word: 3}
     with pytest.raises(UserError) as refused:
@@ -287,7 +287,7 @@ A_CONVERSATION: Callable[..., Any] = partial(Conversation, AGENT)
         (A_CONVERSATION, "history", "`messages`"),
     ],
 )
-def test_an_option_that_is_called_otherwise_here_is_refused_with_its_name(
+def test_a_differently_named_option_is_refused_with_its_name_here(
     call: Callable[..., Any], option: str, ours: str
 ) -> None:
     with pytest.raises(UserError) as refused:
@@ -337,12 +337,12 @@ def ways() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 @pytest.mark.parametrize(("name", "call"), list(ways()), ids=[name for name, _ in ways()])
-def test_a_misspelled_option_is_refused_wherever_options_travel(name: str, call: Callable[[], Any]) -> None:
+def test_a_misspelled_option_is_refused_everywhere(name: str, call: Callable[[], Any]) -> None:
     with pytest.raises(UserError, match="has no option `limt`"):
         call()
 
 
-def test_a_conversation_does_not_take_another_history() -> None:
+def test_a_conversation_does_not_accept_another_history() -> None:
     with pytest.raises(UserError, match="a Conversation keeps its own"):
         say(history=[])
 
@@ -368,13 +368,13 @@ def test_a_conversation_does_not_take_another_history() -> None:
         (lambda: AGENT.run_sync("Hi.", history="Hi."), "agent.run(history=…): expected the messages of a Result"),  # type: ignore
     ],
 )
-def test_an_error_names_the_option_the_type_it_got_and_what_is_accepted(make: Callable[[], Any], words: str) -> None:
+def test_an_error_names_the_option_the_type_and_what_is_accepted(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(UserError) as refused:
         make()
     assert str(refused.value).startswith(words)
 
 
-def test_an_error_about_a_misspelled_word_does_not_say_that_it_is_a_string() -> None:
+def test_an_error_about_a_misspelled_word_does_not_mention_strings() -> None:
     wrong: Any = "lots"
     for make in (lambda: Agent(MODEL, reasoning=wrong), lambda: make_tool(effect=wrong)):
         with pytest.raises(UserError) as refused:
@@ -382,7 +382,7 @@ def test_an_error_about_a_misspelled_word_does_not_say_that_it_is_a_string() -> 
         assert "got" not in str(refused.value)
 
 
-def test_a_choice_of_a_tool_that_the_agent_does_not_have_is_refused() -> None:
+def test_a_tool_choice_that_the_agent_does_not_have_is_refused() -> None:
     look = make_tool(name="look")
     assert Agent(MODEL, [look], policy=Policy(choice="look")).run_sync("Hi.").text == "Hello."
     with pytest.raises(UserError, match=r"Policy\(choice='t2'\): there is no such tool; there are: look; or use"):
@@ -391,7 +391,7 @@ def test_a_choice_of_a_tool_that_the_agent_does_not_have_is_refused() -> None:
         Agent(MODEL, policy=Policy(choice="t2"))
 
 
-def test_an_approver_that_cannot_be_called_with_a_call_is_refused() -> None:
+def test_an_approver_with_a_wrong_signature_is_refused() -> None:
     def nothing() -> Deny:
         return Deny()
 
@@ -424,7 +424,7 @@ def test_a_field_of_a_provider_passes_in_extra_and_a_misspelled_setting_does_not
         connected(logit_bias={"5": 1})
 
 
-def test_tools_have_errors_of_their_own() -> None:
+def test_tools_have_their_own_errors() -> None:
     for options in ({"efect": "read"}, {"effect": "reed"}, {"timeout": "3"}, {"spec": 3}):
         with pytest.raises(InvalidTool):
             make_tool(**options)
@@ -441,7 +441,7 @@ def test_every_suggestion_leads_to_an_option_that_exists() -> None:
     assert set(PLACES) <= real | elsewhere
 
 
-def test_a_function_is_still_itself_behind_its_checks() -> None:
+def test_a_checked_function_keeps_its_identity() -> None:
     @checked
     def add(a: int, b: int = 1, *, c: str = "") -> int:
         """Adds."""
@@ -488,7 +488,7 @@ def test_a_type_checker_finds_the_same_mistakes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_result_limit_leaves_room_for_something(limit: int) -> None:
+def test_a_result_limit_must_leave_room_for_something(limit: int) -> None:
     with pytest.raises(UserError, match=rf"Policy\(result_limit={limit}\): expected a number of characters from 1"):
         Agent(MODEL, policy=Policy(result_limit=limit))
 

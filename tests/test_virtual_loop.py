@@ -12,7 +12,7 @@ from unbroken.clock import RealClock, current_clock
 from unbroken.testing import Deadlock, VirtualLoop, run_virtual
 
 
-def test_a_day_passes_in_no_time() -> None:
+def test_a_day_passes_at_once() -> None:
     async def main() -> tuple[float, float]:
         await asyncio.sleep(36 * 3600)
         return current_clock().elapsed(), current_clock().now()
@@ -22,14 +22,14 @@ def test_a_day_passes_in_no_time() -> None:
     assert time.monotonic() - before < 5
 
 
-def test_a_coroutine_is_run_as_well_as_a_function() -> None:
+def test_both_a_coroutine_and_a_function_can_be_run() -> None:
     async def main() -> str:
         return "done"
 
     assert run_virtual(main) == run_virtual(main()) == "done"
 
 
-def test_tenths_add_up() -> None:
+def test_tenths_add_up_exactly() -> None:
     async def main() -> float:
         for _ in range(10):
             await asyncio.sleep(0.1)
@@ -61,7 +61,7 @@ def test_timers_due_within_a_nanosecond_fire_together() -> None:
     assert run_virtual(main) == [1.0, 1.0]
 
 
-def test_tasks_of_a_group_run_side_by_side() -> None:
+def test_tasks_of_a_group_run_in_parallel() -> None:
     async def main() -> tuple[list[str], float]:
         ended: list[str] = []
 
@@ -77,7 +77,7 @@ def test_tasks_of_a_group_run_side_by_side() -> None:
     assert run_virtual(main) == (["quick", "middle", "slow"], 3.0)
 
 
-def test_a_timeout_strikes_at_its_time() -> None:
+def test_a_timeout_expires_at_its_time() -> None:
     async def main() -> float:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5):
@@ -103,7 +103,7 @@ def test_the_clock_of_a_virtual_loop_is_its_own() -> None:
     assert run_virtual(main)
 
 
-def test_a_deadlock_says_which_task_waits_and_where() -> None:
+def test_a_deadlock_names_the_waiting_tasks_and_their_lines() -> None:
     async def wait_for_ever() -> None:
         await asyncio.Event().wait()
 
@@ -135,14 +135,14 @@ def test_a_deadlock_lets_tasks_clean_up() -> None:
     assert ended == ["cleaned up"]
 
 
-def test_work_for_a_thread_is_done_at_once_in_the_loops_own_thread() -> None:
+def test_work_for_a_thread_is_done_at_once_in_the_loops_thread() -> None:
     async def main() -> tuple[int, float]:
         return await asyncio.to_thread(threading.get_ident), current_clock().elapsed()
 
     assert run_virtual(main) == (threading.get_ident(), 0.0)
 
 
-def test_work_for_a_thread_that_raises_raises_where_it_is_awaited() -> None:
+def test_an_exception_of_thread_work_is_raised_where_it_is_awaited() -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -172,7 +172,7 @@ def test_a_real_thread_wakes_the_loop() -> None:
     assert run_virtual(main) == 0.0
 
 
-def test_a_socket_works_and_sleeps_beside_it_take_no_time() -> None:
+def test_a_socket_works_and_sleeps_meanwhile_take_no_time() -> None:
     async def main() -> tuple[bytes, float]:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked = await reader.readline()
@@ -194,7 +194,7 @@ def test_a_socket_works_and_sleeps_beside_it_take_no_time() -> None:
     assert seconds >= 3600
 
 
-def test_an_error_of_the_program_passes_through() -> None:
+def test_an_exception_of_the_program_is_raised() -> None:
     async def main() -> None:
         await asyncio.sleep(1)
         raise KeyError("mine")
@@ -203,7 +203,7 @@ def test_an_error_of_the_program_passes_through() -> None:
         run_virtual(main)
 
 
-def test_two_runs_are_the_same() -> None:
+def test_two_runs_are_identical() -> None:
     async def main() -> list[tuple[float, int]]:
         log: list[tuple[float, int]] = []
 

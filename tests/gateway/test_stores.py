@@ -313,7 +313,7 @@ def test_memory_forgets_its_bookkeeping_of_expired_entries() -> None:
     asyncio.run(main())
 
 
-def test_expired_rows_leave_the_file_with_later_puts(path: Path) -> None:
+def test_expired_rows_are_removed_with_later_puts(path: Path) -> None:
     async def main() -> None:
         place = Place("sqlite", str(path))
         async with place.opened() as store:
@@ -330,7 +330,7 @@ def test_expired_rows_leave_the_file_with_later_puts(path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_store_that_nobody_closed_takes_its_thread_along(path: Path) -> None:
+def test_a_store_that_was_not_closed_ends_its_thread(path: Path) -> None:
     store = open_store(str(path))
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "unbroken-store"]
     del store
@@ -353,7 +353,7 @@ class Errand:
     size: int = 1
 
 
-def test_what_waits_together_is_taken_together() -> None:
+def test_waiting_operations_are_executed_together() -> None:
     async def main() -> None:
         handoff = Handoff[Errand](together=4, bytes_together=10)
         errands = [Errand(asyncio.get_running_loop().create_future(), size) for size in (1, 1, 1, 1, 1, 20, 1)]
@@ -372,7 +372,7 @@ class Deaf(asyncio.SelectorEventLoop):
         return asyncio.Handle(callback, args, self, context)
 
 
-def test_a_loop_that_hears_nothing_from_the_thread_goes_and_waits_for_it(path: Path) -> None:
+def test_a_loop_that_gets_no_answer_from_the_thread_waits_for_it(path: Path) -> None:
     store = open_store(str(path))
 
     async def main() -> None:
@@ -440,7 +440,7 @@ async def gone(path: Path, keys: list[str]) -> list[str]:
         return [key for key, value in zip(keys, await store.get(keys), strict=True) if value is None]
 
 
-def test_processes_open_a_new_file_at_once_and_write_to_it_at_once(path: Path) -> None:
+def test_processes_can_open_and_write_a_new_file_at_the_same_time(path: Path) -> None:
     writers = [write(path, name, 300) for name in "abc"]
     said = [writer.communicate(timeout=60)[0] for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0, 0]
@@ -448,7 +448,7 @@ def test_processes_open_a_new_file_at_once_and_write_to_it_at_once(path: Path) -
     assert asyncio.run(gone(path, [key for name in "abc" for key in keys_of(name, 300)])) == []
 
 
-def test_what_a_killed_process_had_put_is_there(path: Path) -> None:
+def test_what_a_killed_process_had_put_is_stored(path: Path) -> None:
     for round, lines in enumerate([0, 1, 40, 300]):
         writer = write(path, f"{round}", 100_000)
         assert writer.stdout is not None
@@ -460,7 +460,7 @@ def test_what_a_killed_process_had_put_is_there(path: Path) -> None:
         assert asyncio.run(gone(path, keys_of(f"{round}", count))) == []
 
 
-def test_only_its_owner_reads_a_new_file(path: Path) -> None:
+def test_only_the_owner_can_read_a_new_file(path: Path) -> None:
     async def main() -> None:
         async with Place("sqlite", str(path)).opened() as store:
             await store.put({"a": b"1"}, HOUR)
@@ -504,7 +504,7 @@ UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_a_file_that_cannot_be_used_is_refused_and_left_as_it_is(case: str, tmp_path: Path) -> None:
+def test_an_unusable_file_is_refused_and_left_unchanged(case: str, tmp_path: Path) -> None:
     path = tmp_path / "folder" / "store.db"
     path.parent.mkdir()
     prepare, said = UNUSABLE[case]
@@ -515,7 +515,7 @@ def test_a_file_that_cannot_be_used_is_refused_and_left_as_it_is(case: str, tmp_
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
-def test_a_file_of_an_older_format_is_cleared_with_a_word(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_an_older_format_is_cleared_and_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(fill(path))
     make(path, f"PRAGMA user_version={FORMAT - 1}")
     with caplog.at_level(logging.WARNING, "unbroken.gateway"):
@@ -525,7 +525,7 @@ def test_a_file_of_an_older_format_is_cleared_with_a_word(path: Path, caplog: py
     assert asyncio.run(gone(path, ["1"])) == []
 
 
-def test_a_file_that_breaks_while_it_is_used_makes_the_store_unavailable(path: Path) -> None:
+def test_a_file_that_breaks_while_in_use_makes_the_store_unavailable(path: Path) -> None:
     async def main() -> None:
         async with Place("sqlite", str(path)).opened() as store:
             await store.put({"a": b"1"}, HOUR)
@@ -537,7 +537,7 @@ def test_a_file_that_breaks_while_it_is_used_makes_the_store_unavailable(path: P
     asyncio.run(main())
 
 
-def test_a_full_disk_fails_the_puts_of_its_time_and_no_others(path: Path) -> None:
+def test_a_full_disk_fails_only_the_puts_of_that_time(path: Path) -> None:
     async def main() -> None:
         async with Place("sqlite", str(path)).opened() as store:
             await store.put({"before": b"1"}, HOUR)
@@ -556,7 +556,7 @@ def test_a_full_disk_fails_the_puts_of_its_time_and_no_others(path: Path) -> Non
 
 
 @pytest.mark.parametrize("spelling", ["sqlite:{}", "sqlite://{}", "sqlite:///{}", "SQLite:{}", "{}", "sqlite:store.db"])
-def test_spellings_of_a_path(spelling: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_can_be_written_in_several_ways(spelling: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
     asyncio.run(open_store(spelling.format(path)).aclose())
     assert path.exists()
@@ -582,14 +582,14 @@ def test_spellings_of_a_path(spelling: str, path: Path, monkeypatch: pytest.Monk
         ("valkey://[hunter2", "cannot be read"),
     ],
 )
-def test_an_address_that_says_nothing_is_refused_without_its_secrets(url: str, said: str) -> None:
+def test_an_invalid_address_is_refused_without_its_secrets(url: str, said: str) -> None:
     with pytest.raises(UserError) as raised:
         open_store(url)
     assert said in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 
-def test_without_the_package_for_redis_it_says_what_to_install() -> None:
+def test_without_the_redis_package_the_error_explains_what_to_install() -> None:
     program = (
         "import sys; sys.modules['redis'] = None\n"
         "from unbroken.gateway.stores import open_store\n"
@@ -611,7 +611,7 @@ def own_server(use: Callable[[Any], Coroutine[Any, Any, None]], config: dict[str
         server.terminate()
 
 
-def test_redis_keys_say_whose_they_are_and_expire() -> None:
+def test_redis_keys_name_their_owner_and_expire() -> None:
     url = valkey_server.empty_url()
     client: Any = importlib.import_module("redis").Redis.from_url(url)
 
@@ -655,7 +655,7 @@ def test_a_server_that_was_restarted_is_used_again() -> None:
     own_server(main)
 
 
-def test_no_password_stands_in_an_error() -> None:
+def test_no_error_contains_a_password() -> None:
     async def main(server: Any) -> None:
         address = f"127.0.0.1:{server.port}/0"
         with importlib.import_module("redis").Redis(port=server.port) as client:
@@ -683,7 +683,7 @@ def test_a_full_server_makes_the_store_unavailable_for_puts() -> None:
     own_server(main, {"maxmemory": "1", "maxmemory-policy": "noeviction"})
 
 
-def test_a_server_that_says_nothing_is_not_waited_for() -> None:
+def test_a_silent_server_is_not_waited_for() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -702,7 +702,7 @@ def test_a_server_that_says_nothing_is_not_waited_for() -> None:
     clock.run(main)
 
 
-def test_who_waits_behind_an_exchange_that_hangs_does_not_wait_for_one_more() -> None:
+def test_an_operation_behind_a_hanging_one_does_not_wait_twice() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -746,7 +746,7 @@ async def fails(store: CircuitBreakerStore) -> float:
     return asyncio.get_running_loop().time() - began
 
 
-def test_a_store_that_hangs_is_waited_for_once_and_tried_by_one_at_a_time() -> None:
+def test_a_hanging_store_is_waited_for_once_and_tried_by_one_at_a_time() -> None:
     async def main() -> None:
         slow = Slow()
         slow.takes = 3.0
@@ -766,7 +766,7 @@ def test_a_store_that_hangs_is_waited_for_once_and_tried_by_one_at_a_time() -> N
     clock.run(main)
 
 
-def test_a_store_that_fails_at_once_is_asked_each_time() -> None:
+def test_a_store_that_fails_at_once_is_tried_each_time() -> None:
     async def main() -> None:
         slow = Slow()
         store = CircuitBreakerStore(slow)
@@ -777,7 +777,7 @@ def test_a_store_that_fails_at_once_is_asked_each_time() -> None:
     clock.run(main)
 
 
-def test_who_tries_and_is_cancelled_leaves_it_to_the_next() -> None:
+def test_a_cancelled_attempt_leaves_the_next_to_others() -> None:
     async def main() -> None:
         slow = Slow()
         slow.takes = 3.0
@@ -794,7 +794,7 @@ def test_who_tries_and_is_cancelled_leaves_it_to_the_next() -> None:
     clock.run(main)
 
 
-def test_that_a_store_fails_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_store_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         slow = Slow()
         store = CircuitBreakerStore(slow)

@@ -170,7 +170,7 @@ def _escaped(body: Object) -> str:
 
 
 @WIRE
-def test_what_a_client_says_about_models_and_files_is_no_choice(wire: str, tmp_path: Path) -> None:
+def test_names_of_models_and_files_in_content_are_not_a_choice(wire: str, tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"model": {"type": "string"}, "file_id": {"type": "string"}}}
     tools: Object = {
         "openai-chat": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
@@ -191,7 +191,7 @@ def test_what_a_client_says_about_models_and_files_is_no_choice(wire: str, tmp_p
 
 
 @WIRE
-def test_what_the_provider_holds_belongs_to_the_key_that_made_it(wire: str, tmp_path: Path) -> None:
+def test_objects_of_the_provider_belong_to_the_key_that_created_them(wire: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path / "k", wire, Told(b"{}", 418), keys=(GatewayKey("ann"),)) as (upstream, (ann,)):
             path = PATHS[wire].format(model="m", method="generateContent")
@@ -206,7 +206,7 @@ def test_what_the_provider_holds_belongs_to_the_key_that_made_it(wire: str, tmp_
     run(story)
 
 
-def test_one_that_shares_ids_lets_every_key_use_them(tmp_path: Path) -> None:
+def test_with_shared_ids_every_key_can_use_them(tmp_path: Path) -> None:
     async def story() -> None:
         keys = (GatewayKey("ann"),)
         async with house(tmp_path / "k", "openai-responses", Told(b"{}", 418), keys=keys, shared_ids=True) as (
@@ -219,7 +219,7 @@ def test_one_that_shares_ids_lets_every_key_use_them(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_file_is_used_and_deleted_by_the_key_that_uploaded_it_alone(tmp_path: Path) -> None:
+def test_a_file_can_only_be_used_and_deleted_by_the_key_that_uploaded_it(tmp_path: Path) -> None:
     listed = ("POST /v1/files", "GET /v1/files/*", "DELETE /v1/files/*", "POST /v1/batches")
     keys = tuple(GatewayKey(name, passes=tuple(map(read_rule, listed))) for name in ("ann", "bob"))
     made = Told(b'{"object": "file", "id": "file-abc123def"}')
@@ -245,7 +245,7 @@ def test_a_file_is_used_and_deleted_by_the_key_that_uploaded_it_alone(tmp_path: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_container_that_an_answer_names_is_that_key_s_own(stream: bool, tmp_path: Path) -> None:
+def test_a_container_named_in_an_answer_belongs_to_that_key(stream: bool, tmp_path: Path) -> None:
     message: Object = {"id": "msg_1", "type": "message", "role": "assistant", "model": "x", "content": [], "usage": {}}
     held = {"container": {"id": "container_abc123", "expires_at": "x"}}
     call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"file_id": "file_victim1"}}
@@ -281,7 +281,7 @@ def test_a_container_that_an_answer_names_is_that_key_s_own(stream: bool, tmp_pa
 
 
 @pytest.mark.parametrize("spelled", ["file-victim123", "file-\\u0076ictim123"])
-def test_an_id_that_the_provider_only_repeats_is_given_to_nobody(spelled: str, tmp_path: Path) -> None:
+def test_an_id_that_the_provider_only_repeats_is_assigned_to_nobody(spelled: str, tmp_path: Path) -> None:
     tool: Object = {"type": "function", "name": "f", "parameters": {}, "id": "file-victim123"}
     told: Object = {"id": "resp_abc123def", "object": "response", "status": "completed", "output": [], "tools": [tool]}
     body: Object = {**question("openai-responses"), "tools": [tool]}
@@ -297,7 +297,7 @@ def test_an_id_that_the_provider_only_repeats_is_given_to_nobody(spelled: str, t
     run(story)
 
 
-def test_a_key_made_under_a_revoked_name_gets_nothing_of_what_the_old_one_left(tmp_path: Path) -> None:
+def test_a_new_key_with_a_revoked_name_gets_nothing_of_the_old_one(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     first = create_key(file, GatewayKey("ann"))
 
@@ -348,7 +348,7 @@ def test_a_key_sees_its_own_models_and_requests_and_an_operator_all(tmp_path: Pa
     run(story)
 
 
-def test_a_form_names_its_model_in_a_field_and_that_is_checked_and_replaced(tmp_path: Path) -> None:
+def test_the_model_in_a_field_of_a_form_is_checked_and_replaced(tmp_path: Path) -> None:
     def form(*models: str, **more: str) -> aiohttp.FormData:
         data = aiohttp.FormData(more)
         for model in models:
@@ -419,7 +419,7 @@ def test_a_form_is_written_as_it_was_read() -> None:
     "rule",
     ["", "GET", "/v1/files", "get /v1/files", "GET /v1", "GET /files", "TRACE /v1/x", "GET /v1/../x", "GET /v1/a b"],
 )
-def test_a_rule_that_names_no_request_is_an_error_with_the_way_out(rule: str, tmp_path: Path) -> None:
+def test_a_rule_without_a_request_is_an_error_with_a_hint(rule: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"like `GET /v1/files/\*`"):
         read_rule(rule)
     config = tmp_path / "unbroken.toml"
@@ -428,14 +428,14 @@ def test_a_rule_that_names_no_request_is_an_error_with_the_way_out(rule: str, tm
         read_config(config)
 
 
-def test_the_gateway_s_list_takes_the_place_of_the_default(tmp_path: Path) -> None:
+def test_the_list_of_the_gateway_replaces_the_default(tmp_path: Path) -> None:
     config = tmp_path / "unbroken.toml"
     config.write_text('[passing]\npaths = ["GET /v1/files"]\n[[models]]\nmodel = "demo"\n')
     assert read_config(config).passes == ("GET /v1/files",)
     assert settings_from_options().passes == MODEL_PATHS
 
 
-def test_a_key_s_list_and_its_rights_are_in_the_file_and_a_file_without_them_is_read(tmp_path: Path) -> None:
+def test_the_list_and_rights_of_a_key_are_in_the_file_and_a_file_without_them_is_read(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     create_key(file, GatewayKey("ann", passes=(read_rule("GET /v1/files/*"),)))
     create_key(file, GatewayKey("ops", operator=True, passes=()))
@@ -455,12 +455,12 @@ def test_a_key_s_list_and_its_rights_are_in_the_file_and_a_file_without_them_is_
 @pytest.mark.parametrize(
     "raw", [b"", b"v1", b"/v1/", b"/v1//x", b"/v1/.", b"/v1/%2E%2e", b"/v1/a%2Fb", b"/v1/a;b", b"/v1/%"]
 )
-def test_a_path_that_servers_read_differently_has_no_segments(raw: bytes) -> None:
+def test_a_path_that_servers_read_differently_is_refused(raw: bytes) -> None:
     assert read_path(raw) is None
     assert read_path(b"/v1/models/ft%3Agpt:x") == ("v1", "models", "ft:gpt:x")
 
 
-def test_a_key_with_its_own_list_is_refused_with_the_way_to_change_that_list() -> None:
+def test_a_key_with_its_own_list_is_refused_with_a_hint_how_to_change_it() -> None:
     scope = {"method": "GET", "path": "/v1/batches", "raw_path": b"/v1/batches", "query_string": b""}
     for key, way_out in (
         (GatewayKey("ann", passes=()), "this key has its own list: its operator can revoke it and create it anew"),

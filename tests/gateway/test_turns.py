@@ -55,13 +55,13 @@ def kept(*calls: ToolCall, native: Native | None = None) -> Turn:
         "{}",
     ],
 )
-def test_arguments_come_back_exactly(raw: str) -> None:
+def test_arguments_are_restored_exactly(raw: str) -> None:
     turn = kept(call(raw))
     again = read_turn("turn:1", write_turn(turn))
     assert again == turn
 
 
-def test_what_only_its_wire_knows_comes_back_exactly() -> None:
+def test_data_of_one_wire_is_restored_exactly() -> None:
     native = Native("anthropic-messages", [{"signature": "é\ud83d", "n": 2**80}], ("a",), "anthropic at x:1")
     turn = kept(call("{}", "a"), native=native)
     assert read_turn("turn:1", write_turn(turn)) == turn
@@ -75,18 +75,18 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4), st.text(max_size=10))
-def test_any_turn_comes_back_as_it_was(arguments: dict[str, object], text: str) -> None:
+def test_any_turn_is_restored(arguments: dict[str, object], text: str) -> None:
     made = ToolCall("a", "look", arguments, json.dumps(arguments))
     turn = replace(kept(made), shown=text)
     assert read_turn("turn:1", write_turn(turn)) == turn
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"v": 2}', b'{"v": 1}', b'{"v": 1, "message": 3, "until": 1}'])
-def test_what_cannot_be_read_is_not_there(data: bytes) -> None:
+def test_an_unreadable_turn_is_ignored(data: bytes) -> None:
     assert read_turn("turn:1", data) is None
 
 
-def test_a_hold_comes_back_as_it_was() -> None:
+def test_a_hold_is_restored() -> None:
     hold = Hold(12.5, closed=True)
     assert read_hold(write_hold(hold)) == hold
     assert read_hold(None) is None
@@ -103,11 +103,11 @@ def test_a_hold_comes_back_as_it_was() -> None:
         "0f8fad5b-d9cb-469f-a165-70867728950e",
     ],
 )
-def test_ids_of_providers_tell_conversations_apart(id: str) -> None:
+def test_ids_of_providers_distinguish_conversations(id: str) -> None:
     assert is_random(id, "get_weather")
 
 
-def test_an_id_of_the_gateway_tells_conversations_apart() -> None:
+def test_an_id_of_the_gateway_distinguishes_conversations() -> None:
     made = {new_call_id() for _ in range(1000)}
     assert len(made) == 1000
     assert all(is_random(id, "get_weather") for id in made)
@@ -121,11 +121,11 @@ def test_an_id_of_the_gateway_tells_conversations_apart() -> None:
         "chatcmpl-tool-0123456789abcdef0123456789abcdef",
     ],
 )
-def test_ids_that_count_or_may_be_a_digest_tell_nothing(id: str) -> None:
+def test_counting_ids_and_possible_digests_distinguish_nothing(id: str) -> None:
     assert not is_random(id, "get_weather")
 
 
-def test_a_turn_is_named_by_an_id_of_the_gateway_and_by_no_other() -> None:
+def test_a_turn_is_named_only_by_an_id_of_the_gateway() -> None:
     ours = new_call_id()
     turn = kept(call("{}", ours), call("{}", "call_q7Zp2mX91aKd"), call("{}", "call_1"))
     assert is_named(turn, Assistant("", (call("{}", ours),)))
@@ -133,13 +133,13 @@ def test_a_turn_is_named_by_an_id_of_the_gateway_and_by_no_other() -> None:
         assert not is_named(turn, Assistant("", (call("{}", other),)))
 
 
-def test_half_a_character_does_not_make_another_call_of_it() -> None:
+def test_half_a_surrogate_pair_does_not_make_it_another_call() -> None:
     assert same_call(call('{"s": "\\ud83d"}'), call('{"s": "\\ufffd"}'))
     assert not same_call(call('{"s": "a"}'), call('{"s": "b"}'))
     assert not same_call(call("{}"), replace(call("{}"), name="listen"))
 
 
-def test_the_digest_leaves_out_what_clients_lose_or_rewrite() -> None:
+def test_the_digest_ignores_what_clients_lose_or_rewrite() -> None:
     said = [User.of("Oslo?"), Assistant(" Let me look.\n", (call('{"a": 1, "b": 2}', "x"),), "Hm.")]
     rewritten = [
         System.of("It is noon."),
@@ -149,7 +149,7 @@ def test_the_digest_leaves_out_what_clients_lose_or_rewrite() -> None:
     assert chain(said) == chain(rewritten)
 
 
-def test_the_digest_tells_what_was_said_apart() -> None:
+def test_the_digest_distinguishes_content() -> None:
     histories = [
         [User.of("Oslo?")],
         [User.of("Lima?")],
@@ -165,17 +165,17 @@ def test_the_digest_tells_what_was_said_apart() -> None:
     assert len({chain(history) for history in histories}) == len(histories)
 
 
-def test_results_that_come_together_or_apart_are_the_same() -> None:
+def test_results_that_arrive_together_or_separately_are_equal() -> None:
     one, two = ToolResult.of(call("{}"), "a"), ToolResult.of(call("{}"), "b")
     assert chain([ToolMessage((one, two))]) == chain([ToolMessage((one,)), ToolMessage((two,))])
 
 
-def test_reasoning_that_a_client_writes_before_the_words_is_not_among_them() -> None:
+def test_reasoning_that_a_client_writes_before_the_text_is_not_part_of_it() -> None:
     assert words("<think>\nHm.\n</think>\n\nLet me look. ") == "Let me look."
     assert words("<think>never ends") == "<think>never ends"
 
 
-def test_keys_of_one_scope_lead_nowhere_in_another() -> None:
+def test_keys_of_one_scope_are_unknown_in_another() -> None:
     digest, message = chain([User.of("Oslo?")]), Assistant("Hi.")
     keys = {
         key
@@ -185,7 +185,7 @@ def test_keys_of_one_scope_lead_nowhere_in_another() -> None:
     assert len(keys) == 9
 
 
-def test_two_answers_that_begin_alike_have_two_keys() -> None:
+def test_two_answers_with_the_same_beginning_have_two_keys() -> None:
     digest = chain([User.of("Oslo?")])
     first = Assistant("", (call("{}", "a"), call('{"n": 1}', "b")))
     second = Assistant("", (call("{}", "a"), call('{"n": 2}', "b")))
@@ -203,7 +203,7 @@ def test_two_answers_that_begin_alike_have_two_keys() -> None:
         ('{"l": [1, {"a": 2}]}', '{"l": [1, {"a": 2, "b": false}]}'),
     ],
 )
-def test_a_call_that_a_client_parsed_and_wrote_again_is_the_same_call(own: str, told: str) -> None:
+def test_a_call_that_a_client_parsed_and_rewrote_is_the_same_call(own: str, told: str) -> None:
     assert is_retold(call(own), call(told))
 
 
@@ -218,11 +218,11 @@ def test_a_call_that_a_client_parsed_and_wrote_again_is_the_same_call(own: str, 
         ('{"a": {}}', '{"a": []}'),
     ],
 )
-def test_a_call_that_somebody_changed_is_another(own: str, told: str) -> None:
+def test_a_changed_call_is_another(own: str, told: str) -> None:
     assert not is_retold(call(own), call(told))
 
 
-def test_a_digest_that_is_known_is_the_one_that_would_be_made() -> None:
+def test_a_remembered_digest_equals_a_computed_one() -> None:
     image = Media("image/png", "AAAA", native=Native("openai-chat", {"type": "image_url"}))
     messages = (
         System.of("Be kind."),
@@ -242,13 +242,13 @@ def test_a_digest_that_is_known_is_the_one_that_would_be_made() -> None:
         assert chain([*messages[:place], other, *messages[place + 1 :]]) != made
 
 
-def test_only_so_many_digests_are_known() -> None:
+def test_only_a_limited_number_of_digests_is_remembered() -> None:
     for number in range(5000):
         chain([User.of(str(number))])
     assert 0 < len(turns._KNOWN) <= turns._MOST_KNOWN  # pyright: ignore[reportPrivateUsage]
 
 
-def test_a_turn_that_another_replica_listed_is_found_though_nothing_was_there_a_moment_ago() -> None:
+def test_a_turn_that_another_replica_listed_is_found_even_if_nothing_was_there_a_moment_ago() -> None:
     """Two people say the same, and their client shows no id that tells them apart."""
     turn = replace(kept(call("{}", "call_0")), key="turn:" + 16 * "0a")
     history = (User.of("Hello."), turn.message)
@@ -264,7 +264,7 @@ def test_a_turn_that_another_replica_listed_is_found_though_nothing_was_there_a_
     asyncio.run(story())
 
 
-def test_that_nothing_was_listed_is_remembered_for_a_while_where_nothing_depends_on_it() -> None:
+def test_an_empty_list_is_remembered_for_a_while_if_nothing_depends_on_it() -> None:
     history = (User.of("Hello."), Assistant("Let me look.", (call("{}", "call_0"),)))
     clock = [1.0]
 
@@ -301,7 +301,7 @@ class Replica:
         return await self._watch.look(value)
 
 
-def test_an_emptied_store_is_noticed_and_told_to_replicas_that_start_later() -> None:
+def test_an_emptied_store_is_noticed_and_reported_to_replicas_that_start_later() -> None:
     async def story() -> None:
         clock = [0.0]
         store = MemoryStore(now=lambda: clock[0])
@@ -321,7 +321,7 @@ def test_an_emptied_store_is_noticed_and_told_to_replicas_that_start_later() -> 
     asyncio.run(story())
 
 
-def test_replicas_that_start_at_the_same_time_do_not_take_each_other_for_an_emptied_store() -> None:
+def test_replicas_that_start_at_the_same_time_do_not_mistake_each_other_for_an_emptied_store() -> None:
     async def story() -> None:
         clock = [0.0]
         store = MemoryStore(now=lambda: clock[0])
@@ -337,7 +337,7 @@ def test_replicas_that_start_at_the_same_time_do_not_take_each_other_for_an_empt
 
 
 @pytest.mark.parametrize("idle", [90.0, 700.0, 900.0])
-def test_a_store_that_nobody_used_for_long_was_not_emptied(idle: float) -> None:
+def test_a_long_unused_store_does_not_count_as_emptied(idle: float) -> None:
     async def story() -> None:
         clock = [0.0]
         store = MemoryStore(now=lambda: clock[0])
@@ -361,7 +361,7 @@ def test_a_damaged_mark_breaks_nothing() -> None:
     asyncio.run(story())
 
 
-def test_large_and_small_requests_are_digested_side_by_side() -> None:
+def test_large_and_small_requests_are_digested_in_parallel() -> None:
     """Large ones on a thread of their own."""
     failed: list[BaseException] = []
 
@@ -386,7 +386,7 @@ def test_large_and_small_requests_are_digested_side_by_side() -> None:
     assert chain([User.of("a 1")]) == chain([User.of("a 1")])
 
 
-def test_a_turn_with_numbers_of_every_size_has_a_key_and_comes_back() -> None:
+def test_a_turn_with_numbers_of_every_size_has_a_key_and_is_restored() -> None:
     turn = kept(call('{"n": 1180591620717411303425, "m": 1e400}'))
     assert turn_key("", b"", turn.message, turn.ids).startswith("turn:")
     read = read_turn("turn:1", write_turn(turn))

@@ -74,7 +74,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_model_of_python_is_asked_in_any_wire(module: str, wire: str, stream: bool) -> None:
+def test_a_python_model_works_with_any_wire(module: str, wire: str, stream: bool) -> None:
     async def story() -> None:
         async with serving(settings_for(UpstreamSettings("m", f"python:{module}:a_model"))) as url:
             reply = await Client(url, wire, stream, parallel=None).ask(User.of("Hello?"))
@@ -85,7 +85,7 @@ def test_a_model_of_python_is_asked_in_any_wire(module: str, wire: str, stream: 
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_an_agent_runs_its_own_tools_and_answers_in_words(module: str, stream: bool) -> None:
+def test_an_agent_runs_its_own_tools_and_answers_with_text(module: str, stream: bool) -> None:
     async def story() -> None:
         async with serving(settings_for(UpstreamSettings("m", f"python:{module}:an_agent"))) as url:
             reply = await Client(url, "openai-chat", stream, parallel=None, tools=()).ask(
@@ -110,7 +110,7 @@ def test_an_agent_runs_its_own_tools_and_answers_in_words(module: str, stream: b
         ("nameless", "has no `name`"),
     ],
 )
-def test_a_function_that_gives_no_model_is_told_at_the_start(module: str, function: str, words: str) -> None:
+def test_a_function_that_returns_no_model_is_reported_at_the_start(module: str, function: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         open_upstreams([UpstreamSettings("m", f"python:{module}:{function}")])
 
@@ -134,7 +134,7 @@ def test_an_alias_falls_back_to_another_across_wires() -> None:
     run(story)
 
 
-def test_fallbacks_do_not_go_round_in_a_circle() -> None:
+def test_fallbacks_must_not_be_circular() -> None:
     rows = [
         UpstreamSettings("a", "ollama:x", fallback=("b",)),
         UpstreamSettings("b", "ollama:y", fallback=("a",)),
@@ -148,7 +148,7 @@ def test_two_models_cannot_share_an_alias() -> None:
         open_upstreams([UpstreamSettings("a", "ollama:x"), UpstreamSettings("a", "ollama:y")])
 
 
-def test_all_that_is_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_mistakes_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     rows = [
         UpstreamSettings("a", "openai:x", api_key_env="NOT_SET"),
@@ -179,12 +179,12 @@ def test_a_key_in_a_file_is_read_for_each_request(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_key_file_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_missing_key_file_is_reported_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(MissingKey, match="reading the key file"):
         open_upstreams([UpstreamSettings("m", "openai:x", api_key_file=str(tmp_path / "absent"))])
 
 
-def test_a_provider_is_guarded_and_a_function_is_left_as_it_is(module: str) -> None:
+def test_a_provider_is_retried_and_a_function_is_not(module: str) -> None:
     opened = open_upstreams([UpstreamSettings("a", "ollama:x"), UpstreamSettings("b", f"python:{module}:a_model")])
     assert isinstance(opened["a"].model, RetryingModel)
     assert not isinstance(opened["b"].model, RetryingModel)

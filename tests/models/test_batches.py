@@ -70,7 +70,7 @@ async def deltas_of(model: Model) -> list[Delta]:
 
 
 @pytest.mark.parametrize("retries", [True, False], ids=["with retries", "without"])
-def test_what_is_in_one_read_is_given_at_once(retries: bool) -> None:
+def test_everything_in_one_read_is_yielded_at_once(retries: bool) -> None:
     with serve(TEXT, loop_last=True) as server:
         model: Model = model_of(server) if retries else model_of(server).model
         found = asyncio.run(batches_of(model))
@@ -90,7 +90,7 @@ def test_many_tiny_events_are_read_a_few_at_a_time() -> None:
     assert max(map(len, found)) <= 700
 
 
-def test_a_model_that_yields_single_deltas_is_told_to_yield_batches() -> None:
+def test_a_model_that_yields_single_deltas_gets_an_error_about_batches() -> None:
     class Single:
         name = "single"
 
@@ -102,7 +102,7 @@ def test_a_model_that_yields_single_deltas_is_told_to_yield_batches() -> None:
             asyncio.run(Agent(model).run("Go."))  # type: ignore[arg-type]
 
 
-def test_a_call_that_was_ready_in_the_read_that_broke_is_dropped_by_its_id() -> None:
+def test_a_call_that_was_ready_in_the_read_that_broke_is_dropped_by_id() -> None:
     call = chunk({"tool_calls": [piece(0, "c", "weather", '{"city": "Rome"}', type="function")]})
     cut = Raw(sse(chunk({"content": "Let me look."}), call, done=False))
 
@@ -114,7 +114,7 @@ def test_a_call_that_was_ready_in_the_read_that_broke_is_dropped_by_its_id() -> 
     assert [delta.dropped for delta in deltas if isinstance(delta, Restarted)] == [("c",)]
 
 
-def test_a_stream_that_is_left_gives_its_connection_back(server: ScriptedServer) -> None:
+def test_a_stream_that_is_left_returns_its_connection(server: ScriptedServer) -> None:
     async def main() -> None:
         stream = model_of(server).stream(ASKED)
         async for _ in stream:
@@ -131,7 +131,7 @@ def test_calls_of_one_read_are_all_ready(server: ScriptedServer) -> None:
     assert [delta.call.name for delta in found if isinstance(delta, CallReady)] == ["weather"]
 
 
-def test_text_that_came_together_is_said_batches_of(server: ScriptedServer) -> None:
+def test_text_that_arrived_together_is_yielded_together(server: ScriptedServer) -> None:
     events: list[Event] = []
     result = asyncio.run(Agent(model_of(server), [weather], sinks=[events.append]).run("Go."))
     said = only(TextAdded, events)
@@ -141,7 +141,7 @@ def test_text_that_came_together_is_said_batches_of(server: ScriptedServer) -> N
     assert result.text == "It is sunny there. "
 
 
-def test_a_recording_has_each_piece_and_which_arrived_together(server: ScriptedServer, tmp_path: Path) -> None:
+def test_a_recording_has_each_piece_and_shows_which_arrived_together(server: ScriptedServer, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     events: list[Event] = []
     agent = Agent(model_of(server), [weather], sinks=[events.append], record=path)
@@ -152,7 +152,7 @@ def test_a_recording_has_each_piece_and_which_arrived_together(server: ScriptedS
     assert found == [(event.seq, event.text) for event in only(TextAdded, events)]
 
 
-def test_the_last_event_has_the_history(server: ScriptedServer) -> None:
+def test_the_last_event_contains_the_history(server: ScriptedServer) -> None:
     events: list[Event] = []
     result = asyncio.run(Agent(model_of(server), [weather], sinks=[events.append]).run("Go."))
     (finished,) = only(RunFinished, events)

@@ -46,18 +46,18 @@ def body(model: HTTPModel, request: Request = HELLO) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("settings", "told"), [({"base_url": ""}, "base_url is empty"), ({"max_tokens": -5}, "max_tokens=-5")]
 )
-def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], told: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         connect("openai:gpt-5", api_key="k", **settings)
 
 
-def test_the_model_may_hold_colons_and_slashes() -> None:
+def test_the_model_name_may_contain_colons_and_slashes() -> None:
     model = bare("openrouter:meta/llama:free", api_key="k")
     assert body(model)["model"] == "meta/llama:free"
     assert model.name == "openrouter:meta/llama:free"
 
 
-def test_openai_speaks_its_best_wire_and_another_server_chat() -> None:
+def test_openai_uses_its_best_wire_and_other_servers_chat() -> None:
     assert bare("openai:gpt-5", api_key="k").wire == "openai-responses"
     assert address(bare("openai:gpt-5", api_key="k")) == "https://api.openai.com/v1/responses"
     assert bare("openai:gpt-5", api_key="k", wire="openai-chat").wire == "openai-chat"
@@ -76,7 +76,7 @@ def test_another_wire_of_a_provider_has_its_own_address_and_key_header() -> None
     assert ("anthropic-version", "2023-06-01") in model.endpoint.headers
 
 
-def test_gemini_has_the_model_and_the_stream_in_its_address() -> None:
+def test_gemini_has_the_model_and_streaming_in_its_address() -> None:
     model = bare("gemini:gemini-2.5-flash", api_key="k")
     start = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash"
     assert address(model) == f"{start}:streamGenerateContent?alt=sse"
@@ -97,7 +97,9 @@ def test_vertex_is_found_by_project_and_location() -> None:
     "endpoint",
     ["https://r.openai.azure.com", "https://r.openai.azure.com/openai/v1/", "https://r.openai.azure.com/openai"],
 )
-def test_azure_is_asked_by_deployment_with_or_without_a_version(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_azure_is_addressed_by_deployment_with_or_without_a_version(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", endpoint)
     model = bare("azure:my-gpt", api_key="k")
     assert address(model) == "https://r.openai.azure.com/openai/v1/chat/completions"
@@ -105,7 +107,7 @@ def test_azure_is_asked_by_deployment_with_or_without_a_version(endpoint: str, m
     assert model.endpoint.key_header == "api-key"
 
 
-def test_azure_by_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_azure_is_addressed_by_date(monkeypatch: pytest.MonkeyPatch) -> None:
     dated = bare("azure:my-gpt", base_url="https://r.openai.azure.com", api_key="k", api_version="2024-10-21")
     path = "/openai/deployments/my-gpt/chat/completions?api-version=2024-10-21"
     assert address(dated) == f"https://r.openai.azure.com{path}"
@@ -117,7 +119,7 @@ def test_azure_by_date(monkeypatch: pytest.MonkeyPatch) -> None:
         bare("azure:my-gpt", api_key="k")
 
 
-def test_ollama_is_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ollama_is_found_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert address(bare("ollama:qwen3:4b")) == "http://127.0.0.1:11434/v1/chat/completions"
     monkeypatch.setenv("OLLAMA_HOST", "0.0.0.0:9999")
     assert address(bare("ollama:qwen3:4b")) == "http://127.0.0.1:9999/v1/chat/completions"
@@ -134,7 +136,7 @@ def test_ollama_is_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> N
         ("http://box", "box"),
     ],
 )
-def test_ollamas_variable_is_read_as_ollama_does(host: str, reached: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ollamas_variable_is_read_as_by_ollama(host: str, reached: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", host)
     assert address(bare("ollama:m")) == f"http://{reached}/v1/chat/completions"
 
@@ -158,13 +160,13 @@ def test_a_base_url_may_be_written_in_many_ways(base: str, reached: str) -> None
 @pytest.mark.parametrize(
     "base", [" ", "a b", "foo", "openai", "http://h\n/v1", "http://h:abc", "h:99999", "http://", "://"]
 )
-def test_what_is_no_web_address_is_refused_in_one_line(base: str) -> None:
+def test_an_invalid_web_address_is_refused_in_one_line(base: str) -> None:
     with pytest.raises(UserError, match=r"^base_url of provider `compatible` is not a web address: [^\n]+$"):
         bare("compatible:m", base_url=base)
 
 
 @pytest.mark.parametrize("provider", ["ollama", "azure"])
-def test_another_wire_on_a_server_of_ones_own_says_its_version_once(provider: str) -> None:
+def test_another_wire_on_your_own_server_has_its_version_once_in_the_path(provider: str) -> None:
     for wire, path in (("anthropic-messages", "/v1/messages"), ("gemini", "/v1beta/models/m:generateContent")):
         model = bare(f"{provider}:m", base_url="http://h", api_key="k", wire=wire)
         assert address(model, stream=False) == f"http://h{path}"
@@ -183,7 +185,7 @@ def test_another_wire_on_a_server_of_ones_own_says_its_version_once(provider: st
         ("https://h:8443/a/v1?key=1", "/v1/messages", "https://h:8443/a/v1/messages?key=1"),
     ],
 )
-def test_base_and_path_say_a_shared_part_once(base: str, path: str, joined: str) -> None:
+def test_a_part_shared_by_base_and_path_appears_once(base: str, path: str, joined: str) -> None:
     assert str(join(read_base(base, "p"), path)) == joined
 
 
@@ -191,12 +193,12 @@ def test_base_and_path_say_a_shared_part_once(base: str, path: str, joined: str)
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "openai:", "http://127.0.0.1:8000/v1", ""])
-def test_what_names_no_model_is_told_how_to_write_it(name: str) -> None:
+def test_a_string_without_a_model_explains_the_format(name: str) -> None:
     with pytest.raises(UserError, match="provider:model"):
         bare(name)
 
 
-def test_a_missing_key_is_told_with_its_variable() -> None:
+def test_a_missing_key_is_reported_with_its_variable() -> None:
     with pytest.raises(MissingKey) as caught:
         bare("openai:gpt-5")
     assert str(caught.value) == "provider `openai` needs a key: set OPENAI_API_KEY or pass api_key=…"
@@ -211,7 +213,7 @@ def test_a_server_of_your_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> N
     assert bare("openai:m").wire == "openai-chat"
 
 
-def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
+def test_an_unknown_provider_wire_or_setting_is_reported_with_suggestions() -> None:
     with pytest.raises(UnknownProvider, match="did you mean `openai`"):
         bare("opnai:gpt-5")
     with pytest.raises(UnknownWire):
@@ -248,19 +250,19 @@ def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
         ({"extra": {"a": {1}}}, r"setting `extra` of connect cannot be sent"),
     ],
 )
-def test_odd_values_are_refused_before_the_first_request(settings: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_refused_before_the_first_request(settings: dict[str, Any], words: str) -> None:
     given: dict[str, Any] = {"api_key": "k", **settings}
     with pytest.raises(UserError, match=words):
         bare("openai:m", **given)
 
 
-def test_what_is_left_out_may_be_none_and_numbers_are_written() -> None:
+def test_omitted_settings_may_be_none_and_numbers_are_converted() -> None:
     model = bare("openai:m", api_key="k", organization=None, stop=None, temperature=None, query={"v": 2})
     assert address(model).endswith("/responses?v=2")
     body(model)
 
 
-def test_a_key_with_odd_characters_is_refused_without_being_shown() -> None:
+def test_a_key_with_invalid_characters_is_refused_without_being_shown() -> None:
     for key in ("sk-…", "sk-a\nb"):
         with pytest.raises(Unauthorized) as caught:
             bare("openai:gpt-5", api_key=key)
@@ -298,7 +300,7 @@ def test_a_user_in_the_base_url_and_a_key_for_the_same_header_are_refused() -> N
 # Settings
 
 
-def test_settings_go_into_each_request_and_the_request_comes_first() -> None:
+def test_settings_apply_to_each_request_and_the_request_overrides_them() -> None:
     model = bare("groq:m", api_key="k", temperature=0.5, top_p=0.9, max_tokens=9, stop="END", seed=7, reasoning="low")
     said = body(model)
     assert (said["temperature"], said["top_p"], said["max_tokens"], said["stop"]) == (0.5, 0.9, 9, ["END"])
@@ -317,18 +319,18 @@ def test_extra_is_merged_into_the_body_and_the_requests_own_extra_wins() -> None
     assert (foreign["a"], foreign["b"]) == (1, 2)
 
 
-def test_query_organization_and_project_go_along() -> None:
+def test_query_organization_and_project_are_sent() -> None:
     model = bare("openai:m", api_key="k", query={"v": "1"}, organization="org", project="proj")
     assert address(model).endswith("/responses?v=1")
     assert ("OpenAI-Organization", "org") in model.endpoint.headers
     assert ("OpenAI-Project", "proj") in model.endpoint.headers
 
 
-def test_an_unstreamed_model_asks_for_the_whole() -> None:
+def test_an_unstreamed_model_sends_unstreamed_requests() -> None:
     assert "stream" not in body(bare("groq:m", api_key="k", stream=False))
 
 
-def test_anthropic_gets_a_limit_and_cache_marks_when_asked() -> None:
+def test_anthropic_gets_a_limit_and_cache_marks_on_request() -> None:
     said = body(bare("anthropic:m", api_key="k", cache=True))
     assert said["max_tokens"] > 4000
     assert "cache_control" in json.dumps(said)
@@ -350,7 +352,7 @@ def test_the_proxy_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert find_proxy(read_base("http://api.example", "p")) is None
 
 
-def test_a_proxy_of_another_kind_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_proxy_is_refused_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@proxy.example:1080")
     with pytest.raises(UserError, match=r"socks5://proxy\.example:1080 .* only http and https proxies") as caught:
         bare("openai:m", api_key="k")
@@ -358,19 +360,19 @@ def test_a_proxy_of_another_kind_is_refused_in_words(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("proxy", ["http://", "bad host:1", "http://h:abc"])
-def test_a_proxy_that_is_no_address_is_refused_in_words(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_proxy_address_is_refused_with_a_message(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(UserError, match=r"from the environment cannot be used, .* set HTTPS_PROXY"):
         bare("openai:m", api_key="k")
 
 
-def test_a_misspelled_parameter_is_guessed_at() -> None:
+def test_a_misspelled_parameter_gets_a_suggestion() -> None:
     with pytest.raises(
         UserError, match=r"no option `atempts`: did you mean `attempts`\? It accepts model, base_url, .*raw_log"
     ):
         bare("openai:m", api_key="k", atempts=3)
 
 
-def test_whether_it_streams_with_tools_is_yes_or_no() -> None:
+def test_stream_with_tools_must_be_true_or_false() -> None:
     with pytest.raises(UserError, match="expected True, False or None, got str"):
         bare("openai:m", api_key="k", stream_with_tools="no")

@@ -49,7 +49,7 @@ from unbroken.wires.writer import ResponseWriter
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-def test_each_wire_is_asked_at_its_place_and_read(
+def test_each_wire_is_requested_at_its_path_and_decoded(
     provider: str, wire: str, path: str, header: str, value: str, stream: bool
 ) -> None:
     async def run() -> None:
@@ -87,7 +87,7 @@ def test_settings_headers_and_query_are_sent() -> None:
     assert server.bodies[0]["temperature"] == 0.2
 
 
-def test_no_key_no_header() -> None:
+def test_without_a_key_there_is_no_header() -> None:
     async def run() -> None:
         async with serve(streams(CHAT)) as server:
             await collect(connect("compatible:m", base_url=server.url))
@@ -97,7 +97,7 @@ def test_no_key_no_header() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_function_gives_a_key_for_each_request(asynchronous: bool) -> None:
+def test_a_function_returns_a_key_for_each_request(asynchronous: bool) -> None:
     keys = iter(["first", "second"])
 
     async def later() -> str:
@@ -116,7 +116,7 @@ def test_a_function_gives_a_key_for_each_request(asynchronous: bool) -> None:
 
 
 @pytest.mark.parametrize("key", [KEY, lambda: KEY], ids=["a key", "a function"])
-def test_a_header_of_the_users_own_comes_before_any_key(key: Any) -> None:
+def test_a_users_header_overrides_any_key(key: Any) -> None:
     async def run() -> None:
         async with serve(streams(CHAT)) as server:
             model = connect(
@@ -129,7 +129,7 @@ def test_a_header_of_the_users_own_comes_before_any_key(key: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_user_in_the_base_url_comes_before_a_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_in_the_base_url_overrides_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
 
@@ -145,7 +145,7 @@ def test_a_user_in_the_base_url_comes_before_a_key_of_the_environment(monkeypatc
     asyncio.run(run())
 
 
-def test_a_function_that_gives_no_key_sends_none() -> None:
+def test_a_function_that_returns_no_key_sends_none() -> None:
     async def run() -> None:
         async with serve(streams(CHAT)) as server:
             await collect(connect("openai:m", base_url=server.url, api_key=lambda: ""))
@@ -157,7 +157,7 @@ def test_a_function_that_gives_no_key_sends_none() -> None:
 # How the bytes come
 
 
-def test_deltas_come_as_the_bytes_do() -> None:
+def test_deltas_arrive_as_the_bytes_do() -> None:
     async def run() -> None:
         seen = asyncio.Event()
 
@@ -183,7 +183,7 @@ def test_deltas_come_as_the_bytes_do() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
-def test_the_pieces_may_be_cut_anywhere(size: int) -> None:
+def test_the_pieces_may_be_split_anywhere(size: int) -> None:
     body = b"".join(CHAT)
     deltas, _ = play(streams([body[i : i + size] for i in range(0, len(body), size)]))
     assert text(deltas) == "Hello there"
@@ -195,7 +195,7 @@ def test_a_compressed_body_is_read() -> None:
     assert text(deltas) == "Hello there"
 
 
-def test_a_whole_body_is_read_although_a_stream_was_asked_for() -> None:
+def test_a_non_streaming_body_is_read_although_a_stream_was_requested() -> None:
     body = {"object": "chat.completion", "choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}
     deltas, server = play(answers(200, json.dumps(body)))
     assert server.bodies[0]["stream"] is True
@@ -239,7 +239,7 @@ def test_a_server_that_never_closes_is_not_waited_for_after_done() -> None:
     assert seconds < 2
 
 
-def test_usage_is_waited_for_after_a_finish_reason_but_not_longer_than_any_silence() -> None:
+def test_usage_is_waited_for_after_a_finish_reason_but_only_for_the_idle_time() -> None:
     finish = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}\n\n'
     deltas, seconds = play_hanging([finish], idle=0.05)
     assert verdict(deltas).whole
@@ -264,7 +264,7 @@ def test_a_connection_that_is_kept_alive_after_the_end_is_not_waited_for(sent: l
     assert verdict(deltas).whole
 
 
-def test_a_connection_that_is_kept_alive_for_ever_is_silent_in_the_end() -> None:
+def test_a_connection_that_is_only_kept_alive_counts_as_silent_in_the_end() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = await begin(request)
         await response.write(CHAT[0])
@@ -277,7 +277,7 @@ def test_a_connection_that_is_kept_alive_for_ever_is_silent_in_the_end() -> None
     assert verdict(deltas).kind == "silent"
 
 
-def test_a_whole_body_that_comes_slowly_is_not_only_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_non_streaming_body_is_not_mistaken_for_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unbroken.models.http.ALIVE", 0.001)
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -333,7 +333,7 @@ def test_a_connection_reset_in_the_middle_is_a_verdict_and_what_came_before_stay
     assert "the connection was lost" in verdict(deltas).reason
 
 
-def test_a_connection_lost_after_the_terminal_sign_is_a_whole_response() -> None:
+def test_a_connection_lost_after_the_end_of_the_response_is_a_complete_response() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = await begin(request)
         for piece in CHAT:

@@ -41,7 +41,7 @@ def test_connections_are_shared_by_models_and_runs() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_a_kept_connection_that_died_is_replaced_once_and_silently() -> None:
+def test_a_kept_connection_that_died_is_silently_replaced_once() -> None:
     async def run() -> list[int]:
         answered: list[int] = []
 
@@ -75,7 +75,7 @@ def test_a_kept_connection_that_died_is_replaced_once_and_silently() -> None:
     assert asyncio.run(run()) == [1, 2, 1]
 
 
-def test_one_dead_connection_is_enough_to_make_a_new_one() -> None:
+def test_one_dead_connection_is_enough_to_open_a_new_one() -> None:
     async def run() -> None:
         together = asyncio.Barrier(5)
         answering: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ def test_one_dead_connection_is_enough_to_make_a_new_one() -> None:
     asyncio.run(run())
 
 
-def test_a_fresh_connection_that_dies_is_not_tried_again() -> None:
+def test_a_fresh_connection_that_dies_is_not_retried() -> None:
     async def run() -> int:
         tries = 0
 
@@ -137,7 +137,7 @@ def test_a_fresh_connection_that_dies_is_not_tried_again() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_many_runs_at_once_have_a_connection_each() -> None:
+def test_parallel_runs_have_separate_connections() -> None:
     async def run() -> None:
         together = asyncio.Barrier(60)
 
@@ -154,7 +154,7 @@ def test_many_runs_at_once_have_a_connection_each() -> None:
     asyncio.run(run())
 
 
-def test_a_proxy_from_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_from_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with serve(streams(CHAT)) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:pass@"))
@@ -298,7 +298,7 @@ def test_no_session_is_left_open(life: str) -> None:
     assert run_script(LIVES[life], "-X", "dev", "-W", "error") == ""
 
 
-def test_a_loop_closed_without_its_shutdown_leaves_no_noise_of_ours() -> None:
+def test_a_loop_closed_without_shutdown_causes_no_warnings_from_us() -> None:
     """Python itself warns of the sockets, in its development mode; nobody warns of a session."""
     life = """
         loop = asyncio.new_event_loop()
@@ -318,7 +318,7 @@ def run_script(life: str, *options: str) -> str:
     return re.sub(r"(?m)^Executing <.* took \d+\.\d+ seconds\n", "", done.stderr.decode())
 
 
-def test_what_came_while_nobody_asked_is_not_taken_for_the_next_answer() -> None:
+def test_data_that_arrives_between_requests_is_not_mistaken_for_the_next_response() -> None:
     async def run() -> list[str]:
         def response(text: str) -> bytes:
             body = (

@@ -40,7 +40,7 @@ from unbroken.models.sessions import close_session
 # Before the first byte
 
 
-def test_no_first_byte_in_time() -> None:
+def test_no_first_byte_in_time_is_an_error() -> None:
     async def handler(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(5)
         raise AssertionError
@@ -50,7 +50,7 @@ def test_no_first_byte_in_time() -> None:
     assert "`openai` sent nothing within first_byte=0.05 s (http://127.0.0.1" in str(error)
 
 
-def test_a_head_without_a_body_is_no_first_byte() -> None:
+def test_a_head_without_a_body_is_not_a_first_byte() -> None:
     with pytest.raises(TimedOut, match=r"first_byte=0\.05"):
         play_hanging([], first_byte=0.05)
 
@@ -60,7 +60,7 @@ def test_total_counts_before_the_first_byte_too() -> None:
         play_hanging([], total=0.05)
 
 
-def test_a_connection_that_is_not_made_in_time() -> None:
+def test_a_connection_that_is_not_made_in_time_is_an_error() -> None:
     async def run() -> None:
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ def test_a_connection_that_is_not_made_in_time() -> None:
     asyncio.run(run())
 
 
-def test_a_port_where_nobody_listens() -> None:
+def test_a_closed_port_is_an_error() -> None:
     async def run() -> None:
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
@@ -97,7 +97,7 @@ def test_a_port_where_nobody_listens() -> None:
     asyncio.run(run())
 
 
-def test_a_host_that_does_not_exist() -> None:
+def test_an_unknown_host_is_an_error() -> None:
     async def run() -> None:
         with pytest.raises(Unreachable, match=r"cannot be reached at http://nowhere\.invalid"):
             await collect(connect("openai:m", base_url="http://nowhere.invalid/v1"))
@@ -106,7 +106,7 @@ def test_a_host_that_does_not_exist() -> None:
     asyncio.run(run())
 
 
-def test_a_server_that_hangs_up() -> None:
+def test_a_server_that_hangs_up_is_an_error() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         request.transport.abort()
@@ -115,7 +115,7 @@ def test_a_server_that_hangs_up() -> None:
     assert isinstance(fail(handler), Unreachable)
 
 
-def test_a_server_that_does_not_speak_http() -> None:
+def test_a_server_without_http_is_an_error() -> None:
     async def run() -> None:
         class Greets(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -135,7 +135,7 @@ def test_a_server_that_does_not_speak_http() -> None:
 # An answer that is an error
 
 
-def test_a_wrong_key() -> None:
+def test_a_wrong_key_is_an_error() -> None:
     error = fail(answers(401, refusal(f"Incorrect API key provided: {KEY}.", code="invalid_api_key")))
     assert isinstance(error, Unauthorized)
     assert error.status == 401
@@ -144,20 +144,20 @@ def test_a_wrong_key() -> None:
     )
 
 
-def test_a_model_that_does_not_exist() -> None:
+def test_an_unknown_model_is_an_error() -> None:
     error = fail(answers(404, refusal("The model `m` does not exist", code="model_not_found")))
     assert isinstance(error, ModelNotFound)
     assert "check the name of model `m`" in str(error)
 
 
-def test_a_page_that_does_not_exist_points_at_the_base_url() -> None:
+def test_an_unknown_page_points_at_the_base_url() -> None:
     error = fail(answers(404, "<html><head><style>p {}</style></head><h1>Not Found</h1></html>"))
     assert isinstance(error, ModelNotFound)
     assert "answered 404: Not Found; there is nothing at http://127.0.0.1" in str(error)
     assert "check base_url" in str(error)
 
 
-def test_a_request_that_is_refused() -> None:
+def test_a_refused_request_is_an_error() -> None:
     error = fail(answers(400, refusal("Unsupported value: 'temperature'\nonly 1 is supported")))
     assert isinstance(error, RequestRefused)
     assert str(error).endswith("400: Unsupported value: 'temperature' only 1 is supported")
@@ -173,13 +173,13 @@ def test_a_request_that_is_refused() -> None:
         ({}, None),
     ],
 )
-def test_too_many_requests(headers: dict[str, str], seconds: float | None) -> None:
+def test_too_many_requests_is_an_error(headers: dict[str, str], seconds: float | None) -> None:
     error = fail(answers(429, refusal("Slow down"), **headers))
     assert isinstance(error, RateLimited)
     assert error.retry_after == seconds
 
 
-def test_retry_after_may_be_a_date_or_geminis_own() -> None:
+def test_retry_after_may_be_a_date_or_geminis_own_field() -> None:
     asked = Asked("p", "m", "http://h")
     at_date = read_failure(asked, 503, {"retry-after": formatdate(1_000_030, usegmt=True)}, b"", now=1_000_000)
     assert at_date.retry_after == 30
@@ -197,7 +197,7 @@ def test_no_credit_is_not_a_rate_limit() -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 500, 502, 503, 529])
-def test_a_provider_that_is_down(status: int) -> None:
+def test_an_unavailable_provider_is_an_error(status: int) -> None:
     error = fail(answers(status, refusal("Overloaded")))
     assert isinstance(error, Unavailable)
     assert error.status == status
@@ -243,17 +243,17 @@ def test_a_provider_that_is_down(status: int) -> None:
         (422, {"detail": [{"msg": "field required"}]}, RequestRefused),
     ],
 )
-def test_providers_say_the_same_with_other_statuses(status: int, body: Any, kind: type[ProviderError]) -> None:
+def test_providers_use_other_statuses_for_the_same(status: int, body: Any, kind: type[ProviderError]) -> None:
     sent = body if isinstance(body, str) else json.dumps(body)
     assert type(read_failure(Asked("p", "m", "http://h", key="k"), status, {}, sent.encode(), 0)) is kind
 
 
-def test_a_missing_key_is_told_apart_from_a_wrong_one() -> None:
+def test_a_missing_key_is_distinguished_from_a_wrong_one() -> None:
     error = read_failure(Asked("openai", "m", "http://h", "OPENAI_API_KEY"), 401, {}, b"", 0)
     assert str(error).endswith("401 without a word; the key is missing: set OPENAI_API_KEY or pass api_key=…")
 
 
-def test_long_words_are_cut_and_any_key_is_masked() -> None:
+def test_long_messages_are_shortened_and_any_key_is_masked() -> None:
     asked = Asked("p", "m", "http://h", key="plain-key")
     words = f"Bearer abcdefgh and plain-key and AIzaSyA1234567890123 and sk-proj-abcdefghi {'x' * 500}"
     message = str(read_failure(asked, 400, {}, words.encode(), 0))
@@ -268,7 +268,7 @@ def test_a_redirect_is_not_followed(status: int) -> None:
     assert f"answered {status} and points to https://elsewhere.example/v1/; redirects are not followed" in str(error)
 
 
-def test_an_absurd_date_or_one_far_away_is_no_time_to_wait() -> None:
+def test_an_absurd_or_distant_date_is_not_a_time_to_wait() -> None:
     asked = Asked("p", "m", "http://h")
     for date in (
         "Wed, 21 Oct 99999999999999999999 07:28:00 GMT",
@@ -279,14 +279,14 @@ def test_an_absurd_date_or_one_far_away_is_no_time_to_wait() -> None:
 
 
 @pytest.mark.parametrize("piece", [b"<", b"<script ", b"<style>", b"<a ", b"a"])
-def test_a_page_of_broken_tags_costs_no_more_than_any_other(piece: bytes) -> None:
+def test_a_page_of_broken_tags_is_parsed_in_linear_time(piece: bytes) -> None:
     page = b"<" + piece * (65536 // len(piece))
     start = time.process_time()
     read_failure(Asked("p", "m", "http://h"), 500, {}, page, now=0)
     assert time.process_time() - start < 0.5  # it was seconds
 
 
-def test_scripts_and_styles_of_a_page_are_not_its_words() -> None:
+def test_scripts_and_styles_of_a_page_are_not_its_text() -> None:
     page = b"<STYLE>p { } </style ><script>if (a < b) { x('</p>') }</script><h1 class='a'>Bad</h1> gateway"
     assert str(read_failure(Asked("p", "m", "http://h"), 502, {}, page, now=0)).endswith("502: Bad gateway")
 
@@ -302,7 +302,7 @@ def test_total_counts_while_an_error_is_read() -> None:
     assert asyncio.run(run()) < 5
 
 
-def test_https_where_nobody_speaks_it_is_told() -> None:
+def test_https_on_a_server_without_it_is_reported() -> None:
     async def run() -> None:
         async with serve_bytes(b"", hangs=True) as url:
             model = connect("openai:m", base_url=url.replace("http:", "https:"), connect_timeout=0.1)
@@ -312,7 +312,7 @@ def test_https_where_nobody_speaks_it_is_told() -> None:
     asyncio.run(run())
 
 
-def test_a_key_function_that_fails_is_one_typed_error() -> None:
+def test_a_failing_key_function_is_one_typed_error() -> None:
     def raises() -> str:
         raise RuntimeError("the vault is down")
 

@@ -51,14 +51,14 @@ def error_event(message: str) -> bytes:
     return f"data: {json.dumps({'error': {'message': message, 'details': [{message: 1}]}})}\n\n".encode()
 
 
-def test_an_error_inside_of_a_whole_body_does_not_quote_the_key() -> None:
+def test_an_error_inside_a_non_streaming_body_does_not_quote_the_key() -> None:
     deltas, _ = play(answers(200, refusal(f"Incorrect API key provided: {KEY}")))
     assert verdict(deltas).kind == "error"
     assert "Incorrect API key provided: ***" in verdict(deltas).reason
     assert KEY not in repr(deltas)
 
 
-def test_an_error_event_does_not_quote_a_key_of_no_known_shape() -> None:
+def test_an_error_event_does_not_quote_a_key_of_unknown_form() -> None:
     async def run() -> None:
         async with serve(streams([CHAT[0], error_event(f"bad key {SECRET}!")])) as server:
             for key in (SECRET, lambda: SECRET):
@@ -109,7 +109,7 @@ def test_keys_in_query_headers_and_user_are_not_quoted() -> None:
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
     ],
 )
-def test_what_stands_behind_an_error_holds_no_key_and_says_that_there_was_an_answer(answer: bytes) -> None:
+def test_the_causes_of_an_error_contain_no_key_and_mention_that_there_was_a_response(answer: bytes) -> None:
     async def run() -> str:
         async with serve_bytes(answer) as url:
             model = connect("openai:m", base_url=f"{url}/v1?key=secret-of-address", api_key=SECRET)
@@ -125,7 +125,7 @@ def test_what_stands_behind_an_error_holds_no_key_and_says_that_there_was_an_ans
     assert "secret-of-address" not in said
 
 
-def test_a_proxys_password_stands_behind_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cause_of_an_error_contains_the_password_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with serve_bytes(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n") as url:
             for scheme in ("http", "https"):
@@ -146,12 +146,12 @@ def test_a_proxys_password_stands_behind_no_error(monkeypatch: pytest.MonkeyPatc
     asyncio.run(run())
 
 
-def test_masking_takes_the_longest_secret_first_and_leaves_short_values() -> None:
+def test_masking_replaces_the_longest_secret_first_and_keeps_short_values() -> None:
     found = collect_secrets(["abcd", "abcdefgh", "2", "a b/c"])
     assert mask("abcdefgh abcd v=2 a%20b%2Fc a b/c", found) == "*** *** v=2 *** ***"
 
 
-def test_masking_goes_through_any_json_and_not_deeper_than_it_should() -> None:
+def test_masking_handles_any_json_up_to_a_depth() -> None:
     value: Any = {SECRET: [1, None, {"x": f"<{SECRET}>"}]}
     assert mask_json(value, (SECRET,)) == {"***": [1, None, {"x": "<***>"}]}
     deep: Any = SECRET
@@ -195,7 +195,7 @@ def test_a_key_that_a_provider_quotes_encoded_is_masked(quoted: str) -> None:
     asyncio.run(run())
 
 
-def test_the_key_before_the_last_that_a_function_gave_is_masked_too() -> None:
+def test_the_key_before_the_last_that_a_function_returned_is_masked_too() -> None:
     given = iter(["key-number-one-0123", "key-number-two-4567"])
     model = connect("openai:m", api_key=lambda: next(given)).model
     asyncio.run(model.headers())

@@ -30,14 +30,14 @@ def model(name: str) -> HTTPModel:
     return connect(name, base_url="http://127.0.0.1:9", api_key="k").model
 
 
-def test_kimi_gets_a_blank_where_its_reasoning_is_gone() -> None:
+def test_kimi_gets_a_blank_if_its_reasoning_is_lost() -> None:
     kimi = model("moonshot:kimi-k2.5")
     request = Request(history(), (TOOL,))
     assert asked(kimi, request)["messages"][1]["reasoning_content"] == " "
     assert kimi.lost_reasoning(request) == "left blank"
 
 
-def test_reasoning_that_is_there_is_left_alone() -> None:
+def test_existing_reasoning_is_not_changed() -> None:
     kimi = model("moonshot:kimi-k2.5")
     own = Native("openai-chat", {"reasoning_content": "I should look."}, ("call_1",))
     request = Request(history(own), (TOOL,))
@@ -45,7 +45,7 @@ def test_reasoning_that_is_there_is_left_alone() -> None:
     assert kimi.lost_reasoning(request) == ""
 
 
-def test_a_body_that_is_passed_on_is_helped_too_and_is_not_changed_itself() -> None:
+def test_a_forwarded_body_is_fixed_too_and_is_not_modified_itself() -> None:
     body: dict[str, Any] = {
         "model": "m",
         "messages": [
@@ -64,7 +64,7 @@ def test_a_body_that_is_passed_on_is_helped_too_and_is_not_changed_itself() -> N
     assert "reasoning_content" not in body["messages"][1]
 
 
-def test_claude_does_not_think_on_in_a_turn_that_began_without_thinking() -> None:
+def test_claude_does_not_think_in_a_turn_that_began_without_thinking() -> None:
     claude = model("anthropic:claude")
     request = Request(history(), (TOOL,), reasoning="high")
     assert "thinking" not in asked(claude, request)
@@ -72,7 +72,7 @@ def test_claude_does_not_think_on_in_a_turn_that_began_without_thinking() -> Non
     assert "thinking" in asked(claude, Request((User.of("Look."),), (TOOL,), reasoning="high"))
 
 
-def test_claude_thinks_on_where_its_signed_thinking_is_there() -> None:
+def test_claude_thinks_if_its_signed_thinking_is_there() -> None:
     claude = model("anthropic:claude")
     signed = Native(
         "anthropic-messages",
@@ -87,7 +87,7 @@ def test_claude_thinks_on_where_its_signed_thinking_is_there() -> None:
     assert claude.lost_reasoning(request) == ""
 
 
-def test_thinking_that_a_client_spelled_itself_is_turned_off_as_well() -> None:
+def test_thinking_requested_by_a_client_is_turned_off_as_well() -> None:
     body: dict[str, Any] = {
         "model": "m",
         "max_tokens": 9000,
@@ -106,7 +106,7 @@ def test_thinking_that_a_client_spelled_itself_is_turned_off_as_well() -> None:
     assert asked(claude, request)["max_tokens"] == 9000
 
 
-def test_a_thinking_client_without_calls_in_its_turn_is_left_alone() -> None:
+def test_a_thinking_client_without_calls_in_its_turn_is_not_changed() -> None:
     body: dict[str, Any] = {
         "model": "m",
         "max_tokens": 9000,
@@ -118,7 +118,7 @@ def test_a_thinking_client_without_calls_in_its_turn_is_left_alone() -> None:
     assert asked(model("anthropic:claude"), request)["thinking"] == body["thinking"]
 
 
-def test_gemini_3_gets_the_documented_placeholder_also_in_a_body_that_is_passed_on() -> None:
+def test_gemini_3_gets_the_documented_placeholder_also_in_a_forwarded_body() -> None:
     body: dict[str, Any] = {
         "contents": [
             {"role": "user", "parts": [{"text": "Look."}]},
@@ -135,7 +135,7 @@ def test_gemini_3_gets_the_documented_placeholder_also_in_a_body_that_is_passed_
     assert model("gemini:gemini-2.5-pro").lost_reasoning(request) == ""
 
 
-def test_who_does_not_demand_reasoning_is_asked_as_ever() -> None:
+def test_a_provider_that_does_not_require_reasoning_is_not_affected() -> None:
     openai = model("openai:gpt-5")
     assert openai.lost_reasoning(Request(history(), (TOOL,))) == ""
     assert "reasoning_content" not in asked(openai, Request(history(), (TOOL,)))["messages"][1]

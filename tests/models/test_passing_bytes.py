@@ -28,7 +28,7 @@ def received(deltas: list[Delta]) -> list[bytes]:
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_only_whole_events_are_given_and_none_is_lost(size: int, end: bytes, apart: bool) -> None:
+def test_only_complete_events_are_yielded_and_none_is_lost(size: int, end: bytes, apart: bool) -> None:
     body = b"".join(EVENTS).replace(b"\n", end[: len(end) // 2])
     decoder = passing(apart=apart)
     deltas: list[Delta] = []
@@ -42,19 +42,19 @@ def test_only_whole_events_are_given_and_none_is_lost(size: int, end: bytes, apa
     assert deltas[-1].verdict.whole
 
 
-def test_apart_each_event_comes_right_after_what_was_read_of_it() -> None:
+def test_apart_each_event_comes_right_after_its_deltas() -> None:
     deltas = passing(apart=True).feed(b"".join(EVENTS))
     assert received(deltas) == [EVENTS[0], EVENTS[1] + EVENTS[2], *EVENTS[3:]]
     assert [type(delta) for delta in deltas][:3] == [TextDelta, Received, TextDelta]
 
 
 @pytest.mark.parametrize("alive", [b"data:\n\n", b"data: \r\n\r\n", b": ping\n\n", b"\n\n"])
-def test_events_that_only_keep_a_connection_alive_are_passed_on_together(alive: bytes) -> None:
+def test_keep_alive_events_are_forwarded_together(alive: bytes) -> None:
     assert received(passing(apart=True).feed(alive * 4000)) == [alive * 4000]
     assert received(passing(apart=True).feed(alive * 4000 + EVENTS[0])) == [alive * 4000 + EVENTS[0]]
 
 
-def test_half_an_event_waits_for_its_end_and_is_never_passed_on_as_it_is() -> None:
+def test_half_an_event_waits_for_its_end_and_is_never_forwarded_alone() -> None:
     decoder = passing()
     assert received(decoder.feed(EVENTS[0] + EVENTS[2][:30])) == [EVENTS[0]]
     assert received(decoder.feed(EVENTS[2][30:])) == [EVENTS[2]]
@@ -62,19 +62,19 @@ def test_half_an_event_waits_for_its_end_and_is_never_passed_on_as_it_is() -> No
     assert received(decoder.end()) == []
 
 
-def test_a_last_event_without_its_blank_line_is_given_one() -> None:
+def test_a_last_event_without_its_blank_line_gets_one() -> None:
     decoder = passing()
     decoder.feed(b"".join(EVENTS).rstrip())
     assert received(decoder.end()) == [EVENTS[-1]]
 
 
-def test_the_end_waits_until_it_is_known_what_it_is_worth() -> None:
+def test_the_end_is_held_until_its_verdict_is_known() -> None:
     decoder = passing()
     deltas = [delta for event in EVENTS for delta in decoder.feed(event)]
     assert [delta.wait for delta in deltas if isinstance(delta, Received)] == [False, False, False, True, True]
 
 
-def test_an_error_waits_too_and_so_does_a_call_that_is_not_whole() -> None:
+def test_an_error_and_an_incomplete_call_are_held_too() -> None:
     decoder = passing()
     call = b'{"index":0,"id":"a","function":{"name":"f","arguments":""}}'
     opened = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[' + call + b"]}}]}\n\n"
@@ -84,7 +84,7 @@ def test_an_error_waits_too_and_so_does_a_call_that_is_not_whole() -> None:
     assert [delta.wait for delta in decoder.feed(failed) if isinstance(delta, Received)] == [True]
 
 
-def test_a_whole_body_is_one_piece_whatever_stands_in_it() -> None:
+def test_a_non_streaming_body_is_one_piece_whatever_it_contains() -> None:
     decoder = passing(streamed=False)
     body = b'{"choices": [{"index": 0, "message": {"content": "a\\n\\nb"}, "finish_reason": "stop"}]}'
     assert received(decoder.feed(body[:30])) == []

@@ -186,7 +186,7 @@ def test_a_mistake_in_the_file_is_reported_in_one_line(file: Path, text: str, me
         ("base_url = 3", "`base_url` has to be a string"),
     ],
 )
-def test_the_command_line_names_the_keys_of_the_file_as_they_are(
+def test_the_command_line_names_the_keys_of_the_file_unchanged(
     file: Path, line: str, message: str, command: list[str]
 ) -> None:
     file.write_text(f"[providers.mine]\n{line}\n")
@@ -197,32 +197,32 @@ def test_the_command_line_names_the_keys_of_the_file_as_they_are(
     assert "--base-url" not in done.stderr
 
 
-def test_an_address_that_is_missing_is_still_asked_for_by_its_option(file: Path) -> None:
+def test_a_missing_address_is_still_requested_by_its_option(file: Path) -> None:
     file.write_text("[providers.mine]\n")
     assert "give --base-url" in invoke("run", "Hi.", "--model", "mine:m").stderr
 
 
 @pytest.mark.parametrize("line", ['api_key = "sk-secret-1"', 'keys = ["sk-secret-1"]', 'base_url = "sk-secret-1 x"'])
-def test_a_key_that_stands_in_the_file_stands_in_no_error(file: Path, line: str) -> None:
+def test_a_key_in_the_file_is_in_no_error(file: Path, line: str) -> None:
     message = refused(file, f"[providers.x]\n{line}\n")
     assert "sk-secret" not in message
 
 
-def test_bytes_that_are_no_text_are_told(file: Path) -> None:
+def test_bytes_that_are_not_text_are_reported(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="is not UTF-8 text"):
         find_provider("openai")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_told(file: Path) -> None:
+def test_a_file_that_may_not_be_read_is_reported(file: Path) -> None:
     file.write_text("")
     file.chmod(0)
     with pytest.raises(UserError, match="cannot be read: Permission denied"):
         find_provider("openai")
 
 
-def test_a_folder_in_place_of_the_file_is_told(file: Path) -> None:
+def test_a_folder_instead_of_the_file_is_reported(file: Path) -> None:
     file.mkdir()
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
         find_provider("openai")

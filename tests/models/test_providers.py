@@ -60,7 +60,7 @@ def test_connect_works_with_every_profile(profile: Provider) -> None:
     assert all(wire in WIRES for wire in profile.other_wires)
 
 
-def test_an_unknown_provider_is_told_with_its_likes_and_the_way_out() -> None:
+def test_an_unknown_provider_is_reported_with_suggestions_and_a_hint() -> None:
     with pytest.raises(UnknownProvider) as caught:
         find_provider("antropic")
     message = str(caught.value)
@@ -106,7 +106,7 @@ def test_a_profile_without_quirks_changes_nothing() -> None:
     assert fit_body(dict(body), request, Quirks()) == body
 
 
-def test_max_tokens_has_another_name_at_openai() -> None:
+def test_max_tokens_has_another_name_for_openai() -> None:
     request = Request((User.of("Hi"),), sampling=Sampling(max_tokens=50))
     assert body_of("openai-chat:m", request)["max_completion_tokens"] == 50
     assert "max_tokens" not in body_of("openai-chat:m", request)
@@ -127,7 +127,7 @@ def test_mistral_gets_its_seed_and_no_stream_options() -> None:
     assert "stream_options" not in body
 
 
-def test_mistral_gets_ids_of_nine_characters_in_call_and_result_alike() -> None:
+def test_mistral_gets_ids_of_nine_characters_in_call_and_result() -> None:
     call = ToolCall("call_0_0_that_is_long", "search", {}, "{}")
     history = (User.of("Hi"), Assistant("", (call,)), ToolMessage((ToolResult.of(call, "found"),)))
     messages = body_of("mistral:m", Request(history, tools=TOOLS))["messages"]
@@ -136,7 +136,7 @@ def test_mistral_gets_ids_of_nine_characters_in_call_and_result_alike() -> None:
     assert messages[2]["tool_call_id"] == id
 
 
-def test_final_request_says_none_where_the_provider_takes_it_and_a_system_line_where_not() -> None:
+def test_the_final_request_uses_none_if_the_provider_accepts_it_and_a_system_line_otherwise() -> None:
     final = Request(ASK.messages, tools=TOOLS, final=True)
     assert body_of("openai-chat:m", final)["tool_choice"] == "none"
     said = body_of("ollama:m", final)
@@ -145,7 +145,7 @@ def test_final_request_says_none_where_the_provider_takes_it_and_a_system_line_w
     assert said["messages"][-1] == {"role": "system", "content": NOTHING_RUNS}
 
 
-def test_a_choice_that_is_not_taken_is_left_to_the_model() -> None:
+def test_an_unsupported_choice_is_left_to_the_model() -> None:
     forced = Request(ASK.messages, tools=TOOLS, choice="required")
     assert body_of("moonshot:m", forced).get("tool_choice") is None
     assert body_of("deepseek:m", forced)["tool_choice"] == "required"
@@ -153,7 +153,7 @@ def test_a_choice_that_is_not_taken_is_left_to_the_model() -> None:
     assert body_of("qwen:m", one)["tool_choice"]["function"]["name"] == "search"
 
 
-def test_several_calls_are_asked_for_where_they_have_to_be() -> None:
+def test_several_calls_are_requested_if_necessary() -> None:
     assert body_of("qwen:m")["parallel_tool_calls"] is True
     assert body_of("llamacpp:m")["parallel_tool_calls"] is True
     assert "parallel_tool_calls" not in body_of("deepseek:m")
@@ -162,7 +162,7 @@ def test_several_calls_are_asked_for_where_they_have_to_be() -> None:
     assert "parallel_tool_calls" not in body_of("qwen:m", Request((User.of("Hi"),)))
 
 
-def test_strict_is_left_out_where_it_is_refused() -> None:
+def test_strict_is_left_out_if_it_is_refused() -> None:
     assert "strict" not in body_of("zhipu:m")["tools"][0]["function"]
     assert body_of("openai-chat:m")["tools"][0]["function"]["strict"] is True
 
@@ -179,7 +179,7 @@ def test_strict_is_left_out_where_it_is_refused() -> None:
         ("openrouter:m", "low", {"reasoning": {"effort": "low"}}),
     ],
 )
-def test_an_effort_is_spelled_as_the_provider_does(model: str, effort: Any, spelled: dict[str, Any]) -> None:
+def test_an_effort_is_written_in_the_providers_format(model: str, effort: Any, spelled: dict[str, Any]) -> None:
     body = body_of(model, reasoning=effort)
     keys = ("reasoning_effort", "enable_thinking", "thinking", "reasoning")
     assert {key: body[key] for key in keys if key in body} == spelled
@@ -203,7 +203,7 @@ def test_quirks_of_openai_chat_do_not_reach_another_wire() -> None:
     assert "reasoning_split" not in body
 
 
-def test_a_provider_that_cannot_stream_tools_is_asked_for_the_whole() -> None:
+def test_a_provider_that_cannot_stream_tools_gets_unstreamed_requests() -> None:
     quirks = Quirks(stream_with_tools=False)
     assert fit_request(ASK, quirks).stream is False
     assert fit_request(Request((User.of("Hi"),)), quirks).stream is True

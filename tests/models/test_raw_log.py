@@ -101,7 +101,7 @@ def drips(body: bytes) -> Handler:
     return handler
 
 
-def test_a_request_and_its_response_are_kept_to_the_byte(tmp_path: Path) -> None:
+def test_a_request_and_its_response_are_logged_byte_by_byte(tmp_path: Path) -> None:
     path = tmp_path / "raw.jsonl"
     sent: list[bytes] = []
 
@@ -131,12 +131,12 @@ def test_a_request_and_its_response_are_kept_to_the_byte(tmp_path: Path) -> None
     assert {line["exchange"] for line in lines(path)} == {request["exchange"]}
 
 
-def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     RawLog(tmp_path / "raw.jsonl")
     assert stat.S_IMODE((tmp_path / "raw.jsonl").stat().st_mode) == 0o600
 
 
-def test_bytes_that_are_no_text_are_kept_too(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_logged_too(tmp_path: Path) -> None:
     path, body = tmp_path / "raw.jsonl", "data: 你好\n\n".encode() + b"\xff\xfe\x00"
     play(answers(200, body), path)
     assert b"".join(exchanges(path)[0].chunks) == body
@@ -147,7 +147,7 @@ def test_bytes_that_are_no_text_are_kept_too(tmp_path: Path) -> None:
     ("settings", "status", "how"),
     [({"idle": 0.05}, 200, "silent"), ({"total": 0.1}, 200, "late")],
 )
-def test_the_end_says_how_it_came(tmp_path: Path, settings: dict[str, Any], status: int, how: str) -> None:
+def test_the_end_shows_how_it_happened(tmp_path: Path, settings: dict[str, Any], status: int, how: str) -> None:
     path = tmp_path / "raw.jsonl"
 
     async def run() -> None:
@@ -168,7 +168,7 @@ def test_the_end_says_how_it_came(tmp_path: Path, settings: dict[str, Any], stat
     assert (exchange.status, exchange.how, exchange.chunks) == (status, how, [CHAT[0]])
 
 
-def test_a_response_that_nobody_reads_to_its_end_is_closed(tmp_path: Path) -> None:
+def test_a_response_that_is_not_read_to_its_end_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "raw.jsonl"
 
     async def run() -> None:
@@ -212,13 +212,13 @@ def test_a_refusal_is_in_the_log_with_its_body(tmp_path: Path) -> None:
     assert "set-cookie" not in exchange.headers
 
 
-def test_each_attempt_is_an_exchange_of_its_own(tmp_path: Path) -> None:
+def test_each_attempt_is_a_separate_exchange(tmp_path: Path) -> None:
     path, tries = tmp_path / "raw.jsonl", iter([answers(503, "no"), streams(CHAT)])
     play(lambda request: next(tries)(request), path, attempts=2)
     assert [exchange.status for exchange in exchanges(path)] == [503, 200]
 
 
-def test_a_request_that_went_out_twice_because_a_connection_was_dead_is_one_exchange_that_says_so(
+def test_a_request_that_was_resent_after_a_dead_connection_is_one_exchange_that_shows_it(
     tmp_path: Path,
 ) -> None:
     path, seen = tmp_path / "raw.jsonl", 0
@@ -240,7 +240,7 @@ def test_a_request_that_went_out_twice_because_a_connection_was_dead_is_one_exch
     assert (seen, first.resent, second.resent, second.how) == (3, False, True, "end")
 
 
-def test_no_secret_stands_in_the_log_wherever_the_provider_quotes_it(tmp_path: Path) -> None:
+def test_the_log_contains_no_secret_wherever_the_provider_quotes_it(tmp_path: Path) -> None:
     path = tmp_path / "raw.jsonl"
 
     def quotes(request: web.Request) -> Awaitable[web.StreamResponse]:
@@ -272,7 +272,7 @@ def test_no_secret_stands_in_the_log_wherever_the_provider_quotes_it(tmp_path: P
     assert json.loads(b"".join(exchange.chunks))["error"]["message"].count("***") >= 4
 
 
-def test_a_secret_that_comes_byte_by_byte_is_masked_and_the_rest_is_exact(tmp_path: Path) -> None:
+def test_a_secret_that_arrives_byte_by_byte_is_masked_and_the_rest_is_exact(tmp_path: Path) -> None:
     path = tmp_path / "raw.jsonl"
     play(drips(f"plain plain01234 {SECRET}{SECRET[:9]}! {SECRET[:8]}".encode()), path, api_key=lambda: SECRET)
     assert b"".join(exchanges(path)[0].chunks) == b"plain plain01234 ***plain0123! ***"
@@ -286,7 +286,7 @@ SECRETS = ("abcdef", "abcdefgh-ijkl", "defg--hij", "ab/\"c'd", "k\u00e9y-of-mine
     st.lists(st.integers(0, 80), max_size=8),
 )
 @example(["abcdef", "efgh-", "x"], [3, 6])
-def test_masking_in_pieces_is_masking_at_once(texts: list[str], cuts: list[int]) -> None:
+def test_masking_in_pieces_equals_masking_at_once(texts: list[str], cuts: list[int]) -> None:
     masker, data = Masker(SECRETS), "".join(texts).encode()
     passage, shown, at = Passage(masker), b"", 0
     for cut in [*sorted(cuts), len(data)]:
@@ -327,7 +327,7 @@ def test_base64_that_is_broken_over_lines_is_masked_however_it_arrives(
 
 
 @pytest.mark.parametrize("placeholder", ["none", "EMPTY", "null", "true", "tool", "12345"])
-def test_a_placeholder_for_a_key_leaves_bodies_as_they_are(placeholder: str) -> None:
+def test_a_placeholder_key_does_not_change_bodies(placeholder: str) -> None:
     body = b'{"tool_choice": "none", "stream": true, "stop": null, "created": 1712345678}'
     assert Masker([placeholder]).mask(body) == body
 
@@ -371,7 +371,7 @@ def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_run(caplog: pytes
     assert warnings == ["raw_log=/dev/full is not written any more: No space left on device"]
 
 
-def test_a_torn_line_is_closed_before_the_log_goes_on(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_closed_before_the_log_continues(tmp_path: Path) -> None:
     path = tmp_path / "raw.jsonl"
     play(streams(CHAT), path)
     whole = path.read_bytes()
@@ -399,7 +399,7 @@ def test_exchanges_of_several_logs_and_tasks_are_kept_apart(tmp_path: Path) -> N
     assert [exchange.number for exchange in found] == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_a_killed_process_has_seen_is_in_the_log(tmp_path: Path) -> None:
+def test_the_log_of_a_killed_process_is_complete_so_far(tmp_path: Path) -> None:
     path = tmp_path / "raw.jsonl"
     program = f"""
 import os, signal
@@ -449,7 +449,7 @@ def log_of_three(tmp_path: Path) -> Path:
     return path
 
 
-def test_decode_says_of_each_exchange_how_it_ended(log_of_three: Path) -> None:
+def test_decode_shows_how_each_exchange_ended(log_of_three: Path) -> None:
     done = unbroken("decode", str(log_of_three))
     assert (done.returncode, done.stderr) == (1, b"")
     first, second, third = done.stdout.decode().split("\n\n")
@@ -481,7 +481,7 @@ def test_decode_heads_an_exchange_the_same_way_whether_it_follows_or_not(log_of_
     assert heads[0] == heads[1]
 
 
-def test_decode_leaves_out_a_torn_last_line_and_says_so(log_of_three: Path) -> None:
+def test_decode_skips_an_incomplete_last_line_and_reports_it(log_of_three: Path) -> None:
     log_of_three.write_bytes(log_of_three.read_bytes()[:-10])
     done = unbroken("decode", str(log_of_three), "--exchange", "3")
     assert done.returncode == 1
@@ -490,7 +490,7 @@ def test_decode_leaves_out_a_torn_last_line_and_says_so(log_of_three: Path) -> N
     assert b"the last line was skipped: it is incomplete" in done.stderr
 
 
-def test_decode_goes_on_after_lines_that_it_cannot_read(log_of_three: Path) -> None:
+def test_decode_continues_after_unreadable_lines(log_of_three: Path) -> None:
     good = log_of_three.read_bytes().splitlines(keepends=True)
     stranger = b'{"raw_log":1,"exchange":"gone-1-1","kind":"end","after":1,"how":"end","reason":""}\n'
     log_of_three.write_bytes(b"".join([good[0][:50] + b"\n", b"[1]\n", stranger, *good]))
@@ -508,7 +508,7 @@ def test_decode_goes_on_after_lines_that_it_cannot_read(log_of_three: Path) -> N
         (["--exchange", "2", "-"], CHAT[0], "--exchange 2: - is not a raw log; leave out the option"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_exit_code_2(arguments: list[str], stdin: bytes, message: str) -> None:
+def test_bad_input_gives_one_clear_line_and_exit_code_2(arguments: list[str], stdin: bytes, message: str) -> None:
     done = unbroken("decode", *arguments, stdin=stdin)
     assert done.returncode == 2
     assert message in done.stderr.decode()
@@ -534,7 +534,7 @@ def test_a_call_that_leaked_into_text_is_recovered_from_the_log_as_it_was_live(t
     assert b'call: search {"q": "x"}' in unbroken("decode", str(path)).stdout
 
 
-def test_a_log_tells_nothing_of_its_secrets_when_it_is_shown(tmp_path: Path) -> None:
+def test_a_shown_log_contains_no_secrets(tmp_path: Path) -> None:
     log = RawLog(tmp_path / "raw.jsonl")
     logged = log.begin(
         model="openai:m", wire="openai-chat", url=URL("http://h"), body=b"{}", stream=True, secrets=(SECRET,)

@@ -156,7 +156,7 @@ def answered(result: Result) -> None:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_forced_call_of_a_real_model_runs_and_is_answered(address: str, wire: str, stream: bool) -> None:
+def test_a_forced_call_of_a_real_model_runs_and_gets_a_result(address: str, wire: str, stream: bool) -> None:
     model = smollm(address, wire, stream=stream)
     result, events = ask(agent_of(model, choice="get_weather"), ONE)
     answered(result)
@@ -180,7 +180,7 @@ def test_calls_of_a_real_stream_run_while_it_is_still_being_written(address: str
     assert first.time < detected.time
 
 
-def test_one_call_is_run_when_the_server_gives_several_all_the_same(address: str) -> None:
+def test_one_call_runs_if_the_server_returns_several_anyway(address: str) -> None:
     """llama.cpp takes `parallel_tool_calls: false`, and then writes as many calls as the model likes."""
     result, events = ask(agent_of(smollm(address), several_calls=False), TWO)
     answered(result)
@@ -189,7 +189,7 @@ def test_one_call_is_run_when_the_server_gives_several_all_the_same(address: str
     assert all(set(event.names) == {"get_weather"} for event in only(CallsIgnored, events))
 
 
-def test_the_final_request_is_accepted_and_answered_in_words(address: str) -> None:
+def test_the_final_request_is_accepted_and_answered_with_text(address: str) -> None:
     result, events = ask(agent_of(smollm(address), limits=Limits(rounds=1)), TWO)
     answered(result)
     assert (result.stop_reason, result.rounds) == ("round_limit", 1)
@@ -208,7 +208,7 @@ def test_a_call_that_leaks_into_the_text_of_a_final_answer_is_not_run(address: s
     can_go_on(result.messages)
 
 
-def test_a_conversation_with_a_real_model_goes_on(address: str) -> None:
+def test_a_conversation_with_a_real_model_continues(address: str) -> None:
     async def main() -> None:
         chat = Conversation(agent_of(smollm(address), choice="required"))
         for prompt in (ONE, "What is the weather in Madrid?"):
@@ -221,7 +221,7 @@ def test_a_conversation_with_a_real_model_goes_on(address: str) -> None:
     finish(main())
 
 
-def test_a_stream_that_is_left_leaves_the_server_free_for_the_next(address: str) -> None:
+def test_a_stream_that_is_left_does_not_block_the_server(address: str) -> None:
     async def main() -> None:
         agent = Agent(smollm(address))
         stream = agent.stream("Tell me a long story.")
@@ -235,7 +235,7 @@ def test_a_stream_that_is_left_leaves_the_server_free_for_the_next(address: str)
     finish(main())
 
 
-def test_a_tool_that_is_named_is_the_one_that_is_called(address: str) -> None:
+def test_a_named_tool_is_the_one_that_is_called(address: str) -> None:
     """llama.cpp ignores a choice that names a tool and calls what it likes, here the tool of its examples."""
     result, _ = ask(agent_of(smollm(address), get_weather, get_time, choice="get_time", limits=Limits(rounds=1)), ONE)
     assert {record.name for record in result.calls} == {"get_time"}

@@ -100,7 +100,7 @@ def streamed(model: ScriptedModel) -> list[bool]:
 
 
 @on_every_wire
-def test_a_whole_answer_passes_as_it_is(wire: str) -> None:
+def test_a_complete_answer_is_passed_on_unchanged(wire: str) -> None:
     answer: Answer = [Think("Hm."), Say("Hello there."), Call("look"), Uses(3, 4)]
     plain = hear(ScriptedModel(answer, wire=wire))
     assert hear(guard(ScriptedModel(answer, wire=wire))) == plain
@@ -122,7 +122,7 @@ def test_a_whole_answer_passes_as_it_is(wire: str) -> None:
         pytest.param(Raw(b""), "foreign", id="an empty body"),
     ],
 )
-def test_before_the_first_delta_it_is_simply_asked_again(wire: str, broken: Any, kind: str) -> None:
+def test_before_the_first_delta_it_is_simply_retried(wire: str, broken: Any, kind: str) -> None:
     model = ScriptedModel([broken], "Hello.", wire=wire)
     deltas = hear(guard(model))
     assert [each for each, _ in failures(deltas)] == [kind]
@@ -133,7 +133,7 @@ def test_before_the_first_delta_it_is_simply_asked_again(wire: str, broken: Any,
     assert (verdict.whole, verdict.attempt, message.text) == (True, 2, "Hello.")
 
 
-def test_usage_alone_is_nothing_that_was_shown() -> None:
+def test_usage_alone_does_not_count_as_shown() -> None:
     """Anthropic reports usage in its first event."""
     start = (
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'
@@ -155,7 +155,7 @@ def test_no_wait_is_longer_than_half_a_minute() -> None:
     assert [wait for _, wait in failures(hear(model))] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
 
 
-def test_the_waits_are_waited() -> None:
+def test_the_waits_really_happen() -> None:
     async def main() -> float:
         await listen(guard(ScriptedModel(BUSY, BUSY, "Hello.")))
         return asyncio.get_running_loop().time()
@@ -163,17 +163,17 @@ def test_the_waits_are_waited() -> None:
     assert run_virtual(main()) == 1.5
 
 
-def test_a_connection_that_broke_once_is_tried_again_at_once() -> None:
+def test_a_connection_that_broke_once_is_retried_at_once() -> None:
     model = guard(ScriptedModel([Break()], [Break()], "Hello."))
     assert failures(hear(model)) == [("lost", 0.0), ("lost", 1.0)]
 
 
-def test_what_the_provider_asks_for_counts_before_our_own_wait() -> None:
+def test_the_wait_that_the_provider_asks_for_overrides_ours() -> None:
     slow = Fail(RateLimited("slow down", status=429, retry_after=7.0))
     assert failures(hear(guard(ScriptedModel(slow, "Hello.")))) == [("limited", 7.0)]
 
 
-def test_a_provider_that_wants_to_be_left_alone_for_longer_than_there_is_time_is_typed_at_once() -> None:
+def test_a_wait_beyond_the_time_limit_raises_a_typed_error_at_once() -> None:
     async def main() -> float:
         model = ScriptedModel(Fail(RateLimited("slow down", status=429, retry_after=400.0)), loop_last=True)
         with pytest.raises(RateLimited) as caught:
@@ -185,14 +185,14 @@ def test_a_provider_that_wants_to_be_left_alone_for_longer_than_there_is_time_is
     assert run_virtual(main()) == 0.0
 
 
-def test_no_try_begins_after_its_time() -> None:
+def test_no_attempt_starts_after_its_time() -> None:
     model = ScriptedModel([Pause(4.0), Break()], loop_last=True)
     with pytest.raises(ChainBroken):
         hear(guard(model, attempts=9, seconds=10.0))
     assert len(model.requests) == 3  # at 0, 4 and 9 (a second was waited); the next would begin at 15
 
 
-def test_an_answer_that_took_long_before_it_broke_is_mended_too() -> None:
+def test_an_answer_that_took_long_before_it_broke_is_retried_too() -> None:
     model = ScriptedModel([Say("Let me "), Pause(400.0), Break()], "Let me see.")
     assert ended(hear(guard(model)))[1].text == "Let me see."
 
@@ -209,7 +209,7 @@ def test_an_answer_that_took_long_before_it_broke_is_mended_too() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_another_try_will_not_change_is_raised_as_it_is(error: ProviderError) -> None:
+def test_a_permanent_error_is_raised_unchanged(error: ProviderError) -> None:
     model = ScriptedModel(Fail(error), loop_last=True)
     with pytest.raises(type(error)) as caught:
         hear(guard(model))
@@ -225,7 +225,7 @@ def test_a_users_own_mistake_is_not_a_failure_of_the_model() -> None:
     assert len(model.requests) == 1
 
 
-def test_an_error_inside_is_tried_again_unless_it_refuses() -> None:
+def test_an_error_inside_is_retried_unless_it_is_a_refusal() -> None:
     model = ScriptedModel(ErrorInside("The server is overloaded."), "Hello.")
     assert [kind for kind, _ in failures(hear(guard(model)))] == ["error"]
     refused = b'data: {"error": {"message": "You have no credit left", "code": "insufficient_quota"}}\n\n'
@@ -239,7 +239,7 @@ def test_an_error_inside_is_tried_again_unless_it_refuses() -> None:
 
 
 @on_every_wire
-def test_after_it_the_whole_answer_is_asked_for(wire: str) -> None:
+def test_after_a_break_the_answer_is_requested_unstreamed(wire: str) -> None:
     model = ScriptedModel(
         [Say("Let me look. "), Call("look", id="c1"), Break()], [Say("Now."), Call("look")], wire=wire
     )
@@ -256,7 +256,7 @@ def test_after_it_the_whole_answer_is_asked_for(wire: str) -> None:
     accepted(model)
 
 
-def test_what_was_passed_on_is_told_in_the_verdict() -> None:
+def test_the_verdict_reports_what_was_passed_on() -> None:
     model = ScriptedModel([Say("Let me "), Cut("look", '{"note": "x'), Break()], "Hello.")
     (failed,) = (delta for delta in hear(guard(model)) if isinstance(delta, AttemptFailed))
     verdict = failed.verdict
@@ -265,7 +265,7 @@ def test_what_was_passed_on_is_told_in_the_verdict() -> None:
     assert (verdict.attempt, verdict.model) == (1, "scripted:demo")
 
 
-def test_once_something_was_shown_every_later_try_is_whole() -> None:
+def test_once_something_was_shown_every_later_attempt_is_unstreamed() -> None:
     model = ScriptedModel([Say("Let"), Break()], BUSY, [Break()], "Hello.")
     deltas = hear(guard(model, attempts=4))
     assert streamed(model) == [True, False, False, False]
@@ -280,14 +280,14 @@ def test_there_is_one_budget_for_every_kind_of_failure() -> None:
     assert len(model.requests) == 3
 
 
-def test_an_answer_that_never_comes_is_the_providers_own_error_with_all_verdicts() -> None:
+def test_if_no_answer_arrives_the_providers_own_error_has_all_verdicts() -> None:
     model = ScriptedModel(BUSY, BUSY, Fail(RateLimited("slow down", status=429)))
     with pytest.raises(RateLimited) as caught:
         hear(guard(model))
     assert [verdict.kind for verdict in caught.value.verdicts] == ["unavailable", "unavailable", "limited"]
 
 
-def test_one_attempt_asks_once() -> None:
+def test_one_attempt_sends_one_request() -> None:
     model = ScriptedModel([Say("Let"), Break()], "never")
     with pytest.raises(ChainBroken, match=r"^the answer of `scripted:demo` broke off: the connection was lost$"):
         hear(guard(model, attempts=1))
@@ -298,7 +298,7 @@ def test_one_attempt_asks_once() -> None:
 
 
 @pytest.mark.parametrize("wire", ["openai-chat", "anthropic-messages"])
-def test_a_cut_call_behind_a_finish_reason_that_lies_is_asked_for_again(wire: str) -> None:
+def test_an_incomplete_call_with_a_wrong_finish_reason_is_retried(wire: str) -> None:
     model = ScriptedModel([Cut("look", '{"note": "x'), End("done")], [Call("look", note="xy")], wire=wire)
     deltas = hear(guard(model))
     assert failures(deltas) == [("cut_call", 0.0)]
@@ -307,14 +307,14 @@ def test_a_cut_call_behind_a_finish_reason_that_lies_is_asked_for_again(wire: st
     assert [delta.call.arguments for delta in deltas if isinstance(delta, CallReady)] == [{"note": "xy"}]
 
 
-def test_a_cut_call_that_stays_is_passed_on_in_the_end() -> None:
+def test_an_incomplete_call_that_persists_is_passed_on_in_the_end() -> None:
     model = ScriptedModel([Cut("look", '{"note": "x'), End("done")], loop_last=True)
     verdict, message = ended(hear(guard(model)))
     assert (verdict.kind, verdict.attempt, len(model.requests)) == ("cut_call", 3, 3)
     assert [call.problem != "" for call in message.calls] == [True]
 
 
-def test_a_cut_call_is_told_where_there_is_no_time_to_wait_for_another_try() -> None:
+def test_an_incomplete_call_is_reported_if_there_is_no_time_for_a_retry() -> None:
     model = ScriptedModel([Cut("look", '{"note": "x'), End("done")], loop_last=True)
     assert ended(hear(guard(model, seconds=0.4)))[0].kind == "cut_call"
 
@@ -326,21 +326,21 @@ def test_a_cut_call_is_told_where_there_is_no_time_to_wait_for_another_try() -> 
         pytest.param([End("done"), Uses(5, 64)], Sampling(max_tokens=64), id="it was given no more"),
     ],
 )
-def test_a_call_that_the_token_limit_cut_is_told_and_not_asked_for_again(end: list[Any], sampling: Sampling) -> None:
+def test_a_call_that_the_token_limit_cut_off_is_reported_and_not_retried(end: list[Any], sampling: Sampling) -> None:
     model = ScriptedModel([Cut("look", '{"note": "x'), *end], "never")
     request = Request((User.of("Go."),), tools=(LOOK,), sampling=sampling)
     verdict, _ = ended(hear(guard(model), request))
     assert (verdict.kind, verdict.meaning, len(model.requests)) == ("cut_call", "length", 1)
 
 
-def test_arguments_that_are_whole_but_wrong_are_the_models_own() -> None:
+def test_complete_but_wrong_arguments_are_the_models_own_mistake() -> None:
     model = ScriptedModel([Call("look", "[1, 2]")], "never")
     hear(guard(model))
     assert len(model.requests) == 1
 
 
 @on_every_wire
-def test_an_empty_answer_is_asked_for_once_more_and_then_passed_on(wire: str) -> None:
+def test_an_empty_answer_is_requested_once_more_and_then_passed_on(wire: str) -> None:
     model = ScriptedModel("", "", "never", wire=wire)
     verdict, message = ended(hear(guard(model)))
     assert (verdict.kind, message.text, len(model.requests)) == ("empty", "", 2)
@@ -352,7 +352,7 @@ def test_an_empty_answer_is_asked_for_once_more_and_then_passed_on(wire: str) ->
 
 @on_every_wire
 @pytest.mark.parametrize("other", ["openai-chat", "anthropic-messages", "gemini"])
-def test_another_model_goes_on_with_the_history_of_the_first(wire: str, other: str) -> None:
+def test_another_model_continues_with_the_history_of_the_first(wire: str, other: str) -> None:
     """The history has what only the first wire knows (signatures, item ids)."""
     desk = Desk()
     first = ScriptedModel([Think("Hm."), Say("Let me look."), Call("look")], BUSY, BUSY, BUSY, wire=wire, name="a:one")
@@ -364,7 +364,7 @@ def test_another_model_goes_on_with_the_history_of_the_first(wire: str, other: s
     accepted(second)
 
 
-def test_another_model_is_asked_at_once_where_the_first_will_never_do() -> None:
+def test_another_model_is_used_at_once_if_the_first_fails_permanently() -> None:
     async def main() -> float:
         first = ScriptedModel(Fail(Unauthorized("the key is wrong", status=401)), name="a:one")
         deltas = await listen(guard(first, fallback=[ScriptedModel("Hello.", name="b:two")]))
@@ -376,7 +376,7 @@ def test_another_model_is_asked_at_once_where_the_first_will_never_do() -> None:
     assert run_virtual(main()) == 0.0
 
 
-def test_another_model_has_attempts_of_its_own_and_says_it_whole_where_something_was_shown() -> None:
+def test_another_model_has_its_own_attempts_and_answers_unstreamed_if_something_was_shown() -> None:
     first = ScriptedModel([Say("Let"), Break()], loop_last=True, name="a:one")
     second = ScriptedModel(BUSY, BUSY, "Hello.", name="b:two")
     deltas = hear(guard(first, fallback=[second]))
@@ -385,14 +385,14 @@ def test_another_model_has_attempts_of_its_own_and_says_it_whole_where_something
     assert ended(deltas)[1].text == "Hello."
 
 
-def test_another_model_is_asked_at_once_where_the_first_wants_to_be_left_alone_for_too_long() -> None:
+def test_another_model_is_used_at_once_if_the_wait_for_the_first_is_too_long() -> None:
     slow = Fail(RateLimited("slow down", status=429, retry_after=4000.0))
     first = ScriptedModel(slow, name="a:one")
     deltas = hear(guard(first, fallback=[ScriptedModel("Hello.", name="b:two")]))
     assert (failures(deltas), said(deltas)) == ([("limited", 0.0)], "Hello.")
 
 
-def test_another_model_is_not_asked_after_the_time_of_all() -> None:
+def test_another_model_is_not_used_after_the_total_time() -> None:
     first = ScriptedModel([Pause(50.0), Break()], loop_last=True, name="a:one")
     second = ScriptedModel("never", name="b:two")
     with pytest.raises(ChainBroken):
@@ -400,7 +400,7 @@ def test_another_model_is_not_asked_after_the_time_of_all() -> None:
     assert second.requests == []
 
 
-def test_all_models_failed_is_one_error_with_the_verdicts_of_all() -> None:
+def test_if_all_models_fail_one_error_has_all_verdicts() -> None:
     first = ScriptedModel([Say("Let"), Break()], loop_last=True, name="a:one")
     second = ScriptedModel(BUSY, loop_last=True, name="b:two")
     with pytest.raises(ChainBroken) as caught:
@@ -409,7 +409,7 @@ def test_all_models_failed_is_one_error_with_the_verdicts_of_all() -> None:
     assert isinstance(caught.value.__cause__, Unavailable)
 
 
-def test_a_fallback_that_is_guarded_itself_shares_the_budget_and_hands_on_to_the_next() -> None:
+def test_a_fallback_with_its_own_retries_shares_the_budget_and_passes_on_to_the_next() -> None:
     """As `connect` makes them."""
     broken: Answer = [Say("Let"), Break()]
     first = ScriptedModel(broken, loop_last=True, name="a:one")
@@ -422,7 +422,7 @@ def test_a_fallback_that_is_guarded_itself_shares_the_budget_and_hands_on_to_the
     assert numbers == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_fallback_that_is_guarded_itself_and_is_never_answered_raises_what_the_provider_said() -> None:
+def test_a_fallback_with_its_own_retries_that_never_answers_raises_the_providers_error() -> None:
     limited = Fail(RateLimited("slow down", status=429))
     first, second = (ScriptedModel(limited, loop_last=True, name=name) for name in ("a:one", "b:two"))
     with pytest.raises(RateLimited) as caught:
@@ -431,27 +431,27 @@ def test_a_fallback_that_is_guarded_itself_and_is_never_answered_raises_what_the
     assert len(second.requests) == 3
 
 
-def test_the_fallbacks_of_a_fallback_are_asked_too() -> None:
+def test_the_fallbacks_of_a_fallback_are_used_too() -> None:
     limited = Fail(RateLimited("slow down", status=429))
     first, second = (ScriptedModel(limited, loop_last=True, name=name) for name in ("a:one", "b:two"))
     third = ScriptedModel("Hello.", name="c:three")
     assert said(hear(guard(first, fallback=[guard(second, fallback=[third])]))) == "Hello."
 
 
-def test_a_guard_around_a_guard_shows_nothing_that_was_not() -> None:
+def test_nested_retries_show_nothing_extra() -> None:
     inner = guard(ScriptedModel(BUSY, BUSY, "Hello."))
     deltas = hear(guard(inner))
     assert (said(deltas), restarts(deltas)) == ("Hello.", [])
 
 
-def test_a_guard_around_a_guard_counts_no_failure_as_something_shown() -> None:
+def test_nested_retries_do_not_count_a_failure_as_something_shown() -> None:
     model = ScriptedModel(*[Fail(RateLimited("slow down", status=429))] * 3, "Hello.")
     deltas = hear(guard(guard(model), attempts=4))
     assert (said(deltas), restarts(deltas)) == ("Hello.", [])
     assert streamed(model) == [True] * 4
 
 
-def test_a_fallback_of_others_that_never_says_that_it_ended_counts_as_one() -> None:
+def test_a_custom_fallback_without_an_end_counts_as_ended() -> None:
     result = play(Agent(guard(ScriptedModel(BUSY, loop_last=True), fallback=[Foreign("Hello.")])))
     assert (result.text, result.fallback_used) == ("Hello.", True)
 
@@ -468,7 +468,7 @@ TOO_LONG = ContextTooLong("the context is too long", status=400)
 
 
 @on_every_wire
-def test_a_context_that_is_too_long_is_shortened_once_and_asked_again(wire: str) -> None:
+def test_a_context_that_is_too_long_is_shortened_once_and_retried(wire: str) -> None:
     model = ScriptedModel(Fail(TOO_LONG), "Hello.", wire=wire)
     deltas = hear(guard(model), Request(long_history(), tools=(LOOK,)))
     assert (failures(deltas), said(deltas)) == ([("too_long", 0.0)], "Hello.")
@@ -477,7 +477,7 @@ def test_a_context_that_is_too_long_is_shortened_once_and_asked_again(wire: str)
     accepted(model)
 
 
-def test_a_context_that_stays_too_long_is_typed() -> None:
+def test_a_context_that_stays_too_long_raises_a_typed_error() -> None:
     model = ScriptedModel(Fail(TOO_LONG), loop_last=True)
     with pytest.raises(ContextTooLong) as caught:
         hear(guard(model), Request(long_history(), tools=(LOOK,)))
@@ -485,14 +485,14 @@ def test_a_context_that_stays_too_long_is_typed() -> None:
     assert [verdict.kind for verdict in caught.value.verdicts] == ["too_long", "too_long"]
 
 
-def test_a_context_with_nothing_to_cut_is_typed_at_once() -> None:
+def test_a_context_without_anything_to_cut_raises_a_typed_error_at_once() -> None:
     model = ScriptedModel(Fail(TOO_LONG), loop_last=True)
     with pytest.raises(ContextTooLong):
         hear(guard(model))
     assert len(model.requests) == 1
 
 
-def test_a_context_that_is_too_long_may_be_told_inside_of_an_answer() -> None:
+def test_a_context_that_is_too_long_may_be_reported_inside_an_answer() -> None:
     inside = ErrorInside("This model's maximum context length is 8192 tokens.")
     model = ScriptedModel(inside, "Hello.")
     assert said(hear(guard(model), Request(long_history(), tools=(LOOK,)))) == "Hello."
@@ -500,7 +500,7 @@ def test_a_context_that_is_too_long_may_be_told_inside_of_an_answer() -> None:
         hear(guard(ScriptedModel(inside, loop_last=True)))
 
 
-def test_a_context_that_is_too_long_gets_no_try_beyond_the_last() -> None:
+def test_a_context_that_is_too_long_gets_no_attempt_beyond_the_last() -> None:
     limited = Fail(RateLimited("slow down", status=429))
     model = ScriptedModel(limited, limited, Fail(TOO_LONG), "never")
     with pytest.raises(ContextTooLong):
@@ -508,7 +508,7 @@ def test_a_context_that_is_too_long_gets_no_try_beyond_the_last() -> None:
     assert len(model.requests) == 3
 
 
-def test_another_model_gets_the_whole_history_that_was_too_long_for_the_first() -> None:
+def test_another_model_gets_the_complete_history_that_was_too_long_for_the_first() -> None:
     first = ScriptedModel(Fail(TOO_LONG), loop_last=True, name="a:one")
     second = ScriptedModel("Hello.", name="b:two")
     hear(guard(first, fallback=[second]), Request(long_history(), tools=(LOOK,)))
@@ -518,7 +518,7 @@ def test_another_model_gets_the_whole_history_that_was_too_long_for_the_first() 
 # Without streaming from the start
 
 
-def test_with_tools_it_asks_whole_where_it_is_told_to() -> None:
+def test_with_tools_it_sends_unstreamed_requests_if_told_to() -> None:
     model = ScriptedModel("Hello.", loop_last=True)
     guarded = guard(model, stream_with_tools=False)
     hear(guarded)
@@ -527,7 +527,7 @@ def test_with_tools_it_asks_whole_where_it_is_told_to() -> None:
 
 
 @on_every_wire
-def test_connect_asks_whole_with_tools_where_it_is_told_to(wire: str) -> None:
+def test_connect_sends_unstreamed_requests_with_tools_if_told_to(wire: str) -> None:
     async def main() -> None:
         async with ScriptedServer([Call("look")], "Hello.") as server:
             base = server.base_url(wire)
@@ -544,7 +544,7 @@ def test_connect_asks_whole_with_tools_where_it_is_told_to(wire: str) -> None:
 # Over HTTP
 
 
-def test_a_whole_answer_that_takes_longer_than_the_first_byte_may_is_asked_for_as_a_stream() -> None:
+def test_an_unstreamed_answer_that_exceeds_the_first_byte_time_is_requested_as_a_stream() -> None:
     async def main() -> None:
         slow: Answer = [Say("Let me "), Pause(0.1), Say("look. "), Pause(0.1), Say("Here.")]
         lines: list[Answer] = [[Say("Let me "), Break()], slow, slow]
@@ -560,7 +560,7 @@ def test_a_whole_answer_that_takes_longer_than_the_first_byte_may_is_asked_for_a
 
 @on_every_wire
 @pytest.mark.parametrize("fault", ["close", "reset", "stall"])
-def test_a_stream_that_breaks_on_the_way_is_mended(wire: str, fault: str) -> None:
+def test_a_stream_that_breaks_is_retried(wire: str, fault: str) -> None:
     async def main() -> None:
         async with FaultyServer([Say("Let me look at it. "), Call("look")], fault=fault) as server:
             base = server.base_url(wire)
@@ -574,7 +574,7 @@ def test_a_stream_that_breaks_on_the_way_is_mended(wire: str, fault: str) -> Non
     asyncio.run(main())
 
 
-def test_a_response_that_took_all_its_time_is_not_asked_for_again() -> None:
+def test_a_response_that_took_all_its_time_is_not_requested_again() -> None:
     async def main() -> None:
         async with ScriptedServer([Say("Let"), Pause(5.0), Say(" me")], loop_last=True) as server:
             model = connect("openai:demo", base_url=server.base_url(), api_key="k", total=0.1)
@@ -600,7 +600,7 @@ def test_a_stream_that_is_left_early_closes_its_connection() -> None:
     asyncio.run(main())
 
 
-def test_the_key_is_in_no_error_of_a_broken_answer() -> None:
+def test_no_error_of_a_broken_answer_contains_the_key() -> None:
     async def main() -> None:
         async with ScriptedServer("Hello.", api_key="another") as server:
             model = connect("openai:demo", base_url=server.base_url(), api_key="sk-secret-0123456789")
@@ -639,14 +639,14 @@ class Foreign:
             self.closed += 1
 
 
-def test_a_model_of_others_that_never_says_that_it_ended_is_believed() -> None:
+def test_a_custom_model_without_an_end_counts_as_ended() -> None:
     deltas = hear(guard(Foreign("Hello.")))
     assert deltas == [TextDelta("Hello.")]
     assert play(Agent(guard(Foreign("Hello.")))).text == "Hello."
 
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), BrokenPipeError(), TimeoutError("late")], ids=repr)
-def test_a_connection_that_breaks_inside_of_a_model_of_others_is_mended(error: Exception) -> None:
+def test_a_connection_that_breaks_inside_a_custom_model_is_retried(error: Exception) -> None:
     model = Foreign(error, "Let me see.")
     deltas = hear(guard(model))
     assert [kind for kind, _ in failures(deltas)] == ["unreachable"]
@@ -658,12 +658,12 @@ def test_a_connection_that_breaks_inside_of_a_model_of_others_is_mended(error: E
     assert model.closed == 2
 
 
-def test_a_mistake_inside_of_a_model_of_others_is_not_hidden() -> None:
+def test_a_bug_inside_a_custom_model_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
         hear(guard(Foreign(ZeroDivisionError("a bug"), "never")))
 
 
-def test_closing_early_closes_the_model_of_others() -> None:
+def test_closing_early_closes_the_custom_model() -> None:
     async def main() -> int:
         model = Foreign("Hello.")
         async with closing(guard(model).stream(ASKED)) as deltas:
@@ -676,7 +676,7 @@ def test_closing_early_closes_the_model_of_others() -> None:
 # After the end
 
 
-def test_the_conversation_goes_on_after_a_chain_that_broke() -> None:
+def test_the_conversation_can_be_continued_after_a_broken_chain() -> None:
     desk = Desk()
     broken: Answer = [Say("Let me look again. "), Call("look", note="b"), Break()]
     model = ScriptedModel([Call("look", note="a")], broken, broken, broken, "Here I am.", "Fine.")
@@ -713,25 +713,25 @@ def test_the_conversation_goes_on_after_a_chain_that_broke() -> None:
     ],
     ids=str,
 )
-def test_odd_settings_are_refused_with_the_way_out(settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_with_a_hint(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(settings))):
         RetryingModel(ScriptedModel("Hello."), **settings)
 
 
 @pytest.mark.parametrize("fallback", ["openai:demo", ["openai:demo"]], ids=str)
-def test_a_fallback_that_is_no_model_is_refused(fallback: Any) -> None:
+def test_an_invalid_fallback_is_refused(fallback: Any) -> None:
     with pytest.raises(UserError, match="fallback"):
         RetryingModel(ScriptedModel("Hello."), fallback=fallback)
 
 
-def test_it_says_what_it_guards() -> None:
+def test_its_repr_shows_the_model() -> None:
     guarded = guard(ScriptedModel("x", name="a:one"), fallback=[ScriptedModel("y", name="b:two")])
     assert guarded.name == "a:one"
     assert "b:two" in repr(guarded)
     assert guarded.model.name == "a:one"
 
 
-def test_a_guard_inside_of_a_guard_keeps_who_is_asked_without_streaming() -> None:
+def test_nested_retries_keep_the_unstreamed_setting() -> None:
     async def main() -> list[list[bool]]:
         inner, other = ScriptedModel("a", loop_last=True), ScriptedModel("b", loop_last=True)
         request = Request((User.of("Hi"),), tools=(ToolSpec("look"),))
@@ -745,7 +745,7 @@ def test_a_guard_inside_of_a_guard_keeps_who_is_asked_without_streaming() -> Non
     assert run_virtual(main()) == [[False], [True], [False]]
 
 
-def test_what_one_provider_signed_is_not_shown_to_another_on_the_same_wire() -> None:
+def test_signatures_of_one_provider_are_not_sent_to_another_on_the_same_wire() -> None:
     def signed(server: ScriptedServer) -> int:
         return sum("signature" in str(message) for message in server.bodies[-1]["messages"])
 
@@ -771,7 +771,7 @@ def test_what_one_provider_signed_is_not_shown_to_another_on_the_same_wire() -> 
     assert asyncio.run(main()) == (1, 1)  # each its own, and not the other's
 
 
-def test_who_is_cancelled_by_nobody_here_is_asked_again() -> None:
+def test_a_stray_cancellation_is_retried() -> None:
     class Odd:
         name = "odd"
 
@@ -791,7 +791,7 @@ def test_who_is_cancelled_by_nobody_here_is_asked_again() -> None:
     assert run_virtual(main()) == "Hello."
 
 
-def test_a_stream_that_is_no_generator_is_closed_too() -> None:
+def test_a_stream_that_is_not_a_generator_is_closed_too() -> None:
     closed: list[bool] = []
 
     class Stream:
@@ -816,6 +816,6 @@ def test_a_stream_that_is_no_generator_is_closed_too() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda m: RetryingModel("openai:x"), lambda m: RetryingModel(m, seconds="5")])  # type: ignore[misc]
-def test_what_is_no_model_or_no_number_is_refused_at_once(make: Any) -> None:
+def test_an_invalid_model_or_number_is_refused_at_once(make: Any) -> None:
     with pytest.raises(UserError, match="RetryingModel"):
         make(ScriptedModel("Hi."))

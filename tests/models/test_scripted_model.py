@@ -87,14 +87,14 @@ def test_usage_is_reported_on_every_wire(wire: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "gemini"])
-def test_a_call_opens_grows_and_is_ready_in_this_order(wire: str) -> None:
+def test_a_call_opens_grows_and_becomes_ready_in_this_order(wire: str) -> None:
     model = ScriptedModel(Call("get_weather", city="Beijing", after=1.0, over=0.3), wire=wire)
     told = [(second, delta) for second, delta in heard(model) if not isinstance(delta, Ended | UsageReported)]
     assert [type(delta) for _, delta in told] == [CallOpened, *[CallArguments] * 3, CallReady]
     assert [second for second, _ in told[1:]] == [1.1, 1.2, 1.3, 1.3]
 
 
-def test_a_call_of_gemini_comes_whole_when_it_is_complete() -> None:
+def test_a_gemini_call_arrives_complete() -> None:
     model = ScriptedModel(Call("get_weather", city="Beijing", after=1.0, over=0.3), wire="gemini")
     assert {second for second, _ in heard(model)} == {1.3}
 
@@ -108,12 +108,12 @@ def test_pauses_pass_in_virtual_time(wire: str) -> None:
     assert (text, ready, deltas[-1][0]) == ([1.0], {"a": 3.0, "b": 3.25}, 3.75)
 
 
-def test_a_whole_answer_comes_when_all_of_it_has_been_written() -> None:
+def test_an_unstreamed_answer_arrives_when_it_is_complete() -> None:
     model = ScriptedModel([Say("One.", after=1.0), Pause(2.0), Call("a", over=0.5)])
     assert {second for second, _ in heard(model, replace(ASKED, stream=False))} == {3.5}
 
 
-def test_text_comes_word_by_word_or_in_so_many_chunks() -> None:
+def test_text_arrives_word_by_word_or_in_a_number_of_chunks() -> None:
     def chunks(answer: Answer) -> list[str]:
         return [delta.text for _, delta in heard(ScriptedModel(answer)) if isinstance(delta, TextDelta)]
 
@@ -121,12 +121,12 @@ def test_text_comes_word_by_word_or_in_so_many_chunks() -> None:
     assert chunks(Say("abcdef", chunks=3)) == ["ab", "cd", "ef"]
 
 
-def test_chunks_may_keep_a_distance() -> None:
+def test_chunks_can_have_a_delay() -> None:
     deltas = heard(ScriptedModel("It is sunny.", chunk_delay=0.1))
     assert [second for second, delta in deltas if isinstance(delta, TextDelta)] == [0.0, 0.1, 0.2]
 
 
-def test_pieces_make_the_text_again_and_none_is_empty() -> None:
+def test_pieces_add_up_to_the_text_and_none_is_empty() -> None:
     for text in ("", "a", "It is  sunny.\n", "天气 很好"):
         for count in range(8):
             pieces = pieces_of(text, count)
@@ -135,7 +135,7 @@ def test_pieces_make_the_text_again_and_none_is_empty() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_ids_are_given_by_the_script_or_by_us(wire: str) -> None:
+def test_ids_come_from_the_script_or_from_us(wire: str) -> None:
     model = ScriptedModel([Call("a"), Call("a"), Call("b", id="mine"), Call("c", id="")], wire=wire)
     first, second, mine, minted = (call.id for call in message_of(end_of(model)).calls)
     assert first != second
@@ -144,7 +144,7 @@ def test_ids_are_given_by_the_script_or_by_us(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_ids_differ_from_round_to_round_and_are_the_same_again(wire: str) -> None:
+def test_ids_differ_from_round_to_round_and_are_repeatable(wire: str) -> None:
     def ids() -> list[str]:
         model = ScriptedModel(Call("a"), Call("a"), wire=wire)
         message = message_of(end_of(model))
@@ -156,12 +156,12 @@ def test_ids_differ_from_round_to_round_and_are_the_same_again(wire: str) -> Non
     assert ids() == ids()
 
 
-def test_arguments_named_like_the_options_are_given_as_a_dict() -> None:
+def test_arguments_named_like_options_are_given_as_a_dict() -> None:
     model = ScriptedModel([Call("wait", {"after": 3, "id": "x"}, name="y", after=0.5)])
     assert calls_of(end_of(model)) == [("wait", {"after": 3, "id": "x", "name": "y"})]
 
 
-def test_arguments_may_be_given_as_the_text_to_send() -> None:
+def test_arguments_may_be_given_as_raw_text() -> None:
     call = message_of(end_of(ScriptedModel(Call("a", '{"n": 1}')))).calls[0]
     assert (call.arguments, call.raw) == ({"n": 1}, '{"n": 1}')
     with pytest.raises(UserError, match="`a` has its arguments both as text and by name"):
@@ -170,7 +170,7 @@ def test_arguments_may_be_given_as_the_text_to_send() -> None:
 
 @pytest.mark.parametrize("stream", STREAMED)
 @pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "gemini"])
-def test_a_cut_call_never_becomes_ready(wire: str, stream: bool) -> None:
+def test_an_incomplete_call_never_becomes_ready(wire: str, stream: bool) -> None:
     model = ScriptedModel([Call("a", n=1), Cut("b", '{"path": "/tm')], wire=wire)
     ended = end_of(model, replace(ASKED, stream=stream))
     assert (ended.verdict.kind, ended.verdict.meaning) == ("cut_call", "length")
@@ -178,14 +178,14 @@ def test_a_cut_call_never_becomes_ready(wire: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMED)
-def test_gemini_has_its_own_word_for_a_cut_call(stream: bool) -> None:
+def test_gemini_has_its_own_finish_reason_for_an_incomplete_call(stream: bool) -> None:
     ended = end_of(ScriptedModel([Say("Hm."), Cut("b", '{"a')], wire="gemini"), replace(ASKED, stream=stream))
     assert (ended.verdict.kind, ended.verdict.finish) == ("error", "MALFORMED_FUNCTION_CALL")
     assert message_of(ended).calls == ()
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_break_leaves_what_came_before_it(wire: str) -> None:
+def test_a_break_keeps_what_came_before_it(wire: str) -> None:
     ended = end_of(ScriptedModel([Say("Let me"), Call("a"), Break("the cable was cut")], wire=wire))
     assert ended.verdict.kind == "lost"
     assert ended.verdict.reason.startswith("the cable was cut")
@@ -193,7 +193,7 @@ def test_a_break_leaves_what_came_before_it(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_whole_body_that_breaks_off_says_nothing(wire: str) -> None:
+def test_an_unstreamed_body_that_breaks_off_yields_nothing(wire: str) -> None:
     ended = end_of(ScriptedModel([Say("Let me"), Call("a"), Break()], wire=wire), replace(ASKED, stream=False))
     assert ended.verdict.kind == "lost"
     assert calls_of(ended) == []
@@ -201,14 +201,14 @@ def test_a_whole_body_that_breaks_off_says_nothing(wire: str) -> None:
 
 @pytest.mark.parametrize("stream", STREAMED)
 @pytest.mark.parametrize("wire", WIRES)
-def test_an_error_inside_an_answer_is_told_as_one(wire: str, stream: bool) -> None:
+def test_an_error_inside_an_answer_is_decoded_as_one(wire: str, stream: bool) -> None:
     model = ScriptedModel([Say("Let me"), ErrorInside("overloaded")], wire=wire)
     verdict = end_of(model, replace(ASKED, stream=stream)).verdict
     assert (verdict.kind, "overloaded" in verdict.reason) == ("error", True)
 
 
 @pytest.mark.parametrize("stream", STREAMED)
-def test_a_failure_is_raised_when_its_time_has_come(stream: bool) -> None:
+def test_a_failure_is_raised_at_its_time(stream: bool) -> None:
     async def main() -> float:
         model = ScriptedModel([Pause(3.0), Fail(RateLimited("too many", status=429))])
         with pytest.raises(RateLimited, match="too many"):
@@ -219,19 +219,19 @@ def test_a_failure_is_raised_when_its_time_has_come(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMED)
-def test_raw_bytes_alone_are_all_that_comes(stream: bool) -> None:
+def test_raw_bytes_alone_are_all_that_is_sent(stream: bool) -> None:
     verdict = end_of(ScriptedModel(Raw(b"<html>busy</html>")), replace(ASKED, stream=stream)).verdict
     assert (verdict.kind, verdict.bytes_seen) == ("foreign", 17)
 
 
-def test_raw_bytes_stand_between_the_others() -> None:
+def test_raw_bytes_can_be_between_others() -> None:
     noise = b'data: {"choices": [{"index": 0, "delta": {"content": "raw "}}]}\n\n'
     ended = end_of(ScriptedModel([Say("before "), Raw(noise), Say("after")]))
     assert (ended.verdict.whole, message_of(ended).text) == (True, "before raw after")
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_an_answer_may_end_otherwise(wire: str) -> None:
+def test_an_answer_may_have_another_finish_reason(wire: str) -> None:
     assert end_of(ScriptedModel([Say("And so"), End("length")], wire=wire)).verdict.meaning == "length"
     assert end_of(ScriptedModel([Say("I will not"), End("refused")], wire=wire)).verdict.meaning == "refused"
 
@@ -248,7 +248,7 @@ def test_calls_written_as_text_are_found_as_in_a_real_answer() -> None:
     assert calls_of(end_of(ScriptedModel(leaked, recover=False))) == []
 
 
-def test_requests_are_kept_and_answers_come_in_their_order() -> None:
+def test_requests_are_kept_and_answers_are_given_in_order() -> None:
     model = ScriptedModel("First.", "Second.", name="scripted:mine")
     other = replace(ASKED, messages=(User.of("And now?"),))
     assert [message_of(end_of(model, request)).text for request in (ASKED, other)] == ["First.", "Second."]
@@ -257,7 +257,7 @@ def test_requests_are_kept_and_answers_come_in_their_order() -> None:
     assert model.bodies[1]["messages"] == [{"role": "user", "content": "And now?"}]
 
 
-def test_a_function_answers_in_place_of_an_answer() -> None:
+def test_a_function_can_give_the_answer() -> None:
     def count(request: Request) -> str:
         return f"{len(request.messages)} so far."
 
@@ -266,19 +266,19 @@ def test_a_function_answers_in_place_of_an_answer() -> None:
     assert [message_of(end_of(alone)).text for _ in range(3)] == ["1 so far."] * 3
 
 
-def test_more_requests_than_answers_is_a_mistake_of_the_script() -> None:
+def test_more_requests_than_answers_is_a_mistake_in_the_script() -> None:
     model = ScriptedModel("Only this.", name="scripted:short")
     end_of(model)
     with pytest.raises(UserError, match="the model scripted:short was asked for answer 2 and its script has 1"):
         end_of(model)
 
 
-def test_the_last_answer_may_be_given_again_and_again() -> None:
+def test_the_last_answer_can_be_repeated() -> None:
     model = ScriptedModel("First.", "Again.", loop_last=True)
     assert [message_of(end_of(model)).text for _ in range(4)] == ["First.", "Again.", "Again.", "Again."]
 
 
-def test_others_get_their_turn_between_two_chunks() -> None:
+def test_other_tasks_run_between_two_chunks() -> None:
     async def main() -> tuple[int, int]:
         turns = 0
 
@@ -298,7 +298,7 @@ def test_others_get_their_turn_between_two_chunks() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_bytes_say_the_same_at_every_chunk_size(wire: str) -> None:
+def test_the_bytes_mean_the_same_at_every_chunk_size(wire: str) -> None:
     answer: Sequence[Any] = [*steps_of(TWO_CALLS), Cut("b", '{"a')]
     body = b"".join(data for _, data in play_bytes(answer, wire, ASKED))
 
@@ -312,7 +312,7 @@ def test_the_bytes_say_the_same_at_every_chunk_size(wire: str) -> None:
     assert all(read(size) == whole for size in (1, 7, 64))
 
 
-def test_thinking_goes_back_with_its_signature() -> None:
+def test_thinking_is_sent_back_with_its_signature() -> None:
     model = ScriptedModel([Think("Hm."), Call("a")], "Done.", wire="anthropic-messages")
     message = message_of(end_of(model))
     results = ToolMessage((ToolResult.of(message.calls[0], "ok"),))
@@ -326,7 +326,7 @@ def test_calls_are_real_calls() -> None:
     assert call == ToolCall("call_r0c0", "a", {"n": 10**30}, f'{{"n": {10**30}}}', 0)
 
 
-def test_one_that_runs_for_days_keeps_only_its_last_requests() -> None:
+def test_a_long_running_model_keeps_only_its_last_requests() -> None:
     model = ScriptedModel("Yes.", loop_last=True, keep=2)
     for number in range(5):
         run_virtual(Agent(model).run(f"{number}"))

@@ -115,32 +115,32 @@ def test_a_key_letter_by_letter_is_masked_at_every_size_of_reads(size: int) -> N
     assert_hidden(said(masked(reads)), "<", ">")
 
 
-def test_a_key_with_characters_that_json_escapes_is_masked_in_pieces() -> None:
+def test_a_key_with_escaped_characters_is_masked_in_pieces() -> None:
     for cut in range(1, len(OTHER_KEY)):
         for spelled in (OTHER_KEY, json.dumps(OTHER_KEY)[1:-1]):
             body = chat_arguments(f"{{{spelled[:cut]}") + chat_arguments(f"{spelled[cut:]}}}")
             assert_hidden(said(masked([body], OTHER_KEY)), "{", "}", spelled)
 
 
-def test_a_key_whose_letters_are_spelled_as_escapes_is_masked() -> None:
+def test_a_key_written_as_escapes_is_masked() -> None:
     spelled = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
     body = b'data: {"content":"' + spelled.encode() + b'"}\n\n'
     assert masked([body]) == b'data: {"content":"***"}\n\n'
 
 
-def test_keys_of_choices_and_calls_that_take_turns_are_masked() -> None:
+def test_keys_in_interleaved_choices_and_calls_are_masked() -> None:
     for write in (chat, chat_arguments):
         body = b"".join(write(piece, place) for piece in (KEY[:9], KEY[9:], "!") for place in (0, 1))
         assert said(masked([body])) == "******!!"
 
 
-def test_an_event_of_another_kind_between_the_pieces_keeps_its_place() -> None:
+def test_an_event_of_another_kind_between_the_pieces_keeps_its_position() -> None:
     ping = b": keep-alive\n\n"
     shown = masked([chat(KEY[:9]) + ping + chat(KEY[9:] + ".")])
     assert shown == chat("***") + ping + chat(".")
 
 
-def test_lines_without_a_key_leave_in_the_moment_they_are_complete_and_unchanged() -> None:
+def test_lines_without_a_key_are_passed_on_at_once_and_unchanged() -> None:
     split = SplitSecrets(Masker([KEY]))
     for piece in ("Ask", " s", "k", "-", "se", "cond", "!"):  # five letters of the key, and then others
         assert split.feed(chat(piece)) == chat(piece)
@@ -149,20 +149,20 @@ def test_lines_without_a_key_leave_in_the_moment_they_are_complete_and_unchanged
     assert split.flush() == b""
 
 
-def test_what_looks_like_a_key_for_long_and_is_none_is_shown_when_that_is_known() -> None:
+def test_text_that_only_resembles_a_key_is_shown_when_that_is_known() -> None:
     split = SplitSecrets(Masker([KEY]))
     assert split.feed(chat(KEY[:-1])) == b""
     assert split.feed(chat("-no")) == chat(KEY[:-1]) + chat("-no")
 
 
-def test_a_stream_that_ends_within_a_key_does_not_show_its_beginning() -> None:
+def test_a_stream_that_ends_inside_a_key_does_not_show_its_beginning() -> None:
     body = chat(KEY[:9]) + chat(KEY[9:15])
     assert said(masked([body])) == "***"
     for end in range(len(chat(KEY[:9])) + 1, len(body)):
         assert KEY[:6].encode() not in masked([body[:end]])
 
 
-def test_a_key_that_another_key_begins_with_is_masked_in_pieces_too() -> None:
+def test_a_key_that_begins_with_another_key_is_masked_in_pieces_too() -> None:
     longer = KEY + "-and-more"
     for cut in range(1, len(KEY)):
         shown = said(masked([chat(longer[:cut]) + chat(longer[cut:])], KEY, longer))
@@ -170,7 +170,7 @@ def test_a_key_that_another_key_begins_with_is_masked_in_pieces_too() -> None:
     assert said(masked([chat(KEY[:9]) + chat(KEY[9:]) + chat("!")], KEY, longer)) == "***!"
 
 
-def test_bytes_that_are_no_text_beside_a_key_do_not_stop_the_log() -> None:
+def test_bytes_that_are_not_text_next_to_a_key_do_not_stop_the_log() -> None:
     body = b'{"content":"\xff' + KEY[:9].encode() + b'"}\n{"content":"' + KEY[9:].encode() + b'"}\n'
     assert masked([body]) == b'{"content":"\\ufffd***"}\n{"content":""}\n'
 
@@ -181,7 +181,9 @@ def test_bytes_that_are_no_text_beside_a_key_do_not_stop_the_log() -> None:
     st.integers(1, 40),
 )
 @example([KEY], [3, 9], 7)
-def test_a_log_never_joins_to_a_key_and_is_exact_without_one(texts: list[str], cuts: list[int], size: int) -> None:
+def test_a_log_never_contains_a_joined_key_and_is_exact_without_one(
+    texts: list[str], cuts: list[int], size: int
+) -> None:
     text = "".join(texts)
     places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
     body = b"".join(chat(text[begin:end]) for begin, end in pairwise(places))
@@ -191,7 +193,7 @@ def test_a_log_never_joins_to_a_key_and_is_exact_without_one(texts: list[str], c
         assert shown == body
 
 
-def test_the_log_of_a_model_holds_no_key_in_pieces_and_can_be_decoded(tmp_path: Path) -> None:
+def test_the_log_of_a_model_contains_no_key_in_pieces_and_can_be_decoded(tmp_path: Path) -> None:
     path = tmp_path / "raw.jsonl"
     called = {"index": 0, "id": "c1", "function": {"name": "search", "arguments": '{"q": "' + KEY[:8]}}
     body = [

@@ -30,7 +30,7 @@ def run_bytes(data: bytes, desk: Desk, *names: str, size: int = 1 << 20, **setti
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_one_call_is_read_and_runs(size: int) -> None:
+def test_one_call_is_decoded_and_runs(size: int) -> None:
     """Seed 7.1.1: test_parse_single_tool_call."""
     desk = Desk()
     result, _ = run_bytes(chat(WEATHER), desk, "get_weather", size=size)
@@ -39,7 +39,7 @@ def test_one_call_is_read_and_runs(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_several_calls_of_one_delta_are_all_read_in_their_order(size: int) -> None:
+def test_several_calls_in_one_delta_are_decoded_in_order(size: int) -> None:
     """Seed 7.1.1: test_parse_multiple_tool_calls."""
     desk = Desk()
     body = sse(calls_chunk(WEATHER, NEWS), chunk({}, "tool_calls"))
@@ -49,7 +49,7 @@ def test_several_calls_of_one_delta_are_all_read_in_their_order(size: int) -> No
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_arguments_that_come_in_pieces_are_joined(size: int) -> None:
+def test_arguments_in_pieces_are_joined(size: int) -> None:
     """Seed 7.1.1: test_parse_streaming_tool_calls."""
     desk = Desk()
     body = chat(piece(0, name="search", arguments='{"qu'), piece(0, arguments='ery": "test"}'))
@@ -69,7 +69,7 @@ def test_indexes_with_a_gap_are_two_calls(size: int) -> None:
     assert only(ToolCallsDetected, events)[0].names == ["tool_a", "tool_b"]
 
 
-def test_indexes_sent_as_text_are_in_order_too() -> None:
+def test_indexes_sent_as_strings_are_in_order_too() -> None:
     """Seed 3.1.2: an index is made a number before calls are put in order."""
     desk = Desk()
     body = chat(piece("1", name="second", arguments="{}"), piece("0", name="first", arguments="{}"))
@@ -112,7 +112,7 @@ LEGACY = [pytest.param(LEGACY_STREAM, id="streamed"), pytest.param(LEGACY_BODY, 
 @pytest.mark.parametrize("several_calls", [True, False])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("body", LEGACY)
-def test_the_single_call_of_the_legacy_field_is_a_call(body: bytes, size: int, several_calls: bool) -> None:
+def test_the_legacy_function_call_field_is_a_call(body: bytes, size: int, several_calls: bool) -> None:
     """Seed 7.1.2: test_get_tool_calls_from_old_fields. Their one call (`tool_name`, `tool_args`) is `function_call`."""
     desk = Desk()
     result, _ = run_bytes(body, desk, "get_weather", size=size, several_calls=several_calls)
@@ -120,7 +120,7 @@ def test_the_single_call_of_the_legacy_field_is_a_call(body: bytes, size: int, s
     assert [(call.id, call.name) for call in result.calls] == [("call_0_0", "get_weather")]
 
 
-def test_a_legacy_call_over_http_whole_and_streamed_runs_once_each() -> None:
+def test_a_legacy_call_over_http_runs_once_streamed_or_not() -> None:
     """Seed 7.1.2, over real HTTP: one model that streams and one that does not."""
 
     async def main(stream: bool, body: bytes) -> None:
@@ -135,7 +135,7 @@ def test_a_legacy_call_over_http_whole_and_streamed_runs_once_each() -> None:
     asyncio.run(main(False, LEGACY_BODY))
 
 
-def test_the_calls_of_the_list_are_all_there() -> None:
+def test_all_calls_of_the_list_are_there() -> None:
     """Seed 7.1.2: test_get_tool_calls_from_new_field."""
     desk = Desk()
     weather, news = Call("get_weather", city="Beijing", id="call_1"), Call("get_news", topic="tech", id="call_2")
@@ -145,7 +145,7 @@ def test_the_calls_of_the_list_are_all_there() -> None:
     accepted(model, result)
 
 
-def test_a_run_goes_on_only_where_there_are_calls() -> None:
+def test_a_run_continues_only_if_there_are_calls() -> None:
     """Seed 7.1.2: test_has_tool_calls."""
     without, said = play_aloud(Agent(ScriptedModel("Hello."), Desk().tools("test")))
     assert (without.rounds, only(ToolCallsDetected, said)) == (0, [])
@@ -154,7 +154,7 @@ def test_a_run_goes_on_only_where_there_are_calls() -> None:
 
 
 @pytest.mark.parametrize(("several_calls", "ran"), [(False, ["first"]), (True, ["first", "second"])])
-def test_only_who_wants_several_calls_gets_more_than_the_first(several_calls: bool, ran: list[str]) -> None:
+def test_only_the_first_call_is_used_unless_several_are_requested(several_calls: bool, ran: list[str]) -> None:
     """Seed 7.1.2: test_has_tool_call_backward_compatibility. Switched off, what is in the list beside the one call
     must not lead into the code for several."""
     desk = Desk()
@@ -173,7 +173,7 @@ def test_one_complete_call_is_detected() -> None:
     assert [(event.count, event.names) for event in only(ToolCallsDetected, events)] == [(1, ["get_weather"])]
 
 
-def test_several_complete_calls_are_detected_in_their_order() -> None:
+def test_several_complete_calls_are_detected_in_order() -> None:
     """Seed 7.1.3: test_detect_tool_calls_multiple."""
     names = ["get_weather", "get_news", "get_stock"]
     _, events = play_aloud(Agent(ScriptedModel([Call(name) for name in names], "Done."), Desk().tools(*names)))
@@ -186,7 +186,7 @@ def test_no_call_is_detected_in_an_answer() -> None:
     assert only(ToolCallsDetected, events) == []
 
 
-def test_a_call_that_was_not_received_whole_never_runs_and_its_sibling_does() -> None:
+def test_an_incomplete_call_never_runs_and_its_sibling_does() -> None:
     """Seed 3.3.2: only what is complete and parsed is executed. The other is answered, with what was received of it."""
     desk = Desk()
     model = ScriptedModel([Call("get_weather", city="Beijing"), Cut("get_news", '{"topic": "te')], "Done.")
@@ -197,7 +197,7 @@ def test_a_call_that_was_not_received_whole_never_runs_and_its_sibling_does() ->
     accepted(model, result)
 
 
-def test_arguments_that_are_encoded_twice_are_read_twice() -> None:
+def test_double_encoded_arguments_are_parsed_twice() -> None:
     """Seed 3.2.2: a JSON text inside a JSON text."""
     desk = Desk()
     body = chat(piece(0, name="search", arguments=json.dumps(json.dumps({"query": "test"}))))

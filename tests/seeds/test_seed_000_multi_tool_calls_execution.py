@@ -21,7 +21,7 @@ ALL_FAILED = "All tool calls failed. Please check the error messages and try aga
 
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("wire", WIRES)
-def test_asked_for_one_call_only_the_first_of_two_runs(wire: str, schedule: Schedule) -> None:
+def test_with_one_call_only_the_first_of_two_runs(wire: str, schedule: Schedule) -> None:
     """Seed 7.2.1: test_flag_disabled_single_tool_call."""
     desk = Desk()
     model = ScriptedModel([Call("first", a=1), Call("second", b=2)], "Done.", wire=wire)
@@ -48,7 +48,7 @@ def test_all_calls_of_a_response_run(wire: str, schedule: Schedule) -> None:
 
 
 @pytest.mark.parametrize("effect", ["read", "write", "exclusive"])
-def test_one_after_another_means_in_call_order_and_never_two_at_once(effect: str) -> None:
+def test_sequential_means_in_call_order_and_never_two_at_once(effect: str) -> None:
     """Seed 7.2.1: test_sequential_execution_order."""
     desk = Desk()
     tools = [desk.tool("a", seconds=0.5, effect=effect), desk.tool("b", seconds=0.8, effect=effect)]
@@ -62,7 +62,7 @@ def test_one_after_another_means_in_call_order_and_never_two_at_once(effect: str
 
 
 @pytest.mark.parametrize("schedule", Schedule)
-def test_one_that_fails_does_not_touch_the_others(schedule: Schedule) -> None:
+def test_a_failing_call_does_not_affect_the_others(schedule: Schedule) -> None:
     """Seed 7.2.1: test_partial_failure_continues, and section 9.1."""
     desk = Desk()
     tools = [desk.tool("tool_1", "one"), desk.tool("tool_2", fails="it is broken"), desk.tool("tool_3", "three")]
@@ -77,7 +77,7 @@ def test_one_that_fails_does_not_touch_the_others(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("settings", [{"effect": "read"}, {"dedupe": True}], ids=["a read", "dedupe"])
-def test_identical_calls_of_one_message_run_once_and_each_has_its_result(
+def test_identical_calls_of_one_message_run_once_and_each_has_a_result(
     schedule: Schedule, settings: dict[str, Any]
 ) -> None:
     """Seed 7.2.1: test_deduplication_within_batch, and section 11.2: name and sorted arguments make the same call."""
@@ -120,7 +120,7 @@ SCENARIOS: list[Any] = [
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("calls", "responses", "executions"), SCENARIOS)
-def test_the_scenarios_of_the_seed(
+def test_the_scenarios_of_the_seed_work(
     calls: list[Call], responses: list[str], executions: int, wire: str, schedule: Schedule
 ) -> None:
     """Seed 7.4.1: MULTI_TOOL_CALL_SCENARIOS, with the scripted model for 7.3.1 and tools that count for 7.3.2."""
@@ -136,7 +136,7 @@ def test_the_scenarios_of_the_seed(
 
 
 @pytest.mark.parametrize("schedule", Schedule)
-def test_when_every_call_failed_the_run_may_stop_with_a_plain_sentence(schedule: Schedule) -> None:
+def test_if_every_call_failed_the_run_may_stop_with_a_plain_sentence(schedule: Schedule) -> None:
     """Seed 9.3: stop, and say so."""
     desk = Desk()
     tools = [desk.tool("a", fails="no"), desk.tool("b", fails="no way")]
@@ -147,7 +147,7 @@ def test_when_every_call_failed_the_run_may_stop_with_a_plain_sentence(schedule:
     accepted(model, result)
 
 
-def test_one_good_result_is_enough_to_go_on() -> None:
+def test_one_good_result_is_enough_to_continue() -> None:
     """Seed 9.3: only when all failed."""
     desk = Desk()
     model = ScriptedModel([Call("a"), Call("b")], "Done.")
@@ -155,7 +155,7 @@ def test_one_good_result_is_enough_to_go_on() -> None:
     assert (result.text, result.stop_reason) == ("Done.", "answered")
 
 
-def test_by_default_the_model_hears_that_every_call_failed_and_answers() -> None:
+def test_by_default_the_model_learns_that_every_call_failed_and_answers() -> None:
     desk = Desk()
     model = ScriptedModel([Call("a"), Call("b")], "I could not find out.")
     result = play(Agent(model, [desk.tool("a", fails="no"), desk.tool("b", fails="no")]))
@@ -175,14 +175,14 @@ def test_a_tool_that_takes_too_long_is_an_error_and_the_next_one_runs(schedule: 
     accepted(model, result)
 
 
-def test_a_time_out_is_said_without_needless_digits() -> None:
+def test_a_time_out_is_written_without_needless_digits() -> None:
     desk = Desk()
     slow = [desk.tool("slow", seconds=9.0, timeout=2.5)]
     result = play(Agent(ScriptedModel(Call("slow"), "Done."), slow))
     assert result.calls[0].result.text == "Error: Execution timeout after 2.5s"
 
 
-def test_a_synchronous_tool_that_hangs_is_left_behind_and_named() -> None:
+def test_a_synchronous_tool_that_hangs_is_abandoned_and_named() -> None:
     """Seed Q4, for a tool that blocks its thread: real time, because it is about threads."""
     released: list[bool] = []
 

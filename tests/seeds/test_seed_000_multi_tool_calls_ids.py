@@ -47,7 +47,7 @@ def run(*answers: Line, history: Sequence[Message] = (), wire: str = "openai-cha
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_id_that_the_provider_gave_is_kept(wire: str) -> None:
+def test_the_id_of_the_provider_is_kept(wire: str) -> None:
     """Seed 7.1.5: test_use_llm_provided_id."""
     result = run(Call("tool_a", id="call_abc123"), "Done.", wire=wire)
     assert [call.id for call in result.calls] == ["call_abc123"]
@@ -57,7 +57,7 @@ def test_the_id_that_the_provider_gave_is_kept(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_call_without_an_id_is_numbered_by_its_round_and_its_place(wire: str) -> None:
+def test_a_call_without_an_id_is_numbered_by_round_and_position(wire: str) -> None:
     """Seed 7.1.5: test_fallback_id_with_session_counter. The counter is what the history says: five rounds before."""
     result = run(nameless("tool_a", "tool_b"), "Done.", history=five_rounds(), wire=wire)
     assert [call.id for call in result.calls] == ["call_5_0", "call_5_1"]
@@ -71,7 +71,7 @@ def test_the_same_call_in_another_round_has_another_id(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_ids_go_on_counting_in_the_next_turn_of_a_conversation(wire: str) -> None:
+def test_ids_continue_counting_in_the_next_turn_of_a_conversation(wire: str) -> None:
     """Seed 6.3.2: never the same id twice in a session, so the count is of the history and not of the run."""
     model = ScriptedModel(nameless("search"), "Done.", nameless("search"), "Done again.", wire=wire)
     chat = Conversation(Agent(model, Desk().tools("search")))
@@ -98,7 +98,7 @@ def test_the_same_bytes_after_the_same_history_give_the_same_ids(wire: str, sche
     assert ids() == ids() == ["call_0_0", "call_0_1", "call_1_0"]
 
 
-def test_the_same_script_gives_the_same_requests_to_the_letter() -> None:
+def test_the_same_script_sends_identical_requests() -> None:
     """Seed 6.3.2: what is sent can be aligned with what was recorded."""
 
     def bodies() -> str:

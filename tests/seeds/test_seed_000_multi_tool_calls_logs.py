@@ -23,7 +23,7 @@ def logged(caplog: pytest.LogCaptureFixture, answer: Line, tools: list[Tool], sc
     return [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "unbroken.tools"]
 
 
-def test_a_round_one_after_another_is_told_from_its_first_line_to_its_last(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sequential_round_is_logged_from_its_first_line_to_its_last(caplog: pytest.LogCaptureFixture) -> None:
     """Seed 13.2, the whole example."""
     desk = Desk()
     names = {"get_weather": 0.5, "get_news": 0.8, "get_stock": 0.3}
@@ -41,7 +41,7 @@ def test_a_round_one_after_another_is_told_from_its_first_line_to_its_last(caplo
     ]
 
 
-def test_together_all_starts_are_told_before_the_first_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_in_parallel_all_starts_are_logged_before_the_first_end(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     tools = [desk.tool("slow", seconds=0.5), desk.tool("quick", seconds=0.2)]
     assert logged(caplog, [Call("slow"), Call("quick")], tools, Schedule.PARALLEL) == [
@@ -54,7 +54,7 @@ def test_together_all_starts_are_told_before_the_first_end(caplog: pytest.LogCap
     ]
 
 
-def test_a_failure_is_told_with_what_the_tool_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_with_what_the_tool_raised(caplog: pytest.LogCaptureFixture) -> None:
     """Seed 9.1."""
     desk = Desk()
     tools = [desk.tool("broken", fails="no connection"), desk.tool("good")]
@@ -63,7 +63,7 @@ def test_a_failure_is_told_with_what_the_tool_raised(caplog: pytest.LogCaptureFi
     assert ("DEBUG", "Tool good completed in 0.000s") in lines
 
 
-def test_a_call_that_was_cut_is_told_with_what_came_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_incomplete_call_is_logged_with_what_was_received(caplog: pytest.LogCaptureFixture) -> None:
     """Seed 3.3.2."""
     desk = Desk()
     lines = logged(caplog, Cut("search", '{"q": "te', id="c1"), desk.tools("search"), Schedule.EAGER)
@@ -75,7 +75,7 @@ def test_a_call_that_was_cut_is_told_with_what_came_of_it(caplog: pytest.LogCapt
     assert desk.ran == []
 
 
-def test_of_long_arguments_that_were_cut_only_the_beginning_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_long_incomplete_arguments_only_the_beginning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Seed 3.3.2: the first 200 characters, then dots."""
     raw = '{"q": "' + "x" * 5000
     lines = logged(caplog, Cut("search", raw), Desk().tools("search"), Schedule.EAGER)
@@ -83,7 +83,7 @@ def test_of_long_arguments_that_were_cut_only_the_beginning_is_told(caplog: pyte
     assert warning.endswith(f"Raw arguments: '{raw[:200]}...'")
 
 
-def test_arguments_that_are_encoded_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_double_encoded_arguments_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Seed 3.2.2."""
     desk = Desk()
     body = chat(piece(0, name="search", arguments=json.dumps(json.dumps({"q": "test"}))))
@@ -93,5 +93,5 @@ def test_arguments_that_are_encoded_twice_are_told(caplog: pytest.LogCaptureFixt
     assert desk.ran == [("search", {"q": "test"})]
 
 
-def test_an_answer_without_calls_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_without_calls_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog, "Hello.", Desk().tools("search"), Schedule.EAGER) == []

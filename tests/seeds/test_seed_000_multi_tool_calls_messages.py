@@ -32,7 +32,7 @@ def chat_after(*answer: Say | Call, desk: Desk | None = None) -> tuple[list[dict
     return model.bodies[1]["messages"], to_json(result.messages)
 
 
-def test_one_call_makes_one_message_of_the_assistant() -> None:
+def test_one_call_is_one_assistant_message() -> None:
     """Seed 7.1.4: test_add_tool_call_message_single."""
     messages, _ = chat_after(Say("I'll check the weather"), WEATHER)
     assert messages[1] == {
@@ -48,7 +48,7 @@ def test_one_call_makes_one_message_of_the_assistant() -> None:
     }
 
 
-def test_several_calls_make_one_message_too() -> None:
+def test_several_calls_are_one_message_too() -> None:
     """Seed 7.1.4: test_add_tool_call_message_multiple."""
     messages, saved = chat_after(Say("I'll check weather and news"), WEATHER, NEWS)
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
@@ -56,7 +56,7 @@ def test_several_calls_make_one_message_too() -> None:
     assert len(saved[1]["calls"]) == 2
 
 
-def test_each_result_is_a_message_under_the_id_of_its_call() -> None:
+def test_each_result_is_a_message_with_the_id_of_its_call() -> None:
     """Seed 7.1.4: test_add_tool_response_messages; the format is that of section 5.2."""
     messages, _ = chat_after(WEATHER, NEWS)
     assert messages[2:] == [
@@ -76,7 +76,7 @@ def test_a_failure_is_marked_in_the_saved_history() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_wire_is_told_of_a_failure_only_where_it_has_a_place_for_it(wire: str) -> None:
+def test_a_failure_is_sent_only_if_the_wire_has_a_field_for_it(wire: str) -> None:
     """Seed 7.1.6: test_without_metadata_support."""
     desk = Desk()
     model = ScriptedModel([WEATHER, STOCK], "Done.", wire=wire)
@@ -95,7 +95,7 @@ def three_calls() -> tuple[Line, list[str]]:
 
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_message_of_the_assistant_holds_all_calls(wire: str, schedule: Schedule) -> None:
+def test_the_assistant_message_contains_all_calls(wire: str, schedule: Schedule) -> None:
     """Seed 7.2.2: test_assistant_message_contains_all_tool_calls."""
     answer, names = three_calls()
     model = ScriptedModel(answer, "Done.", wire=wire)
@@ -132,7 +132,7 @@ def test_calls_come_first_then_their_results_then_the_answer(wire: str) -> None:
     accepted(model, result)
 
 
-def test_a_call_without_arguments_goes_back_as_an_empty_object() -> None:
+def test_a_call_without_arguments_is_sent_back_as_an_empty_object() -> None:
     """Seed 3.3.1: `{}` where there are no arguments."""
     desk = Desk()
     model = ScriptedModel(Call("get_news", ""), "Done.")

@@ -56,7 +56,7 @@ def test_two_rounds_and_a_final_answer(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_failure_in_the_first_round_leads_to_an_answer_that_knows_of_it(wire: str) -> None:
+def test_a_failure_in_the_first_round_leads_to_an_answer_that_mentions_it(wire: str) -> None:
     """test_tool_failure_round_1: with `on_error="finish"` the error is told and the final request follows."""
     desk = Desk()
     model = ScriptedModel(Call("search", query="MCP"), "I could not search.", wire=wire)
@@ -68,7 +68,7 @@ def test_a_failure_in_the_first_round_leads_to_an_answer_that_knows_of_it(wire: 
     accepted(model, result)
 
 
-def test_after_a_failure_calls_that_have_not_started_do_not_and_those_that_run_end() -> None:
+def test_after_a_failure_calls_that_have_not_started_are_skipped_and_running_ones_end() -> None:
     """The same, with siblings: two run together, the third has to wait and is answered without running."""
     desk = Desk()
     fails = desk.tool("fails", fails="no", seconds=1.0, overlap=True)
@@ -86,7 +86,7 @@ def test_after_a_failure_calls_that_have_not_started_do_not_and_those_that_run_e
     accepted(model, result)
 
 
-def test_by_default_a_failure_is_told_and_the_rounds_go_on() -> None:
+def test_by_default_a_failure_is_reported_and_the_rounds_continue() -> None:
     desk = Desk()
     model = ScriptedModel(Call("search"), Call("outline"), "From the outline…")
     result = play(Agent(model, [desk.tool("search", fails="no index"), desk.tool("outline")], limits=TWO_ROUNDS))
@@ -95,7 +95,7 @@ def test_by_default_a_failure_is_told_and_the_rounds_go_on() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_model_that_would_go_on_for_ever_is_asked_for_its_answer(wire: str) -> None:
+def test_a_model_that_never_stops_calling_has_to_answer(wire: str) -> None:
     """test_max_rounds_reached_with_tool_use: calls of the last round still run."""
     desk = Desk()
     model = ScriptedModel(*[Call("search", query=str(n)) for n in range(2)], "This is what I know.", wire=wire)
@@ -133,7 +133,7 @@ def test_tools_are_offered_in_every_round(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_nothing_can_be_called_in_the_final_request(wire: str) -> None:
+def test_the_final_request_allows_no_calls(wire: str) -> None:
     """test_no_tools_in_final_call_after_max_rounds. The tools stay in it, because providers refuse a history with calls
     and no tools; the choice says that none may be called."""
     model = ScriptedModel(Call("search"), Call("search", again=True), "Done.", wire=wire)
@@ -145,7 +145,7 @@ def test_nothing_can_be_called_in_the_final_request(wire: str) -> None:
 
 @pytest.mark.parametrize("nothing", ["", None, [], {}], ids=["empty text", "None", "empty list", "empty object"])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_result_that_is_empty_is_a_result(wire: str, nothing: Any) -> None:
+def test_an_empty_result_is_a_result(wire: str, nothing: Any) -> None:
     """test_empty_tool_results_handled."""
     desk = Desk()
     model = ScriptedModel([Call("search", id="1"), Call("search", q=2, id="2")], "Nothing was found.", wire=wire)
@@ -157,7 +157,7 @@ def test_a_result_that_is_empty_is_a_result(wire: str, nothing: Any) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_different_tools_one_round_after_the_other(wire: str) -> None:
+def test_different_tools_can_be_used_in_successive_rounds(wire: str) -> None:
     """test_different_tools_in_sequence."""
     desk = Desk()
     tools = [desk.tool("outline", "Lesson 3 is about caching."), desk.tool("search", "Caching keeps prompts.")]
@@ -169,7 +169,7 @@ def test_different_tools_one_round_after_the_other(wire: str) -> None:
     accepted(model, result)
 
 
-def test_the_budget_is_told_to_the_model_and_can_be_left_out() -> None:
+def test_the_model_is_told_the_budget_which_can_be_left_out() -> None:
     """Section 3: the guidance says how many replies may call tools."""
     told = ScriptedModel("Hello.")
     play(Agent(told, Desk().tools("search"), limits=TWO_ROUNDS))

@@ -27,7 +27,7 @@ def starts_and_ends(events: list[Event]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("schedule", TOGETHER)
 @pytest.mark.parametrize("wire", WIRES)
-def test_all_starts_are_told_before_the_first_end(wire: str, schedule: Schedule) -> None:
+def test_all_starts_are_reported_before_the_first_end(wire: str, schedule: Schedule) -> None:
     """Seed 3.1: test_parallel_tool_execution_event_order."""
     model = ScriptedModel([Say("I'll search."), Call("a"), Call("b"), Call("c")], "Done.", wire=wire)
     result, events = play_aloud(Agent(model, Desk().tools("a", "b", "c", overlap=True), schedule=schedule))
@@ -46,7 +46,7 @@ def test_all_starts_are_told_before_the_first_end(wire: str, schedule: Schedule)
     accepted(model, result)
 
 
-def test_reads_that_are_written_at_different_times_start_when_they_are_complete() -> None:
+def test_reads_start_as_soon_as_they_are_complete() -> None:
     """Seed 3.1, where calls do not have to wait for the whole response."""
     desk = Desk()
     model = ScriptedModel([Call("a"), Call("b", after=0.25), Call("c", after=0.25)], "Done.")
@@ -57,7 +57,7 @@ def test_reads_that_are_written_at_different_times_start_when_they_are_complete(
 
 @pytest.mark.parametrize("promise", [{"effect": "read"}, {"overlap": True}], ids=str)
 @pytest.mark.parametrize("schedule", Schedule)
-def test_together_takes_as_long_as_the_slowest(schedule: Schedule, promise: dict[str, Any]) -> None:
+def test_parallel_calls_take_as_long_as_the_slowest(schedule: Schedule, promise: dict[str, Any]) -> None:
     """Seed 3.2: test_parallel_execution_performance: three times 0.1 s takes 0.1 s, and 0.3 s one after another."""
     desk = Desk()
     model = ScriptedModel([Call("a"), Call("b"), Call("c")], "Done.")
@@ -70,7 +70,7 @@ def test_together_takes_as_long_as_the_slowest(schedule: Schedule, promise: dict
 
 @pytest.mark.parametrize("schedule", TOGETHER)
 @pytest.mark.parametrize("wire", WIRES)
-def test_one_that_fails_leaves_the_others_running(wire: str, schedule: Schedule) -> None:
+def test_a_failing_call_leaves_the_others_running(wire: str, schedule: Schedule) -> None:
     """Seed 3.3: test_parallel_execution_partial_failure. It fails while the others are still under way."""
     desk = Desk()
     tools = [
@@ -89,7 +89,7 @@ def test_one_that_fails_leaves_the_others_running(wire: str, schedule: Schedule)
 
 @pytest.mark.parametrize("schedule", TOGETHER)
 @pytest.mark.parametrize("wire", WIRES)
-def test_three_together_then_one_alone_then_the_answer(wire: str, schedule: Schedule) -> None:
+def test_three_parallel_calls_then_one_then_the_answer(wire: str, schedule: Schedule) -> None:
     """Seed 3.4: test_mixed_parallel_and_sequential."""
     desk = Desk()
     model = ScriptedModel([Call("a"), Call("b"), Call("c")], Call("d"), "Done.", wire=wire)
@@ -119,7 +119,7 @@ def test_the_model_is_told_when_to_call_several_tools_together(instructions: str
 
 
 @pytest.mark.parametrize("schedule", Schedule)
-def test_the_list_of_steps_is_told_beside_the_other_calls(schedule: Schedule) -> None:
+def test_the_todo_list_is_reported_next_to_the_other_calls(schedule: Schedule) -> None:
     """Section 1: `todo_write` also sends the whole list."""
     desk = Desk()
     steps = [{"content": "search", "status": "completed"}, {"content": "write", "status": "in_progress"}]

@@ -59,7 +59,7 @@ def end_of_sign(wire: str, data: bytes) -> int:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_response_is_whole_from_its_terminal_sign_on_and_at_no_byte_before(wire: str) -> None:
+def test_a_response_is_complete_from_its_end_mark_on_and_not_before(wire: str) -> None:
     for request in (FIRST, SECOND):
         data = body(wire, request)
         end = end_of_sign(wire, data)
@@ -153,11 +153,11 @@ async def mended(wire: str, faults: Callable[[bytes], Iterable[Fault]]) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_connection_that_is_closed_at_any_byte_is_mended(wire: str) -> None:
+def test_a_connection_that_is_closed_at_any_byte_is_recovered(wire: str) -> None:
     asyncio.run(mended(wire, lambda data: map(close, cuts(data))))
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_connection_that_is_reset_at_any_byte_is_mended(wire: str) -> None:
+def test_a_connection_that_is_reset_at_any_byte_is_recovered(wire: str) -> None:
     chosen = random.Random(4)
     asyncio.run(mended(wire, lambda data: map(reset, chosen.sample(range(1, len(data)), min(RESETS, len(data) - 1)))))

@@ -44,12 +44,12 @@ from unbroken.wires import WIRES
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 
 
-def test_the_page_is_what_is_expected_of_every_case() -> None:
+def test_the_page_matches_the_expectations_of_every_case() -> None:
     """The matrix writes it; if all ends as expected, it is this."""
     assert PAGE.read_text("utf-8") == make_page(), "run: make faults"
 
 
-def test_every_row_has_its_faults_and_every_wire_its_cases() -> None:
+def test_every_section_has_its_faults_and_every_wire_its_cases() -> None:
     assert {fault.row for fault in FAULTS.values()} == {*range(1, 20), 35, 36, 37}
     assert {(case.wire, case.mode) for case in cases()} == {
         (wire, mode) for wire in WIRES for mode in ("streamed", "unstreamed")
@@ -70,14 +70,14 @@ def test_every_fault_ends_as_expected(wire: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["reset", "stall", "status_429", "empty_response", "too_long_openai", "cut_by_length"])
-def test_what_lasts_ends_in_the_error_that_is_expected(name: str) -> None:
+def test_a_lasting_fault_ends_in_the_expected_error(name: str) -> None:
     chosen = cases([find_fault(name)], ["openai-chat"], whens=("always",))
     ended = asyncio.run(play(chosen))
     assert {each.outcome for each in ended} == {find_fault(name).lasting}
     assert [each.problems for each in ended] == [()] * len(chosen)
 
 
-def test_an_agent_without_a_guard_does_not_pass() -> None:
+def test_an_agent_without_retries_does_not_pass() -> None:
     async def main() -> Evidence:
         async with FaultyServer(answer_scenario, fault="reset") as server:
             return await run_scenario(open_model("openai-chat", server.base_url()))
@@ -109,7 +109,7 @@ WEATHER, NOW, SAVE = CALLS
     ],
     ids=["no calls", "fewer", "reordered", "more", "others", "ids of other calls", "unknown tool"],
 )
-def test_a_second_answer_of_another_shape_is_taken_as_it_is(second: list[Step], outcome: str, wire: str) -> None:
+def test_a_different_second_answer_is_accepted(second: list[Step], outcome: str, wire: str) -> None:
     def differs(steps: Sequence[Step]) -> Sequence[Step]:
         return second if any(isinstance(step, Call) for step in steps) else steps
 
@@ -188,7 +188,7 @@ def leave_open(run: Evidence) -> None:
         (leave_open, "was left open"),
     ],
 )
-def test_what_must_not_be_is_noticed(spoil: Callable[[Evidence], None], noticed: str) -> None:
+def test_forbidden_behaviour_is_noticed(spoil: Callable[[Evidence], None], noticed: str) -> None:
     run = run_well()
     assert problems_of(run) == []
     spoil(run)
@@ -229,7 +229,7 @@ def test_the_command_prints_a_table_or_json() -> None:
         ({"write": Path("page.md"), "target": ""}, "--write needs the complete matrix"),
     ],
 )
-def test_what_cannot_be_run_gives_a_one_line_error(options: dict[str, Any], message: str) -> None:
+def test_impossible_options_give_a_one_line_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
         run_command(**options)
     assert "\n" not in str(raised.value)
@@ -301,9 +301,7 @@ while True:
         ("", "reset", "sent no request"),
     ],
 )
-def test_a_program_of_somebody_else_is_judged_from_outside(
-    program: str, fault: str, outcome: str, tmp_path: Path
-) -> None:
+def test_an_external_program_is_judged_from_outside(program: str, fault: str, outcome: str, tmp_path: Path) -> None:
     file = tmp_path / "target.py"
     file.write_text(program, "utf-8")
     target = Target(f"{sys.executable} {file} {{base_url}} {{prompt}}", timeout=0.5 if outcome == "hung" else 30.0)
@@ -336,7 +334,7 @@ def program(folder: Path, text: str) -> str:
     return f"{sys.executable} {file}"
 
 
-def test_a_program_that_asks_whole_is_spared_the_faults_of_streams(tmp_path: Path) -> None:
+def test_a_program_without_streaming_is_not_tested_with_faults_of_streams(tmp_path: Path) -> None:
     chosen = ("--fault", "crlf", "--fault", "several_calls", "--fault", "refusal_inside")
     done = unbroken("--target", program(tmp_path, WHOLE), *chosen, "--json")
     assert done.stderr == (

@@ -126,7 +126,7 @@ def places(fault: Fault) -> Iterator[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.name)
-def test_a_fault_is_what_it_says_wherever_it_fits_and_the_next_response_is_well(fault: Fault) -> None:
+def test_a_fault_behaves_as_named_and_the_next_response_is_good(fault: Fault) -> None:
     async def main() -> None:
         async with aiohttp.ClientSession() as session:
             for wire, stream in places(fault):
@@ -163,13 +163,13 @@ def meant(steps: tuple[Step, ...]) -> list[tuple[str, Any]]:
     return [(step.name, json.loads(step.raw)) for step in steps if isinstance(step, Call)]
 
 
-def test_every_row_that_a_server_can_break_is_there() -> None:
+def test_every_section_that_a_server_can_break_is_there() -> None:
     assert {fault.row for fault in FAULTS.values()} == {*range(1, 20), 35, 36, 37}
     assert [fault.name for fault in FAULTS.values() if not list(places(fault))] == []
     assert set(LEAKS) == {dialect.name for dialect in DIALECTS}
 
 
-def test_integers_come_beyond_64_bits_and_exact() -> None:
+def test_integers_beyond_64_bits_are_sent_exactly() -> None:
     async def main(client: Client) -> None:
         heard = await client.ask()
         assert heard.calls[0] == ("get_weather", {"city": "Oslo 🌧", "days": 2**64 + 3})
@@ -186,7 +186,7 @@ def test_integers_come_beyond_64_bits_and_exact() -> None:
     ],
     ids=["less", "other", "the same"],
 )
-def test_a_weather_tool_of_somebody_else_gets_what_it_takes(
+def test_a_weather_tool_with_other_parameters_gets_matching_arguments(
     takes: tuple[str, ...], needs: tuple[str, ...], given: list[tuple[str, Any]]
 ) -> None:
     properties = {name: {"type": "string"} for name in takes}
@@ -198,7 +198,7 @@ def test_a_weather_tool_of_somebody_else_gets_what_it_takes(
 @pytest.mark.parametrize(
     ("fault", "words"), [("reset", "Connection reset by peer"), ("close", "it ended in the middle of the body")]
 )
-def test_how_a_connection_was_lost_is_told_in_words(fault: str, words: str) -> None:
+def test_a_lost_connection_is_described(fault: str, words: str) -> None:
     async def main() -> Verdict:
         async with FaultyServer(story, fault=fault) as server:
             model = connect("openai:demo", base_url=server.base_url(), api_key="k").model
@@ -211,7 +211,7 @@ def test_how_a_connection_was_lost_is_told_in_words(fault: str, words: str) -> N
     assert verdict.reason.startswith(f"the connection was lost: {words}")
 
 
-def test_emoji_come_in_halves() -> None:
+def test_emoji_are_sent_in_halves() -> None:
     async def main(client: Client) -> None:
         data = (await client.ask()).data
         assert re.search(rb"\\ud83d\"", data)
@@ -330,7 +330,7 @@ def test_a_stall_ends_when_its_client_has_gone_or_the_server_stops() -> None:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_a_drip_takes_its_time() -> None:
+def test_a_drip_takes_time() -> None:
     async def main(client: Client) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -340,7 +340,7 @@ def test_a_drip_takes_its_time() -> None:
     with_server(FaultyServer("Hi.", fault=drip(0.001)), main)
 
 
-def test_a_status_has_the_shape_of_its_wire_and_says_when_to_come_back() -> None:
+def test_a_status_has_the_format_of_its_wire_and_a_retry_after() -> None:
     for wire in WIRES:
 
         async def main(client: Client) -> None:
@@ -354,7 +354,7 @@ def test_a_status_has_the_shape_of_its_wire_and_says_when_to_come_back() -> None
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS.values() if fault.row == 35 and fault.instead])
-def test_a_context_that_is_too_long_is_known_for_it_in_every_spelling(fault: Fault) -> None:
+def test_a_context_that_is_too_long_is_recognised_in_every_wording(fault: Fault) -> None:
     asked = Asked("some", "demo", "http://127.0.0.1")
     for wire in fault.wires:
         reply = fault.in_place(wire)
@@ -363,7 +363,7 @@ def test_a_context_that_is_too_long_is_known_for_it_in_every_spelling(fault: Fau
         assert isinstance(error, ContextTooLong)
 
 
-def test_a_context_is_too_long_until_it_is_shorter() -> None:
+def test_a_context_is_too_long_until_it_is_shortened() -> None:
     long = replace(ASKED, messages=(User.of("x" * 3000),))
 
     async def main(client: Client) -> None:
@@ -373,7 +373,7 @@ def test_a_context_is_too_long_until_it_is_shorter() -> None:
     with_server(FaultyServer(story, fault=context_too_long("vllm", longest=2500)), main)
 
 
-def test_a_broken_answer_is_given_again_and_the_next_one_after_it() -> None:
+def test_a_broken_answer_is_repeated_before_the_next_one() -> None:
     async def main(client: Client) -> None:
         assert not (await client.ask()).verdict.whole
         assert (await client.ask(replace(ASKED, stream=False))).text == "Let me look."
@@ -386,7 +386,7 @@ def test_a_broken_answer_is_given_again_and_the_next_one_after_it() -> None:
     assert [sent.text for sent in server.sent[1:]] == ["Let me look.", "Rain."]
 
 
-def test_a_client_that_took_a_broken_response_for_whole_gets_the_next_answer() -> None:
+def test_a_client_that_took_a_broken_response_as_complete_gets_the_next_answer() -> None:
     async def main(client: Client) -> None:
         heard = await client.ask()
         assert (heard.verdict.whole, heard.lost) == (True, "ClientPayloadError")
@@ -395,7 +395,7 @@ def test_a_client_that_took_a_broken_response_for_whole_gets_the_next_answer() -
     with_server(FaultyServer(LOOK, "Rain.", fault=close(after=10**6)), main)
 
 
-def test_a_model_that_is_told_of_a_cut_call_makes_it_again() -> None:
+def test_a_model_that_learns_of_an_incomplete_call_repeats_it() -> None:
     async def main(client: Client) -> None:
         assert (await client.ask()).calls == [("get_weather", None)]
         assert (await client.ask(after(LOOKED))).calls == [("get_weather", {"city": "Oslo", "days": 3})]
@@ -403,14 +403,14 @@ def test_a_model_that_is_told_of_a_cut_call_makes_it_again() -> None:
     with_server(FaultyServer(LOOK, "Rain.", fault="cut_by_length"), main)
 
 
-def test_a_refused_request_takes_no_answer() -> None:
+def test_a_refused_request_uses_no_answer() -> None:
     async def main(client: Client) -> None:
         assert [(await client.ask()).status for _ in range(3)] == [503, 503, 200]
 
     with_server(FaultyServer("Hi.", fault="status_503", times=2), main)
 
 
-def test_the_answer_may_differ_when_it_is_given_again() -> None:
+def test_a_repeated_answer_may_differ() -> None:
     async def main(client: Client) -> None:
         first, second = await client.ask(), await client.ask()
         assert first.text == "Let me look."
@@ -451,7 +451,7 @@ def test_which_responses_break_can_be_chosen() -> None:
         assert server.broken == broken
 
 
-def test_a_fault_that_finds_nothing_to_break_waits_for_its_chance() -> None:
+def test_a_fault_without_anything_to_break_waits() -> None:
     async def main(client: Client) -> None:
         assert [(await client.ask()).verdict.kind for _ in range(2)] == ["whole", "cut_call"]
 
@@ -461,7 +461,7 @@ def test_a_fault_that_finds_nothing_to_break_waits_for_its_chance() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_client_chooses_its_fault_by_its_model_or_its_address(wire: str) -> None:
+def test_a_client_chooses_its_fault_by_model_or_address(wire: str) -> None:
     by_model = replace(ASKED, model="fault:status_503")
     server = FaultyServer(story)
 
@@ -491,7 +491,7 @@ def test_a_client_chooses_its_fault_by_its_model_or_its_address(wire: str) -> No
         ({"fault": 3}, r"^3 is not a fault: give a name"),
     ],
 )
-def test_a_server_that_could_break_nothing_is_refused(options: dict[str, Any], message: str) -> None:
+def test_a_server_that_cannot_break_anything_is_refused(options: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {"fault": "reset", **options}
     with pytest.raises(UserError, match=message):
         FaultyServer("Hello.", **settings)
@@ -504,7 +504,7 @@ def test_a_single_answer_of_the_fixture_needs_no_list(faulty_upstream: FaultyUps
     assert server.broken == {0: "status_503", 1: "status_503"}
 
 
-def test_a_fault_has_a_name_and_may_have_a_place() -> None:
+def test_a_fault_has_a_name_and_may_have_a_position() -> None:
     assert find_fault("reset@120") == reset(after=120) != garbage(after=120)
     assert find_fault("status-429").name == "status_429"
     with pytest.raises(UserError, match=r"there is no fault 'rest'; did you mean reset\?"):
@@ -517,7 +517,7 @@ def test_a_fault_has_a_name_and_may_have_a_place() -> None:
             serve_faulty(port=port).__enter__()
 
 
-def test_an_agent_of_ours_gets_its_answer_from_a_server_that_breaks() -> None:
+def test_our_agent_gets_its_answer_from_a_server_that_breaks() -> None:
     @tool(effect="write")
     def get_weather(city: str, days: int) -> str:
         """The weather."""
@@ -542,7 +542,7 @@ from urllib.error import HTTPError
 
 urls = []
 
-def test_nothing_of_weight_is_imported_yet():
+def test_nothing_heavy_is_imported_yet():
     assert not {"aiohttp", "pydantic", "orjson", "unbroken.testing.server"} & set(sys.modules)
 
 def test_a_server_that_breaks(faulty_upstream, scripted_upstream):

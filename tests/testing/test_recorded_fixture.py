@@ -24,7 +24,7 @@ async def weather(city: str) -> str:
     "The weather of a city."
     return f"{{city}}: 4 degrees"
 
-def test_it_is_told(recorded):
+def test_it_is_reported(recorded):
     def model():
         return connect("openai:m", base_url={url!r}, api_key="sk-a-secret-key-of-mine")
     agent = Agent(recorded(model), [weather], {instructions!r})
@@ -54,7 +54,7 @@ def upstream() -> Any:
 
 
 def file_of(pytester: pytest.Pytester) -> Path:
-    return pytester.path / "recordings" / "test_weather" / "test_it_is_told.jsonl"
+    return pytester.path / "recordings" / "test_weather" / "test_it_is_reported.jsonl"
 
 
 def test_the_first_run_records_and_later_ones_replay_without_the_model(
@@ -71,14 +71,14 @@ def test_the_first_run_records_and_later_ones_replay_without_the_model(
     assert len(upstream.bodies) == 2
 
 
-def test_rerecord_asks_the_model_anew(pytester: pytest.Pytester, upstream: Any) -> None:
+def test_rerecord_asks_the_model_again(pytester: pytest.Pytester, upstream: Any) -> None:
     write(pytester, upstream.base_url())
     play(pytester).assert_outcomes(passed=1)
     before = file_of(pytester).read_bytes()
     play(pytester, "--rerecord").assert_outcomes(passed=1)
     assert len(upstream.bodies) == 4
     assert file_of(pytester).read_bytes() != before
-    assert [path.name for path in file_of(pytester).parent.iterdir()] == ["test_it_is_told.jsonl"]
+    assert [path.name for path in file_of(pytester).parent.iterdir()] == ["test_it_is_reported.jsonl"]
 
 
 def test_a_changed_request_fails_with_the_difference(pytester: pytest.Pytester, upstream: Any) -> None:
@@ -92,22 +92,22 @@ def test_a_changed_request_fails_with_the_difference(pytester: pytest.Pytester, 
     )
 
 
-def test_a_test_that_asks_for_less_fails_at_its_end(pytester: pytest.Pytester, upstream: Any) -> None:
+def test_a_test_that_sends_fewer_requests_fails_at_its_end(pytester: pytest.Pytester, upstream: Any) -> None:
     write(pytester, upstream.base_url())
     play(pytester).assert_outcomes(passed=1)
-    pytester.makepyfile(test_weather="def test_it_is_told(recorded):\n    recorded('openai:m')\n")
+    pytester.makepyfile(test_weather="def test_it_is_reported(recorded):\n    recorded('openai:m')\n")
     result = play(pytester)
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*has 2 requests more than the test made*"])
 
 
-def test_what_failed_is_not_kept(pytester: pytest.Pytester) -> None:
+def test_a_failed_recording_is_not_kept(pytester: pytest.Pytester) -> None:
     write(pytester, "http://127.0.0.1:9/v1")
     play(pytester).assert_outcomes(failed=1)
     assert not list(pytester.path.rglob("*.jsonl"))
 
 
-def test_without_a_recording_and_a_key_it_says_what_to_do(pytester: pytest.Pytester) -> None:
+def test_without_a_recording_and_a_key_the_error_explains_what_to_do(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "from unbroken import Agent\n\ndef test_x(recorded):\n    Agent(recorded('openai:gpt-5')).run_sync('Hello?')\n"
     )

@@ -101,7 +101,7 @@ def test_every_wire_is_served(wire: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_stream_arrives_while_it_is_written(wire: str) -> None:
+def test_a_stream_arrives_while_it_is_being_written(wire: str) -> None:
     async def main() -> bytes:
         heard = asyncio.Event()
 
@@ -124,7 +124,7 @@ def test_a_stream_arrives_while_it_is_written(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_model_on_the_path_of_gemini_and_in_the_body_elsewhere_chooses_the_script(wire: str) -> None:
+def test_the_model_in_the_gemini_path_or_in_the_body_chooses_the_script(wire: str) -> None:
     async def main() -> list[str]:
         scripts: dict[str, list[Line]] = {"big": ["I am big."], "small": ["I am small."]}
         async with connected(ScriptedServer("I am another.", scripts=scripts), wire) as client:
@@ -134,7 +134,7 @@ def test_the_model_on_the_path_of_gemini_and_in_the_body_elsewhere_chooses_the_s
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_wrong_key_an_unknown_model_and_a_failure_are_told_in_the_wires_own_shape(wire: str) -> None:
+def test_a_wrong_key_an_unknown_model_and_a_failure_have_the_wires_format(wire: str) -> None:
     async def main() -> None:
         server = ScriptedServer(
             Fail(RateLimited("slow down", status=429, retry_after=2)), api_key="right", models=["demo"]
@@ -152,7 +152,7 @@ def test_a_wrong_key_an_unknown_model_and_a_failure_are_told_in_the_wires_own_sh
     asyncio.run(main())
 
 
-def test_the_time_to_wait_stands_in_the_header() -> None:
+def test_the_retry_time_is_in_the_header() -> None:
     async def main() -> str | None:
         server = ScriptedServer([Pause(0.001), Fail(RateLimited("slow down", status=429, retry_after=1.5))])
         async with connected(server, "openai-chat") as client, client.post() as answer:
@@ -163,7 +163,7 @@ def test_the_time_to_wait_stands_in_the_header() -> None:
 
 @pytest.mark.parametrize("stream", STREAMED)
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_break_ends_the_body_without_its_end(wire: str, stream: bool) -> None:
+def test_a_break_ends_the_body_early(wire: str, stream: bool) -> None:
     async def main() -> None:
         server, request = ScriptedServer([Say("Let me look."), Break()]), replace(ASKED, stream=stream)
         async with connected(server, wire) as client, client.post(request) as answer:
@@ -173,7 +173,7 @@ def test_a_break_ends_the_body_without_its_end(wire: str, stream: bool) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_cannot_be_reached_hangs_up() -> None:
+def test_an_unreachable_server_hangs_up() -> None:
     async def main() -> None:
         async with connected(ScriptedServer(Break(), Fail(Unreachable("gone"))), "openai-chat") as client:
             for _ in range(2):
@@ -183,7 +183,7 @@ def test_a_server_that_cannot_be_reached_hangs_up() -> None:
     asyncio.run(main())
 
 
-def test_an_error_inside_has_the_status_of_success() -> None:
+def test_an_error_inside_has_a_success_status() -> None:
     async def main() -> str:
         async with connected(ScriptedServer([Say("Let"), ErrorInside("overloaded")]), "anthropic-messages") as client:
             return (await client.ask()).verdict.kind
@@ -192,7 +192,7 @@ def test_an_error_inside_has_the_status_of_success() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_mistake_of_the_script_is_told_to_the_client(wire: str) -> None:
+def test_a_mistake_in_the_script_is_reported_to_the_client(wire: str) -> None:
     def broken(request: Request) -> str:
         raise AssertionError("three messages were expected")
 
@@ -208,7 +208,7 @@ def test_a_mistake_of_the_script_is_told_to_the_client(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_what_the_provider_would_refuse_is_refused(wire: str) -> None:
+def test_requests_that_the_provider_would_refuse_are_refused(wire: str) -> None:
     async def main() -> None:
         unanswered = Assistant("", (ToolCall("call_1", "get_weather", {}, "{}"),))
         request = replace(ASKED, messages=(*ASKED.messages, unanswered, User.of("Well?")))
@@ -222,7 +222,7 @@ def test_what_the_provider_would_refuse_is_refused(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_body_that_is_no_request_is_refused(wire: str) -> None:
+def test_an_invalid_body_is_refused(wire: str) -> None:
     async def main() -> list[int]:
         async with connected(ScriptedServer("Never said."), wire) as client, aiohttp.ClientSession() as session:
             async with client.post(body=["not", "an", "object"]) as answer:
@@ -234,12 +234,12 @@ def test_a_body_that_is_no_request_is_refused(wire: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [3, [Say("Hi."), 3], b"Hi."], ids=["number", "step", "bytes"])
-def test_an_answer_that_is_none_is_told_to_who_writes_the_script(answer: Any) -> None:
+def test_an_invalid_answer_is_reported_to_the_author_of_the_script(answer: Any) -> None:
     with pytest.raises(UserError, match=r"^answer 2 of the script is .*: give a string, a step, a list of these"):
         ScriptedServer("Hello.", answer)
 
 
-def test_what_asks_no_model_is_kept_beside_the_requests() -> None:
+def test_stray_requests_are_kept_separately() -> None:
     async def main() -> None:
         heard: list[Stray] = []
         async with ScriptedServer("Never said.", on_stray=heard.append) as server, aiohttp.ClientSession() as session:
@@ -259,7 +259,7 @@ def test_what_asks_no_model_is_kept_beside_the_requests() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_server_that_is_not_strict_refuses_what_asks_nothing_and_says_so(wire: str) -> None:
+def test_a_server_that_is_not_strict_still_refuses_requests_without_messages(wire: str) -> None:
     nothing = {"openai-responses": "input: nothing", "gemini": "contents: none"}.get(wire, "messages: none")
 
     async def main() -> None:
@@ -272,7 +272,7 @@ def test_a_server_that_is_not_strict_refuses_what_asks_nothing_and_says_so(wire:
     asyncio.run(main())
 
 
-def test_usage_is_streamed_on_openai_chat_only_to_those_who_ask() -> None:
+def test_usage_is_streamed_on_openai_chat_only_on_request() -> None:
     async def main() -> list[bool]:
         asked = find_wire("openai-chat").encode_request(ASKED)
         quiet = {key: value for key, value in asked.items() if key != "stream_options"}
@@ -282,7 +282,7 @@ def test_usage_is_streamed_on_openai_chat_only_to_those_who_ask() -> None:
     assert asyncio.run(main()) == [True, False]
 
 
-def test_gemini_streams_events_to_those_who_ask_for_them_and_one_array_to_others() -> None:
+def test_gemini_streams_events_on_request_and_otherwise_one_array() -> None:
     async def main() -> None:
         async with connected(ScriptedServer(ANSWER, ANSWER), "gemini") as client:
             async with client.post(query="?alt=sse") as answer:
@@ -304,7 +304,7 @@ def test_the_models_are_listed() -> None:
     assert [model["name"] for model in listed["models"]] == ["models/a", "models/b"]
 
 
-def test_code_that_is_not_asynchronous_is_served_from_a_thread() -> None:
+def test_synchronous_code_is_served_from_a_thread() -> None:
     with serve("Hello.", chunk_delay=0.001) as server:
         body = find_wire("openai-chat").write_request(ASKED)
         with urllib.request.urlopen(f"{server.base_url()}/chat/completions", body) as answer:
@@ -312,7 +312,7 @@ def test_code_that_is_not_asynchronous_is_served_from_a_thread() -> None:
         assert server.requests[0].messages == ASKED.messages
 
 
-def test_the_server_also_stands_on_virtual_time() -> None:
+def test_the_server_also_works_on_virtual_time() -> None:
     async def main() -> tuple[str, bool]:
         loop = asyncio.get_running_loop()
         async with connected(ScriptedServer([Pause(120.0), Say("At last.")]), "openai-chat") as client:
@@ -322,7 +322,7 @@ def test_the_server_also_stands_on_virtual_time() -> None:
     assert run_virtual(main) == ("At last.", True)
 
 
-def test_a_server_that_was_stopped_is_not_kept() -> None:
+def test_a_stopped_server_is_not_kept_alive() -> None:
     """With all that it has kept of each request: many of them would fill the memory of a long test."""
 
     async def lived() -> weakref.ref[ScriptedServer]:

@@ -42,9 +42,7 @@ def raising(error: BaseException, is_async: bool, **promises: Any) -> Any:
 @under_every_schedule
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(("error", "words"), RAISED, ids=IDS)
-def test_it_is_the_failure_of_its_call_alone(
-    error: BaseException, words: str, is_async: bool, schedule: Schedule
-) -> None:
+def test_it_only_fails_its_own_call(error: BaseException, words: str, is_async: bool, schedule: Schedule) -> None:
     desk = Desk()
     model = ScriptedModel([Call("look", n=1), Call("bad"), Call("look", n=2)], "Done.")
     result = play(Agent(model, [raising(error, is_async), desk.tool("look", seconds=1.0)], schedule=schedule))
@@ -56,7 +54,7 @@ def test_it_is_the_failure_of_its_call_alone(
 
 
 @under_every_schedule
-def test_an_interrupt_that_a_thread_raises_is_its_failure(schedule: Schedule) -> None:
+def test_an_interrupt_raised_in_a_thread_is_a_failure_of_the_call(schedule: Schedule) -> None:
     model = ScriptedModel([Call("bad"), Call("look")], "Done.")
     agent = Agent(model, [raising(KeyboardInterrupt(), is_async=False), *Desk().tools("look")], schedule=schedule)
     assert texts(asyncio.run(agent.run("Go."))) == ["Error: KeyboardInterrupt", "look done"]
@@ -79,7 +77,7 @@ def test_an_interrupt_on_the_loop_ends_the_run_with_every_call_answered(schedule
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_what_is_no_exception_is_not_tried_again(is_async: bool) -> None:
+def test_a_base_exception_is_not_retried(is_async: bool) -> None:
     ran: list[int] = []
 
     def bad() -> str:

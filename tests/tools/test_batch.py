@@ -32,7 +32,7 @@ from unbroken.testing import Call, run_virtual
 
 
 @pytest.mark.parametrize("given", [True, None, "yes", Allow], ids=str)
-def test_a_handler_that_gives_something_else_has_not_allowed(given: Any) -> None:
+def test_an_approver_that_returns_something_else_has_not_allowed(given: Any) -> None:
     desk = Desk()
     asked: list[ToolCall] = []
 
@@ -47,7 +47,7 @@ def test_a_handler_that_gives_something_else_has_not_allowed(given: Any) -> None
     accepted(model, result)
 
 
-def test_a_handler_that_is_cancelled_from_outside_has_not_allowed() -> None:
+def test_an_approver_that_is_cancelled_has_not_allowed() -> None:
     async def handler(call: ToolCall) -> Allow:
         answer: asyncio.Future[Allow] = asyncio.get_running_loop().create_future()
         answer.cancel()
@@ -59,7 +59,7 @@ def test_a_handler_that_is_cancelled_from_outside_has_not_allowed() -> None:
 
 
 @pytest.mark.parametrize("swallows", [False, True], ids=["ends", "allows all the same"])
-def test_a_run_that_is_cancelled_while_somebody_decides_runs_nothing(swallows: bool) -> None:
+def test_a_run_that_is_cancelled_during_an_approval_runs_nothing(swallows: bool) -> None:
     async def handler(call: ToolCall) -> Allow:
         try:
             await asyncio.sleep(99.0)
@@ -87,7 +87,7 @@ def test_a_run_that_is_cancelled_while_somebody_decides_runs_nothing(swallows: b
     can_go_on(chat.messages)
 
 
-def test_they_are_asked_one_at_a_time_in_call_order() -> None:
+def test_approvals_are_requested_one_at_a_time_in_call_order() -> None:
     asking = 0
 
     async def handler(call: ToolCall) -> Allow | Deny:
@@ -109,7 +109,7 @@ def test_they_are_asked_one_at_a_time_in_call_order() -> None:
 # The way out
 
 
-def test_a_tool_that_swallows_the_cancellation_keeps_its_result() -> None:
+def test_a_tool_that_ignores_the_cancellation_keeps_its_result() -> None:
     @tool(timeout=None, overlap=True)
     async def stubborn() -> str:
         """Finish first."""
@@ -164,7 +164,7 @@ def test_a_second_cancellation_while_the_tools_end_still_leaves_a_valid_history(
     assert run_virtual(main()) == "Done."
 
 
-def test_a_shielded_tool_goes_on_and_the_turn_does_not() -> None:
+def test_a_shielded_tool_continues_but_the_turn_ends() -> None:
     finished: list[str] = []
 
     async def work() -> None:
@@ -195,7 +195,7 @@ def test_a_shielded_tool_goes_on_and_the_turn_does_not() -> None:
 
 
 @under_every_schedule
-def test_every_start_has_its_end_when_a_tool_takes_the_run_with_it(schedule: Schedule) -> None:
+def test_every_start_has_an_end_even_if_a_tool_ends_the_run(schedule: Schedule) -> None:
     @tool
     async def interrupts() -> str:
         """As if the user had pressed Ctrl-C."""
@@ -229,7 +229,7 @@ def test_keys_may_be_anything_that_can_be_compared(keys: str) -> None:
     assert begun == [(0, 0.0), (1, 0.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0)]
 
 
-def test_two_calls_that_are_edited_to_be_alike_keep_keys_of_their_own() -> None:
+def test_two_calls_that_are_edited_to_be_equal_keep_separate_keys() -> None:
     """Whoever pays by this key must not take the second payment for the first one tried again."""
     keys: list[str] = []
 
@@ -276,7 +276,7 @@ def two_of_each(arguments: dict[str, Any]) -> int:
         pytest.param({"approve": True}, id="approvals"),
     ],
 )
-def test_a_thousand_calls_in_one_message_take_no_time_of_their_own(promises: dict[str, Any]) -> None:
+def test_a_thousand_calls_in_one_message_cost_almost_nothing(promises: dict[str, Any]) -> None:
     """Pairs compared one by one, again at each end, took 13 s of CPU for two of each key and 4.6 s for approvals."""
     desk = Desk()
     model = ScriptedModel([Call("note", n=n, pieces=1) for n in range(COUNT)], "Done.")

@@ -70,7 +70,7 @@ both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 
 @both
 @pytest.mark.parametrize(("error", "told"), RAISED)
-def test_whatever_it_raises_is_its_result_and_the_others_run(error: BaseException, told: str, is_async: bool) -> None:
+def test_any_exception_is_its_result_and_the_others_run(error: BaseException, told: str, is_async: bool) -> None:
     desk = Desk()
     model = ScriptedModel([Call("raises"), Call("other")], "Done.")
     result = asyncio.run(Agent(model, [raising(error, is_async), *desk.tools("other")]).run("Go."))
@@ -89,7 +89,7 @@ def test_a_tool_that_raises_stop_iteration_has_failed(is_async: bool) -> None:
 
 
 @both
-def test_a_tool_that_raises_a_cancellation_of_its_own_has_failed(is_async: bool) -> None:
+def test_a_tool_that_raises_cancelled_error_has_failed(is_async: bool) -> None:
     agent = Agent(ScriptedModel(Call("raises"), "Done."), [raising(asyncio.CancelledError("gone"), is_async)])
     result = asyncio.run(agent.run("Go."))
     assert (texts(result)[0].startswith("Error: "), "gone" in texts(result)[0], result.text) == (True, True, "Done.")
@@ -111,7 +111,7 @@ async def slow() -> str:
     return "never"
 
 
-def test_a_tool_that_cancels_its_own_task_has_failed_and_the_run_goes_on() -> None:
+def test_a_tool_that_cancels_its_own_task_has_failed_and_the_run_continues() -> None:
     @tool
     async def ends_itself() -> str:
         """Cancel the task it runs in."""
@@ -136,14 +136,14 @@ GIVEN: list[Any] = [
 
 
 @pytest.mark.parametrize(("value", "told"), GIVEN)
-def test_whatever_it_returns_is_words_for_the_model(value: Any, told: str) -> None:
+def test_any_return_value_becomes_text_for_the_model(value: Any, told: str) -> None:
     model = ScriptedModel(Call("gives"), "Done.")
     result = play(Agent(model, [Desk().tool("gives", value)]))
     assert texts(result) == [told]
     assert result.calls[0].result.call_id == result.calls[0].id
 
 
-def test_a_synchronous_tool_may_return_something_to_await() -> None:
+def test_a_synchronous_tool_may_return_an_awaitable() -> None:
     @tool
     def starts() -> Awaitable[str]:
         """Give a coroutine."""
@@ -157,7 +157,7 @@ def test_a_synchronous_tool_may_return_something_to_await() -> None:
     assert texts(asyncio.run(Agent(ScriptedModel(Call("starts"), "Done."), [starts]).run("Go."))) == ["worked"]
 
 
-def test_a_huge_text_is_cut_in_the_middle_and_says_so() -> None:
+def test_a_huge_text_is_cut_in_the_middle_with_a_note() -> None:
     model = ScriptedModel(Call("gives"), "Done.")
     result = play(Agent(model, [Desk().tool("gives", "a" * 600 + "b" * 600)], policy=Policy(result_limit=1000)))
     (text,) = texts(result)
@@ -187,7 +187,7 @@ def test_only_its_own_time_out_is_a_time_out() -> None:
     assert [call.seconds for call in result.calls] == [2.5, 1.0]
 
 
-def test_a_tool_that_swallows_its_time_out_once_may_still_answer() -> None:
+def test_a_tool_that_ignores_its_time_out_once_may_still_answer() -> None:
     @tool(timeout=1.0)
     async def stubborn() -> str:
         """Do not give up at once."""
@@ -217,13 +217,13 @@ def flaky(failures: int, calls: list[int], **promises: Any) -> Tool:
     ("failures", "told", "attempts"),
     [(0, "fetched 0", [0]), (2, "fetched 0", [0, 1, 2]), (3, "Error: gone", [0, 1, 2])],
 )
-def test_a_read_that_raises_is_tried_again(failures: int, told: str, attempts: list[int]) -> None:
+def test_a_failed_read_is_retried(failures: int, told: str, attempts: list[int]) -> None:
     calls: list[int] = []
     result = play(Agent(ScriptedModel(Call("fetch"), "Done."), [flaky(failures, calls, retries=2)]))
     assert (texts(result), calls) == ([told], attempts)
 
 
-def test_a_time_out_is_not_tried_again() -> None:
+def test_a_time_out_is_not_retried() -> None:
     desk = Desk()
     result = play(
         Agent(
@@ -235,18 +235,18 @@ def test_a_time_out_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("promises", [{"retries": 1}, {"cache": 1.0}], ids=["retries", "cache"])
-def test_a_write_is_neither_tried_again_nor_cached(promises: dict[str, Any]) -> None:
+def test_a_write_is_neither_retried_nor_cached(promises: dict[str, Any]) -> None:
     with pytest.raises(InvalidTool, match="only a read may be"):
         tool(name="write", **promises)(lambda: "written")
 
 
 @pytest.mark.parametrize("promises", [{"retries": -1}, {"cache": -1.0}], ids=["retries", "cache"])
-def test_promises_below_zero_are_refused(promises: dict[str, Any]) -> None:
+def test_negative_settings_are_refused(promises: dict[str, Any]) -> None:
     with pytest.raises(InvalidTool, match=f"{next(iter(promises))} must be 0 "):
         tool(name="read", effect="read", **promises)(lambda: "read")
 
 
-def test_a_good_result_answers_the_same_call_until_it_is_too_old() -> None:
+def test_a_good_result_answers_the_same_call_until_it_expires() -> None:
     desk = Desk()
 
     def when(n: int) -> str:
@@ -274,7 +274,7 @@ def test_an_error_is_not_cached() -> None:
     assert len(calls) == 2
 
 
-def test_what_was_cached_for_one_person_is_not_given_to_another() -> None:
+def test_a_result_cached_for_one_person_is_not_given_to_another() -> None:
     """A tool that takes the context may look at who asks: `deps`, and the store of the conversation."""
 
     @tool(effect="read", cache=99.0)
@@ -292,7 +292,7 @@ def test_what_was_cached_for_one_person_is_not_given_to_another() -> None:
     assert run_virtual(main()) == ["orders of Ann", "orders of Bob", "orders of Ann"]
 
 
-def test_what_a_context_tool_gave_is_cached_within_one_run() -> None:
+def test_results_of_a_context_tool_are_cached_within_one_run() -> None:
     calls: list[int] = []
     agent = Agent(ScriptedModel(Call("fetch"), Call("fetch"), "Done."), [flaky(0, calls, cache=99.0)])
     assert texts(play(agent)) == ["fetched 0", "fetched 0"]
@@ -302,7 +302,7 @@ def test_what_a_context_tool_gave_is_cached_within_one_run() -> None:
 # What a tool may know
 
 
-def test_a_tool_finds_deps_key_and_place() -> None:
+def test_a_tool_finds_deps_key_and_position() -> None:
     found: list[CallContext[Any]] = []
 
     @tool
@@ -326,7 +326,7 @@ def test_a_tool_finds_deps_key_and_place() -> None:
 
 
 @both
-def test_a_tool_tells_how_far_it_is(is_async: bool) -> None:
+def test_a_tool_reports_its_progress(is_async: bool) -> None:
     async def later(context: CallContext[Any]) -> str:
         """Work."""
         context.report("half", 0.5)
@@ -347,7 +347,7 @@ def test_a_tool_tells_how_far_it_is(is_async: bool) -> None:
 # Whoever runs the tools instead
 
 
-def test_a_wrapper_stands_around_every_call() -> None:
+def test_a_wrapper_surrounds_every_call() -> None:
     seen: list[str] = []
 
     class Noting(Middleware):

@@ -126,14 +126,14 @@ def test_chinese_rest() -> None:
         ("city: https://example.org", "https://example.org"),
     ],
 )
-def test_entries_as_people_write_them(entry: str, text: str) -> None:
+def test_entries_in_various_spellings(entry: str, text: str) -> None:
     assert read_docstring(f"Do.\n\nArgs:\n    {entry}\n").of("city") == text
 
 
 @pytest.mark.parametrize(
     "text", [None, "", "   \n ", "Args:", "Args:\nnothing below", "Parameters\n---", ":param:", "\t:"]
 )
-def test_odd_docstrings_have_no_parameters(text: str | None) -> None:
+def test_unusual_docstrings_have_no_parameters(text: str | None) -> None:
     doc = read_docstring(text)
     assert not doc.parameters
     assert doc.of("x") == ""
@@ -173,7 +173,7 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(LINES | st.text(max_size=8), max_size=12))
-def test_nothing_is_said_that_the_docstring_does_not_say(lines: list[str]) -> None:
+def test_nothing_is_added_to_the_docstring(lines: list[str]) -> None:
     text = "\n".join(lines)
     doc = read_docstring(text)
     known = "".join(inspect.cleandoc(text).split())

@@ -26,7 +26,7 @@ EXACT = ['{"a": 1e308}', '{"a": "1e400"}', '{"a": 1e-400}', '{"a": {"a": 1}, "b"
 
 @pytest.mark.parametrize(("raw", "why"), REFUSED)
 @pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
-def test_what_can_be_read_in_two_ways_never_runs_and_the_model_is_told(wire: str, raw: str, why: str) -> None:
+def test_ambiguous_arguments_never_run_and_the_model_is_told(wire: str, raw: str, why: str) -> None:
     desk = Desk()
     model = ScriptedModel([Call("act", raw), Call("act", '{"a": 3}')], "Done.", wire=wire)
     result = play(Agent(model, desk.tools("act")))
@@ -37,7 +37,7 @@ def test_what_can_be_read_in_two_ways_never_runs_and_the_model_is_told(wire: str
 
 
 @pytest.mark.parametrize("raw", EXACT)
-def test_what_can_be_read_in_one_way_runs(raw: str) -> None:
+def test_unambiguous_arguments_run(raw: str) -> None:
     desk = Desk()
     model = ScriptedModel(Call("act", raw), "Done.")
     result = play(Agent(model, desk.tools("act")))
@@ -59,11 +59,11 @@ def test_no_tool_gets_an_infinite_number() -> None:
     assert all(map(math.isfinite, got))
 
 
-def test_arguments_that_came_as_no_text_are_taken_as_they_are() -> None:
+def test_arguments_that_were_not_text_are_used_unchanged() -> None:
     assert inexact(ToolCall("c", "act", {"a": 1})) == ""
     assert inexact(ToolCall("c", "act", {"a": 1}, raw="no JSON: a: b")) == ""
     assert inexact(ToolCall("c", "act", None, raw='{"a": 1, "a": 2}')) == ""
 
 
-def test_a_text_in_a_text_is_looked_into() -> None:
+def test_json_inside_a_string_is_checked() -> None:
     assert "`a` is given" in inexact(ToolCall("c", "act", {"a": 2}, raw=r'"{\"a\": 1, \"a\": 2}"'))

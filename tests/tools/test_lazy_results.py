@@ -59,7 +59,7 @@ def nested(notes: list[str], fails: bool) -> Any:
 @pytest.mark.parametrize("make", [as_generator, as_map, as_output, nested])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
-def test_a_lazy_value_is_gone_through_in_a_thread_and_its_failure_is_the_calls(
+def test_a_lazy_value_is_read_in_a_thread_and_its_failure_is_the_calls(
     make: Callable[[list[str], bool], Any], is_async: bool, fails: bool
 ) -> None:
     notes: list[str] = []
@@ -98,7 +98,7 @@ def test_a_generator_function_is_a_tool_and_a_file_is_its_lines(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_a_lazy_value_that_hangs_is_out_of_time_and_the_loop_turns(is_async: bool) -> None:
+def test_a_lazy_value_that_hangs_times_out_without_blocking_the_loop(is_async: bool) -> None:
     release, closed = threading.Event(), threading.Event()
 
     def endless() -> Iterator[int]:
@@ -125,7 +125,7 @@ def test_a_lazy_value_that_hangs_is_out_of_time_and_the_loop_turns(is_async: boo
     assert closed.wait(PATIENCE)
 
 
-def test_an_endless_one_is_read_as_far_as_it_can_be_shown_and_closed() -> None:
+def test_an_endless_value_is_read_as_far_as_it_can_be_shown_and_closed() -> None:
     closed: list[bool] = []
 
     @tool
@@ -168,7 +168,7 @@ def test_an_async_generator_reports_what_it_yields(fails: bool) -> None:
     assert (closed, result.seconds) == ([True], 1.0)
 
 
-def test_an_async_generator_that_takes_too_long_is_closed_and_out_of_time() -> None:
+def test_an_async_generator_that_takes_too_long_is_closed_and_times_out() -> None:
     closed: list[bool] = []
 
     @tool(timeout=5)
@@ -186,7 +186,7 @@ def test_an_async_generator_that_takes_too_long_is_closed_and_out_of_time() -> N
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_what_a_value_does_to_become_words_happens_in_a_thread_within_the_time_out(is_async: bool) -> None:
+def test_conversion_to_text_happens_in_a_thread_within_the_time_out(is_async: bool) -> None:
     release = threading.Event()
 
     class Slow:
@@ -208,7 +208,7 @@ def test_what_a_value_does_to_become_words_happens_in_a_thread_within_the_time_o
     assert texts(result) == ["Error: Execution timeout after 0.05s"]
 
 
-def test_a_value_that_cannot_become_words_is_still_a_result() -> None:
+def test_a_value_that_cannot_be_converted_is_still_a_result() -> None:
     class Odd:
         def __str__(self) -> str:
             raise ValueError("no")

@@ -82,7 +82,7 @@ def guarded(app: ASGIApp, key: str) -> ASGIApp:
     return guard
 
 
-def test_tools_of_a_program_are_tools() -> None:
+def test_tools_of_a_program_are_usable() -> None:
     async def main() -> None:
         async with MCPServer(PROGRAM) as server:
             toolbox = Toolbox(server)
@@ -98,7 +98,7 @@ def test_tools_of_a_program_are_tools() -> None:
     asyncio.run(main())
 
 
-def test_a_prefix_and_a_name_that_providers_take() -> None:
+def test_names_get_a_prefix_and_are_valid_for_providers() -> None:
     async def main() -> None:
         async with over_http(prefix="t_") as server:
             assert {"t_greet", "t_a_name_with_signs"} <= set(Toolbox(server).names)
@@ -107,7 +107,7 @@ def test_a_prefix_and_a_name_that_providers_take() -> None:
     asyncio.run(main())
 
 
-def test_pictures_stay_media_and_failures_are_told() -> None:
+def test_pictures_stay_media_and_failures_are_reported() -> None:
     async def main() -> None:
         async with over_http() as server:
             assert await call(server, "picture") == (Text("one pixel:"), Media(mime="image/png", data=PIXEL))
@@ -117,7 +117,7 @@ def test_pictures_stay_media_and_failures_are_told() -> None:
     asyncio.run(main())
 
 
-def test_progress_is_reported_and_calls_run_beside_each_other() -> None:
+def test_progress_is_reported_and_calls_run_in_parallel() -> None:
     async def main() -> None:
         said: list[tuple[type[Event], Any]] = []
         half_way = asyncio.Event()
@@ -138,7 +138,7 @@ def test_progress_is_reported_and_calls_run_beside_each_other() -> None:
     asyncio.run(main())
 
 
-def test_all_pages_are_fetched_and_fetched_again_when_they_change() -> None:
+def test_all_pages_are_fetched_and_refetched_when_they_change() -> None:
     async def main() -> None:
         async with MCPServer(BY_HAND) as server:
             assert Toolbox(server).names == ("never_answers", "changes", "process", "cancelled")
@@ -153,7 +153,7 @@ def test_all_pages_are_fetched_and_fetched_again_when_they_change() -> None:
     asyncio.run(main())
 
 
-def test_a_newer_server_tells_of_its_new_tools_too() -> None:
+def test_a_newer_server_announces_its_new_tools_too() -> None:
     async def main() -> None:
         async with MCPServer(PROGRAM) as server:
             await call(server, "grow")
@@ -176,7 +176,7 @@ def test_a_cancelled_call_is_cancelled_at_the_server() -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_dies_fails_its_calls_in_words_and_is_started_anew() -> None:
+def test_a_server_that_dies_fails_its_calls_with_a_message_and_is_restarted() -> None:
     async def main() -> None:
         async with MCPServer(PROGRAM, env={"SECRET": "swordfish"}) as server:
             first = await call(server, "process")
@@ -224,12 +224,12 @@ def test_one_server_serves_one_event_loop_after_another() -> None:
     assert asyncio.run(main()) != asyncio.run(main())
 
 
-def test_a_server_that_is_not_open_has_no_tools_to_give() -> None:
+def test_a_server_that_is_not_open_has_no_tools() -> None:
     with pytest.raises(InvalidTool, match="`python3` is not open; use `async with`, or give it to an Agent"):
         Toolbox(MCPServer("python3"))
 
 
-def test_opening_that_is_cancelled_leaves_no_process() -> None:
+def test_cancelling_the_opening_leaves_no_process() -> None:
     async def main() -> None:
         server = MCPServer([sys.executable, "-c", "import sys; sys.stdin.read()"])
         with pytest.raises(TimeoutError):
@@ -259,7 +259,7 @@ def test_opening_that_is_cancelled_leaves_no_process() -> None:
         (MCPServer(url="http://127.0.0.1:9/mcp?key=hunter22"), "`http://127.0.0.1:9` cannot be reached"),
     ],
 )
-def test_a_server_that_does_not_start_says_why_in_one_line(server: MCPServer, words: str) -> None:
+def test_a_server_that_does_not_start_reports_why_in_one_line(server: MCPServer, words: str) -> None:
     with pytest.raises(InvalidTool) as caught:
         asyncio.run(server.open())
     assert words in str(caught.value)
@@ -267,7 +267,7 @@ def test_a_server_that_does_not_start_says_why_in_one_line(server: MCPServer, wo
     assert "hunter22" not in str(caught.value)
 
 
-def test_secrets_stand_in_no_repr() -> None:
+def test_no_repr_contains_secrets() -> None:
     program = MCPServer(["serve", "--token", "hunter22"], env={"KEY": "hunter22"})
     address = MCPServer(url="https://u:hunter22@example.org/hunter22?key=hunter22", headers={"x-key": "hunter22"})
     assert repr(program) == "MCPServer('serve')"
@@ -309,7 +309,7 @@ def test_an_older_server_over_sse() -> None:
     asyncio.run(main())
 
 
-def test_a_server_over_http_that_went_away_is_found_again() -> None:
+def test_a_server_over_http_that_went_away_is_reconnected() -> None:
     async def main() -> None:
         async with contextlib.AsyncExitStack() as stack:
             async with serve(build().streamable_http_app()) as port:
@@ -324,7 +324,7 @@ def test_a_server_over_http_that_went_away_is_found_again() -> None:
     asyncio.run(main())
 
 
-def test_what_a_program_says_beside_the_protocol_does_not_reach_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_other_output_of_a_program_does_not_reach_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     noisy = "import sys, runpy; print('noise'); print('more', file=sys.stderr); sys.argv = sys.argv[1:]; "
     noisy += "runpy.run_path(sys.argv[0], run_name='__main__')"
 

@@ -92,7 +92,7 @@ async def serving(answer: Callable[[str, str], Awaitable[Reply]], *tools: str) -
         yield MCPServer(url=f"http://127.0.0.1:{port}/mcp")
 
 
-def test_a_write_is_not_run_again_because_another_call_was_refused() -> None:
+def test_a_write_is_not_repeated_because_another_call_was_refused() -> None:
     ran: list[str] = []
     paying, refused = asyncio.Event(), asyncio.Event()
 
@@ -118,7 +118,7 @@ def test_a_write_is_not_run_again_because_another_call_was_refused() -> None:
 
 
 @pytest.mark.parametrize(("status", "said"), [(404, None), (404, NOT_FOUND), (400, NO_SESSION)])
-def test_a_call_whose_session_the_server_forgot_is_sent_again_in_a_new_one(status: int, said: Any) -> None:
+def test_a_call_whose_session_the_server_forgot_is_repeated_in_a_new_one(status: int, said: Any) -> None:
     sent: list[str] = []
 
     async def answer(name: str, session: str) -> Reply:
@@ -133,7 +133,7 @@ def test_a_call_whose_session_the_server_forgot_is_sent_again_in_a_new_one(statu
     asyncio.run(main())
 
 
-def test_a_server_that_forgets_every_session_is_asked_twice_and_no_more() -> None:
+def test_a_server_that_forgets_every_session_is_tried_twice() -> None:
     sent: list[str] = []
 
     async def answer(name: str, session: str) -> Reply:
@@ -166,7 +166,7 @@ def test_a_call_that_is_refused_without_a_reason_is_sent_once_and_the_next_one_h
     asyncio.run(main())
 
 
-def test_the_end_of_a_session_does_not_cut_calls_that_are_running_in_it() -> None:
+def test_the_end_of_a_session_does_not_cut_off_its_running_calls() -> None:
     started, forgotten = asyncio.Event(), asyncio.Event()
 
     async def answer(name: str, session: str) -> Reply:
@@ -188,7 +188,7 @@ def test_the_end_of_a_session_does_not_cut_calls_that_are_running_in_it() -> Non
     asyncio.run(main())
 
 
-def test_a_result_that_is_none_is_told_in_one_line() -> None:
+def test_an_invalid_result_is_reported_in_one_line() -> None:
     async def answer(name: str, session: str) -> Reply:
         return (200, {"result": {"content": [{"type": "video"}]}}) if name == "film" else (200, b"garbage")
 
@@ -208,7 +208,7 @@ async def always_ok(name: str, session: str) -> Reply:
     return 200, OK
 
 
-def test_a_list_of_tools_that_cannot_be_read_says_where() -> None:
+def test_an_unreadable_list_of_tools_names_the_position() -> None:
     async def main() -> None:
         async with serving(always_ok, "good", "bad") as desk:
             with pytest.raises(InvalidTool, match=r"ListToolsResult: `tools\.1\.inputSchema\.type`: Field required"):
@@ -217,7 +217,7 @@ def test_a_list_of_tools_that_cannot_be_read_says_where() -> None:
     asyncio.run(main())
 
 
-def test_tools_of_one_name_are_numbered() -> None:
+def test_tools_with_one_name_are_numbered() -> None:
     async def main() -> None:
         async with serving(always_ok, "t", "t", "t", "t_2", "x" * 70, "x" * 70) as desk, desk:
             names = [tool.name for tool in desk.tools]
@@ -226,7 +226,7 @@ def test_tools_of_one_name_are_numbered() -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_never_says_its_new_tools_can_be_closed() -> None:
+def test_a_server_that_never_returns_its_new_tools_can_be_closed() -> None:
     async def main() -> None:
         async with asyncio.timeout(5), MCPServer(BY_HAND, env={"LISTS_ONCE": "1"}) as server:
             await call(server, "changes")
@@ -236,7 +236,7 @@ def test_a_server_that_never_says_its_new_tools_can_be_closed() -> None:
     asyncio.run(main())
 
 
-def test_bytes_that_are_no_text_are_no_more_than_noise() -> None:
+def test_invalid_bytes_are_ignored_as_noise() -> None:
     noisy = "import sys, runpy; sys.stdout.buffer.write(b'\\xff\\xfe\\x00\\n'); sys.argv = sys.argv[1:]; "
     noisy += "runpy.run_path(sys.argv[0], run_name='__main__')"
 
@@ -247,7 +247,7 @@ def test_bytes_that_are_no_text_are_no_more_than_noise() -> None:
     asyncio.run(main())
 
 
-def test_agents_share_a_server_that_none_of_them_was_given_open() -> None:
+def test_agents_share_a_server_that_was_not_open() -> None:
     first_called, second_called, first_left = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def answer(name: str, session: str) -> Reply:

@@ -78,7 +78,7 @@ def _names(promises: dict[str, Any]) -> str:
     ("earlier", "later", "same_key", "eager", "parallel"),
     [pytest.param(*pair, id=f"{_names(pair[0])}, {_names(pair[1])}, {pair[2]}") for pair in PAIRS],
 )
-def test_a_later_call_waits_as_the_table_says(
+def test_a_later_call_waits_as_in_the_table(
     earlier: dict[str, Any], later: dict[str, Any], same_key: bool, eager: str, parallel: str
 ) -> None:
     """The earlier call asks for an approval for 1 s and runs for 2 s."""
@@ -173,7 +173,7 @@ def play_store(
 @pytest.mark.parametrize("declare", [nothing, tool], ids=["nothing declared", "reads declared"])
 @costly
 @given(script=st.lists(store_calls(), min_size=1, max_size=3), chunks=st.sampled_from([0.0, 0.01, 0.2]))
-def test_results_and_state_are_those_of_one_call_after_another(
+def test_results_and_state_are_those_of_sequential_execution(
     declare: Callable[..., Any], script: list[list[Step]], chunks: float
 ) -> None:
     store, result = play_store(script, Schedule.EAGER, chunks, declare)
@@ -185,7 +185,7 @@ def test_results_and_state_are_those_of_one_call_after_another(
         assert store.most_at_once <= 1
 
 
-def test_declared_reads_are_in_flight_together() -> None:
+def test_declared_reads_run_in_parallel() -> None:
     script: list[list[Step]] = [[Call("show", seconds=1.0), Call("show", seconds=1.5)]]
     store, result = play_store(script, Schedule.EAGER, 0.0, tool)
     assert (store.most_at_once, result.seconds) == (2, 1.5)
@@ -209,7 +209,7 @@ def test_undeclared_calls_wait_for_an_approval_in_the_middle(decision: Approval)
     assert [call.error for call in result.calls] == [False, not ran, False]
 
 
-def test_what_overlaps_runs_while_another_call_waits_for_somebody_outside() -> None:
+def test_overlapping_calls_run_while_another_call_waits() -> None:
     desk = Desk()
     tools = [
         desk.tool("asks", approve=True, overlap=True),
@@ -228,7 +228,7 @@ def test_what_overlaps_runs_while_another_call_waits_for_somebody_outside() -> N
     accepted(ScriptedModel(), result)
 
 
-def test_nothing_runs_behind_a_call_of_the_client() -> None:
+def test_nothing_runs_after_a_client_call() -> None:
     desk = Desk()
     tools = [client_tool("pick", "Pick.", {"type": "object", "properties": {}}), desk.tool("after")]
     agent = Agent(ScriptedModel([Call("pick", id="p"), Call("after")], "Done."), tools)
@@ -238,7 +238,7 @@ def test_nothing_runs_behind_a_call_of_the_client() -> None:
     assert desk.names == ["after"]
 
 
-def test_after_a_failure_no_later_call_has_run_where_the_run_is_to_finish() -> None:
+def test_after_a_failure_no_later_call_has_run_if_errors_end_the_run() -> None:
     desk = Desk()
     tools = [desk.tool("fails", fails="no"), *desk.tools("after")]
     model = ScriptedModel([Call("after", n=1), Call("fails"), Call("after", n=2)], "Done.")
@@ -247,7 +247,7 @@ def test_after_a_failure_no_later_call_has_run_where_the_run_is_to_finish() -> N
     assert texts(result)[2] == "Error: not executed: an earlier call failed"
 
 
-def test_a_read_of_a_broken_answer_is_adopted_and_the_write_behind_it_waits_for_it() -> None:
+def test_a_read_of_a_broken_answer_is_adopted_and_the_write_after_it_waits() -> None:
     desk = Desk()
     from_break = ScriptedModel(
         [Call("look"), Call("act", after=0.5), Break()], [Call("look"), Call("act"), Call("look", n=2)], "Done."
@@ -257,7 +257,7 @@ def test_a_read_of_a_broken_answer_is_adopted_and_the_write_behind_it_waits_for_
     assert desk.spans == [("look", 0.0, 2.0), ("act", 2.0, 3.0), ("look", 3.0, 5.0)]
 
 
-def test_identical_undeclared_calls_run_each_in_its_turn() -> None:
+def test_identical_undeclared_calls_run_one_after_another() -> None:
     desk = Desk()
     play(Agent(ScriptedModel([Call("roll")] * 3, "Done."), desk.tools("roll", seconds=1.0)))
     assert desk.spans == [("roll", 0.0, 1.0), ("roll", 1.0, 2.0), ("roll", 2.0, 3.0)]
@@ -309,7 +309,7 @@ def test_undeclared_tools_that_cost_time_are_named_once(caplog: pytest.LogCaptur
         ({}, 9.0, Schedule.PARALLEL),
     ],
 )
-def test_there_is_no_hint_where_nothing_is_lost(promises: dict[str, Any], seconds: float, schedule: Schedule) -> None:
+def test_there_is_no_hint_if_nothing_is_lost(promises: dict[str, Any], seconds: float, schedule: Schedule) -> None:
     model = ScriptedModel([Call("a_tool", n=1), Call("a_tool", n=2)], "Done.")
     agent = Agent(model, [Desk().tool("a_tool", seconds=seconds, **promises)], schedule=schedule)
     _, events = play_aloud(agent)

@@ -42,7 +42,7 @@ def hanging() -> Generator[threading.Event]:
 
 
 @pytest.mark.parametrize("count", [16, SIZE])
-def test_so_many_synchronous_tools_run_at_once(count: int) -> None:
+def test_up_to_a_limit_synchronous_tools_run_at_once(count: int) -> None:
     together = threading.Barrier(count, timeout=PATIENCE)
 
     @tool(effect="read")
@@ -76,7 +76,7 @@ def test_more_than_there_are_threads_run_one_after_another() -> None:
     assert 1 <= most <= SIZE
 
 
-def test_a_late_tool_is_named_and_its_place_is_given_back_when_it_ends() -> None:
+def test_a_late_tool_is_named_and_its_slot_is_freed_when_it_ends() -> None:
     with hanging() as release:
         ended = threading.Event()
 
@@ -112,7 +112,7 @@ def test_an_async_tool_that_hangs_leaves_no_thread() -> None:
     assert only(ToolLate, events) == []
 
 
-def test_a_late_tool_says_nothing_after_the_end_of_the_run() -> None:
+def test_a_late_tool_reports_nothing_after_the_end_of_the_run() -> None:
     async def main() -> list[Event]:
         with hanging() as release:
             loop, reported = asyncio.get_running_loop(), asyncio.Event()
@@ -136,7 +136,7 @@ def test_a_late_tool_says_nothing_after_the_end_of_the_run() -> None:
     assert isinstance(events[-1], RunFinished)
 
 
-def test_a_tool_finds_the_context_of_whoever_asked() -> None:
+def test_a_tool_has_the_context_of_its_caller() -> None:
     who = contextvars.ContextVar("who", default="nobody")
 
     @tool
@@ -159,7 +159,7 @@ def wait_until_late_is(threads: Threads, count: int) -> None:
     assert threads.late == count
 
 
-def test_after_a_crowd_hanging_jobs_do_not_hold_up_those_that_come_later() -> None:
+def test_after_a_crowd_hanging_jobs_do_not_delay_later_ones() -> None:
     """More jobs than threads, then as many that hang as there are threads: the next one needs a thread of its own."""
     threads = Threads(size=2)
     with hanging() as release:
@@ -182,7 +182,7 @@ def test_after_a_crowd_hanging_jobs_do_not_hold_up_those_that_come_later() -> No
     wait_until_late_is(threads, 0)
 
 
-def test_jobs_that_wait_run_as_soon_as_a_hanging_one_is_given_up() -> None:
+def test_waiting_jobs_run_as_soon_as_a_hanging_one_is_abandoned() -> None:
     threads = Threads(size=1)
     with hanging() as release:
         begun = threading.Event()
@@ -222,7 +222,7 @@ def test_a_job_that_was_cancelled_before_it_had_a_thread_never_runs() -> None:
         assert not ran.is_set()
 
 
-def test_giving_up_a_job_that_has_ended_changes_nothing() -> None:
+def test_abandoning_a_finished_job_changes_nothing() -> None:
     threads = Threads(size=1)
     job = Job(lambda: "done", threads)
     assert threads.submit(job).result(PATIENCE) == ("done", None)
@@ -260,7 +260,7 @@ def test_more_nested_runs_than_there_are_threads_make_progress(count: int) -> No
     assert not THREADS.crowded
 
 
-def test_nesting_without_end_is_an_error_and_not_a_thread_for_each_level() -> None:
+def test_endless_nesting_is_an_error_and_not_a_thread_for_each_level() -> None:
     def last_result(request: Request) -> str:
         message = request.messages[-1]
         assert isinstance(message, ToolMessage)

@@ -27,7 +27,7 @@ def write(todos: list[Any], store: dict[str, Any], said: list[Any]) -> str:
     return asyncio.run(todo_write(**todo_write.signature.bind({"todos": todos}), context=context))
 
 
-def test_the_list_is_kept_and_told_and_answered() -> None:
+def test_the_list_is_kept_reported_and_answered() -> None:
     store: dict[str, Any] = {}
     said: list[Any] = []
     assert write(STEPS, store, said) == ("1 pending, 1 in progress, 1 completed:\n[x] look\n[>] build\n[ ] test")
@@ -49,7 +49,7 @@ def test_the_event_is_not_changed_by_what_happens_to_the_list() -> None:
     assert said[0][4][0]["content"] == "look"
 
 
-def test_a_status_that_is_none_is_told() -> None:
+def test_an_invalid_status_is_reported() -> None:
     with pytest.raises(ArgumentsDoNotFit, match=r"`todos\[0\].status`: Input should be 'pending'"):
         todo_write.signature.bind({"todos": [{"content": "x", "status": "later"}]})
 

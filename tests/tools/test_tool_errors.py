@@ -50,7 +50,7 @@ def test_in_safe_mode_the_model_reads_the_type_and_the_log_the_text(caplog: pyte
 
 
 @pytest.mark.parametrize("hook", ["key", "approve"])
-def test_what_decides_about_a_call_is_kept_safe_too(hook: str) -> None:
+def test_errors_of_approvers_and_keys_are_safe_too(hook: str) -> None:
     def fails(arguments: dict[str, Any]) -> Any:
         raise ValueError("no such table: customers")
 

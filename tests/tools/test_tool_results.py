@@ -117,13 +117,13 @@ def test_values_become_text(value: object, text: str) -> None:
     assert text_of(value) == text
 
 
-def test_what_holds_itself_is_shown_somehow() -> None:
+def test_a_circular_value_is_shown_somehow() -> None:
     value: list[Any] = [1]
     value.append(value)
     assert text_of(value) == "[1, [...]]"
 
 
-def test_what_is_too_deep_is_told_to_be() -> None:
+def test_a_value_that_is_too_deep_is_reported() -> None:
     value: list[Any] = []
     for _ in range(100_000):
         value = [value]
@@ -151,7 +151,7 @@ def test_media_inside_json_follow_after_it() -> None:
     )
 
 
-def test_a_long_text_is_cut_in_the_middle_and_says_so() -> None:
+def test_a_long_text_is_cut_in_the_middle_with_a_note() -> None:
     text = "a" * 60_000 + "b" * 90_000
     assert text_of(text) == "a" * 25_000 + "\n\n[... 100,000 characters left out here ...]\n\n" + "b" * 25_000
     assert text_of("x" * RESULT_LIMIT) == "x" * RESULT_LIMIT
@@ -169,7 +169,7 @@ def test_all_texts_count_together_and_media_are_not_cut() -> None:
 
 @pytest.mark.parametrize("one", ["👩‍👩‍👧‍👦", "é", "👍🏽", "🇫🇷", "\ud83d\ude00", "நி"])
 @pytest.mark.parametrize("limit", range(20, 30))
-def test_a_cut_leaves_whole_what_a_reader_sees_as_one(one: str, limit: int) -> None:
+def test_a_cut_does_not_split_what_a_reader_sees_as_one_character(one: str, limit: int) -> None:
     head, tail = text_of(one * 30, limit).split("\n\n[...")
     tail = tail.partition("...]\n\n")[2]
     assert head == one * (len(head) // len(one))
@@ -177,7 +177,7 @@ def test_a_cut_leaves_whole_what_a_reader_sees_as_one(one: str, limit: int) -> N
 
 
 @given(st.text(max_size=60), st.integers(2, 40))
-def test_a_cut_keeps_the_ends_and_counts_what_it_left_out(text: str, limit: int) -> None:
+def test_a_cut_keeps_the_ends_and_counts_what_is_left_out(text: str, limit: int) -> None:
     (part,) = to_parts(text or "x", limit)
     assert isinstance(part, Text)
     if len(text) <= limit or not text.strip():
@@ -198,14 +198,14 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_any_value_becomes_parts_that_say_something(value: object) -> None:
+def test_any_value_becomes_meaningful_parts(value: object) -> None:
     parts = to_parts(value)
     assert parts
     assert all(isinstance(part, Text) and part.text.strip() for part in parts)
     assert parts == to_parts(value)
 
 
-def test_a_tool_may_give_something_for_the_program_beside_what_the_model_reads() -> None:
+def test_a_tool_may_return_data_for_the_program_next_to_the_text_for_the_model() -> None:
     @tool(effect="read")
     def search(query: str) -> ToolOutput:
         """Search."""

@@ -175,7 +175,7 @@ def test_types_of_pydantic_and_of_python() -> None:
     }
 
 
-def test_descriptions_of_annotations_come_before_those_of_the_docstring() -> None:
+def test_annotations_override_the_docstring() -> None:
     def f(
         a: Annotated[str, Field(description="by Field")],
         b: Annotated[int, "by text"] = 1,
@@ -198,7 +198,7 @@ def test_descriptions_of_annotations_come_before_those_of_the_docstring() -> Non
     assert "`d`: Input should be greater than or equal to 1 (got 0)" in misfit(signature, {"a": "x", "d": 0})
 
 
-def test_titles_go_but_a_property_called_title_stays() -> None:
+def test_titles_are_removed_but_a_property_called_title_stays() -> None:
     def f(title: str, place: Place) -> None: ...
 
     text = json.dumps(schema_of(f))
@@ -214,7 +214,7 @@ def test_names_that_a_pydantic_field_cannot_have() -> None:
     assert signature.bind(arguments) == {**arguments, "json": "x"}
 
 
-def test_a_default_that_json_cannot_say_is_left_out_of_the_schema() -> None:
+def test_a_default_without_json_form_is_left_out_of_the_schema() -> None:
     nothing = object()
 
     def f(x: Any = nothing, span: float = math.inf) -> None: ...
@@ -240,7 +240,7 @@ def test_a_mutable_default_is_not_shared_between_calls() -> None:
     assert signature.bind({}) == {"names": []}
 
 
-def test_types_of_the_function_around_are_found() -> None:
+def test_types_of_the_enclosing_function_are_found() -> None:
     class Inner(BaseModel):
         x: int
 
@@ -295,7 +295,7 @@ def test_methods_leave_out_self() -> None:
     assert (called.name, called.description, list(called.parameters["properties"])) == ("Shop", "Called.", ["what"])
 
 
-def test_partials_leave_out_what_is_bound() -> None:
+def test_partials_leave_out_bound_arguments() -> None:
     async def search(index: str, query: str, limit: int = 10) -> str:
         """Search."""
         return query
@@ -307,7 +307,7 @@ def test_partials_leave_out_what_is_bound() -> None:
         assert signature.bind({"query": "x"}) == {"query": "x"}
 
 
-def test_async_is_seen_in_every_kind_of_callable() -> None:
+def test_async_is_recognised_in_every_kind_of_callable() -> None:
     async def plain() -> None: ...
 
     class Holder:
@@ -327,7 +327,7 @@ def test_async_is_seen_in_every_kind_of_callable() -> None:
         assert not read_signature(function, name="x").is_async, function
 
 
-def test_what_cannot_become_a_tool_is_refused_with_the_way_out() -> None:
+def test_an_invalid_tool_is_refused_with_a_hint() -> None:
     def stars(*args: int) -> None: ...
     def kwargs(**kwargs: int) -> None: ...
     def positional(a: int, /) -> None: ...
@@ -355,7 +355,7 @@ def test_what_cannot_become_a_tool_is_refused_with_the_way_out() -> None:
     assert refusal(5) == "tool `int` is not a function but of the type `int`; give a function"  # type: ignore[arg-type]
 
 
-def test_a_name_must_be_one_that_providers_take() -> None:
+def test_a_name_must_be_valid_for_providers() -> None:
     def größe() -> None: ...
 
     assert "give it another with name='...'" in refusal(größe)
@@ -363,7 +363,7 @@ def test_a_name_must_be_one_that_providers_take() -> None:
     assert read_signature(größe, name="size").name == "size"
 
 
-def test_misfits_are_told_in_words() -> None:
+def test_mismatches_are_described() -> None:
     def weather(city: str, days: int = 3, unit: Unit = Unit.KELVIN, place: Place | None = None) -> None: ...
 
     signature = read_signature(weather)
@@ -378,14 +378,14 @@ def test_misfits_are_told_in_words() -> None:
     assert "`place.title`: Field required" in misfit(signature, {"city": "x", "place": {}})
 
 
-def test_a_misfit_inside_a_list_names_its_place() -> None:
+def test_a_mismatch_inside_a_list_names_its_position() -> None:
     def f(places: list[Place]) -> None: ...
 
     words = misfit(read_signature(f), {"places": [{"title": "a"}, {"title": []}]})
     assert words.startswith("`places[1].title`: Input should be a valid string (got [])")
 
 
-def test_a_strict_model_inside_takes_what_json_can_say() -> None:
+def test_a_strict_model_inside_accepts_what_json_can_express() -> None:
     class Exact(BaseModel):
         model_config = ConfigDict(strict=True)
         day: date
@@ -447,7 +447,7 @@ def test_strict_keeps_a_null_that_means_itself() -> None:
     assert read_signature(f, strict=True).bind({"x": None, "y": None}) == {"x": None, "y": None}
 
 
-def test_what_strict_cannot_say_is_refused() -> None:
+def test_what_strict_cannot_express_is_refused() -> None:
     def keys(counts: dict[str, int]) -> None: ...
     def pair(pair: tuple[int, str]) -> None: ...
     def anything(x: Any) -> None: ...

@@ -65,7 +65,7 @@ def run(toolbox: Toolbox, name: str, **arguments: Any) -> Any:
     return found.function(**found.signature.bind(arguments))
 
 
-def test_tools_and_functions_in_their_order() -> None:
+def test_tools_and_functions_are_in_order() -> None:
     toolbox = Toolbox(search, plain, [todo_write])
     assert toolbox.names == ("search", "plain", "todo_write")
     assert [spec.name for spec in toolbox.specs] == list(toolbox.names)
@@ -78,7 +78,7 @@ def test_tools_and_functions_in_their_order() -> None:
     assert run(toolbox, "plain", x="1") == 2
 
 
-def test_an_empty_toolbox_is_one() -> None:
+def test_an_empty_toolbox_is_valid() -> None:
     assert Toolbox().specs == ()
     assert not Toolbox()
 
@@ -92,7 +92,7 @@ def test_the_methods_of_an_object_are_bound_to_it() -> None:
     assert [one.effect for one in toolbox] == ["write", "read", "write", "write"]
 
 
-def test_a_class_is_made_an_object_where_it_needs_nothing() -> None:
+def test_a_class_without_required_arguments_is_instantiated() -> None:
     class Needs:
         def __init__(self, key: str) -> None:
             self.key = key
@@ -108,7 +108,7 @@ def test_a_class_is_made_an_object_where_it_needs_nothing() -> None:
     )
 
 
-def test_a_class_that_cannot_be_made_is_refused_in_words() -> None:
+def test_a_class_that_cannot_be_instantiated_is_refused_with_a_message() -> None:
     class Broken:
         def __init__(self) -> None:
             raise OSError("no such device\nand more")
@@ -135,7 +135,7 @@ def test_methods_are_inherited_and_overridden() -> None:
     assert run(toolbox, "buy", what="tea") == "free"
 
 
-def test_bound_methods_partials_and_callable_objects() -> None:
+def test_bound_methods_partials_and_callable_objects_are_accepted() -> None:
     class Adder:
         def __init__(self, by: int) -> None:
             self.by = by
@@ -179,44 +179,44 @@ def test_a_tool_kept_in_a_class_or_an_object_is_not_bound() -> None:
     assert [run(toolbox, name, x=1) for name in ("still", "plain")] == [1, 2]
 
 
-def test_what_has_no_tools_is_refused() -> None:
+def test_an_object_without_tools_is_refused() -> None:
     assert refusal(5) == "an object of the type `int` has no tools; mark its methods with @tool"
     assert refusal(None) == "an object of the type `NoneType` has no tools; mark its methods with @tool"
     assert refusal(ModuleType("empty")) == "empty has no tools; mark its functions with @tool"
 
 
-def test_two_tools_of_one_name_name_both_origins() -> None:
+def test_two_tools_with_one_name_name_both_origins() -> None:
     @tool(name="search")
     def other() -> None: ...
 
     words = refusal(search, other)
     assert words.startswith(f"two tools are called `search`: {__name__}.search ({__file__}:")
-    assert f" and {__name__}.test_two_tools_of_one_name_name_both_origins.<locals>.other ({__file__}:" in words
+    assert f" and {__name__}.test_two_tools_with_one_name_name_both_origins.<locals>.other ({__file__}:" in words
     assert words.endswith("; rename one with @tool(name='...'), or give an MCP server a prefix")
     assert "one that runs at the client" in refusal(search, client_tool("search", "", {"type": "object"}))
     assert "two tools are called `buy`" in refusal(Shop("a"), Shop("b"))
 
 
-def test_the_same_tool_twice_is_no_clash() -> None:
+def test_the_same_tool_twice_is_not_a_clash() -> None:
     assert Toolbox(search, [search], Toolbox(search)).names == ("search",)
     assert Toolbox(plain, plain).names == ("plain",)
 
 
-def test_toolboxes_add_up_and_stay_as_they_were() -> None:
+def test_toolboxes_can_be_added_and_stay_unchanged() -> None:
     first, second = Toolbox(search), Toolbox(plain)
     assert (first + second).names == ("search", "plain")
     assert (second | first | todo_write).names == ("plain", "search", "todo_write")
     assert first.names == ("search",)
 
 
-def test_names_that_may_have_been_meant() -> None:
+def test_similar_names_are_suggested() -> None:
     toolbox = Toolbox(search, plain, todo_write)
     assert toolbox.close_to("serach") == ("search",)
     assert toolbox.close_to("Todo-Write") == ("todo_write",)
     assert toolbox.close_to("xyzzy") == ()
 
 
-def test_the_tools_of_a_module() -> None:
+def test_the_tools_of_a_module_are_found() -> None:
     module = ModuleType("m")
     vars(module).update(search=search, again=search, plain=plain, todo=todo_write)
     assert Toolbox(module).names == ("search", "todo_write")
@@ -244,7 +244,7 @@ def move(to: Point) -> int:
 """
 
 
-def test_the_tools_of_a_file(tmp_path: Path) -> None:
+def test_the_tools_of_a_file_are_found(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("STEP = 10")
     path = tmp_path / "my tools.py"
     path.write_text(FILE)
@@ -273,13 +273,13 @@ def test_the_tools_of_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_does_not_do_is_told_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+def test_an_unusable_file_is_reported_in_one_line(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "bad.py"
     path.write_text(text)
     assert refusal(path).startswith(words.format(path=path))
 
 
-def test_a_path_that_is_no_python_file_is_told(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_python_file_is_reported(tmp_path: Path) -> None:
     missing = tmp_path / "missing.py"
     assert refusal(missing).startswith(f"{missing} is no file; give the path of a .py file")
     assert refusal("search").startswith("search is no Python file; give the path of a .py file")

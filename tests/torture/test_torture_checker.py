@@ -210,14 +210,14 @@ OF_RUNS = {"ran twice", "unanswered", "invented", "unfinished"}
 OF_WRITES = {"damaged", "torn", "unreadable", "unusable"}
 
 
-def test_an_honest_history_breaks_nothing() -> None:
+def test_an_honest_history_has_no_violations() -> None:
     report = check(honest())
     assert report.violations == []
     assert report.counts["ok"] == 4
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_violation_is_reported_with_what_shows_it(plant: Callable[[list[Record]], None]) -> None:
+def test_a_planted_violation_is_reported_with_its_evidence(plant: Callable[[list[Record]], None]) -> None:
     records = copy.deepcopy(honest())
     plant(records)
     report = check(sorted(records, key=lambda record: record["t"]))
@@ -227,7 +227,7 @@ def test_a_planted_violation_is_reported_with_what_shows_it(plant: Callable[[lis
     assert found[0].words
 
 
-def test_nothing_is_late_on_a_machine_that_gives_the_test_itself_no_time() -> None:
+def test_nothing_counts_as_late_on_an_overloaded_machine() -> None:
     records = copy.deepcopy(honest())
     be_slow(records)
     records.insert(0, {"op": "starved", "t": -1.0, "seconds": 5.0})
@@ -239,7 +239,7 @@ def test_every_kind_of_violation_is_planted() -> None:
 
 
 @pytest.mark.parametrize("plant", [lose_the_rest, send_back_less], ids=lambda plant: plant.__name__)
-def test_a_client_that_was_told_with_reason_has_lost_nothing(plant: Callable[[list[Record]], None]) -> None:
+def test_a_client_that_was_told_for_a_reason_has_lost_nothing(plant: Callable[[list[Record]], None]) -> None:
     records = copy.deepcopy(honest())
     plant(records)
     answer = find(records, "ok", "r1") if plant is lose_the_rest else find(records, "ok", "r3")
@@ -251,7 +251,7 @@ def test_a_client_that_was_told_with_reason_has_lost_nothing(plant: Callable[[li
     assert check(records).violations == []
 
 
-def test_an_answer_to_the_very_same_bytes_is_nobodys_secret() -> None:
+def test_an_answer_to_identical_bytes_is_not_a_leak() -> None:
     """Two users who have said nothing of their own yet: one gets the answer to what both have asked."""
     records = copy.deepcopy(honest())
     shared = turn(1002, [], asked(account="nobody"), account="")
@@ -266,7 +266,9 @@ def test_an_answer_to_the_very_same_bytes_is_nobodys_secret() -> None:
 
 
 @pytest.mark.parametrize(("mark", "kinds"), [("header", []), ("none", ["another's"])])
-def test_who_marked_the_very_same_bytes_as_a_retry_goes_on_with_what_it_got(mark: str, kinds: list[str]) -> None:
+def test_a_client_that_marked_identical_bytes_as_a_retry_continues_with_what_it_got(
+    mark: str, kinds: list[str]
+) -> None:
     records = copy.deepcopy(honest())
     records[1]["habits"] = HABITS | {"retry": mark}
     same = {"body": "the same", "view": [["user", "Please pay my bills."]]}
@@ -321,7 +323,5 @@ def run_history(results: dict[int, list[str]], *effects: tuple[str, int, str]) -
         (in_time([{"op": "crashed", "where": "a process", "code": 1}]), ["crashed", "unfinished"]),
     ],
 )
-def test_the_ledger_and_the_history_of_a_run_are_held_against_each_other(
-    records: list[Record], kinds: list[str]
-) -> None:
+def test_the_ledger_and_the_history_of_a_run_are_compared(records: list[Record], kinds: list[str]) -> None:
     assert [violation.kind for violation in check_runs(records, "run").violations] == kinds

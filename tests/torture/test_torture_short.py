@@ -43,7 +43,7 @@ def test_a_recorded_run_that_is_killed_and_resumed_by_several_writes_nothing_twi
     assert report.counts["effect"] > 0
 
 
-def test_the_plan_of_a_round_comes_from_its_seed_alone() -> None:
+def test_the_plan_of_a_round_depends_only_on_its_seed() -> None:
     assert plan_rounds(7, 240.0) == plan_rounds(7, 240.0)
     assert plan_rounds(7, 240.0) != plan_rounds(8, 240.0)
     assert {one.name for one in plan_rounds(7, 240.0)} == {one.name for one in ROUNDS}

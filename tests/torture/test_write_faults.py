@@ -41,7 +41,7 @@ def test_a_write_that_fails_once_breaks_no_promise(name: str, how: str, trials: 
         ([True, True], [True, True], True, None),
     ],
 )
-def test_the_checker_sees_what_a_store_must_not_do(
+def test_the_checker_notices_what_a_store_must_not_do(
     there: list[bool], right: list[bool], confirmed: bool, kind: str | None
 ) -> None:
     records: list[Record] = [{"op": "found", "number": 0, "there": there, "right": right}]

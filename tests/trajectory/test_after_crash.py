@@ -61,7 +61,7 @@ def test_a_reported_call_stays_reported_when_the_process_dies_again(tmp_path: Pa
 
 
 @pytest.mark.parametrize("settings", [{"effect": "read"}, {"after_crash": "rerun"}], ids=str)
-def test_what_may_run_again_does_so_with_the_same_key(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_call_that_may_run_again_does_so_with_the_same_key(settings: dict[str, Any], tmp_path: Path) -> None:
     done, record = killed(tmp_path, **settings)
     result = resumed(done, record, **settings)
     first, second = done.read_text().splitlines()
@@ -116,7 +116,7 @@ def test_a_function_verifies_whether_it_happened(
     assert (result.calls[0].outcome == "unknown") is (text == UNKNOWN)
 
 
-def test_a_verification_that_takes_too_long_counts_as_unknown(tmp_path: Path) -> None:
+def test_a_check_that_takes_too_long_means_unknown(tmp_path: Path) -> None:
     async def verify(arguments: dict[str, Any], key: str) -> str:
         await asyncio.sleep(31)
         return "paid"
@@ -126,7 +126,7 @@ def test_a_verification_that_takes_too_long_counts_as_unknown(tmp_path: Path) ->
     assert executions(done) == 1
 
 
-def test_what_a_verification_gives_is_gone_through_in_a_thread(tmp_path: Path) -> None:
+def test_the_value_of_a_check_is_read_in_a_thread(tmp_path: Path) -> None:
     def verify(arguments: dict[str, Any], key: str) -> Any:
         yield threading.current_thread().name
 
@@ -135,7 +135,7 @@ def test_what_a_verification_gives_is_gone_through_in_a_thread(tmp_path: Path) -
     assert result.calls[0].result.text.startswith('["unbroken-tool-')
 
 
-def test_a_verification_that_fails_on_the_way_counts_as_unknown(tmp_path: Path) -> None:
+def test_a_check_that_fails_means_unknown(tmp_path: Path) -> None:
     def verify(arguments: dict[str, Any], key: str) -> Any:
         yield "paid"
         raise ConnectionError("the bank is away")
@@ -159,7 +159,7 @@ def test_a_call_that_may_not_run_again_stays_unknown_when_the_process_dies_again
     assert "running it again was denied: ask the bank" in call.result.text
 
 
-def test_a_run_waits_for_somebody_who_knows(tmp_path: Path) -> None:
+def test_a_run_waits_for_a_person_who_knows(tmp_path: Path) -> None:
     done, record = killed(tmp_path, after_crash="wait")
     heard: list[Event] = []
     result = resumed(done, record, after_crash="wait", sinks=[heard.append])
@@ -187,7 +187,7 @@ ANSWERS: list[tuple[Any, str, int]] = [
 
 @pytest.mark.parametrize("by", ["path", "result", "json"])
 @pytest.mark.parametrize(("answer", "text", "ran"), ANSWERS, ids=lambda value: type(value).__name__)
-def test_what_somebody_answers_settles_it(answer: Any, text: str, ran: int, by: str, tmp_path: Path) -> None:
+def test_the_persons_answer_settles_it(answer: Any, text: str, ran: int, by: str, tmp_path: Path) -> None:
     done, record = killed(tmp_path, after_crash="wait")
     waits = resumed(done, record, after_crash="wait")
     saved: Any = {"path": record, "result": waits, "json": waits.to_json()}[by]
@@ -196,7 +196,7 @@ def test_what_somebody_answers_settles_it(answer: Any, text: str, ran: int, by: 
     assert (result.calls[-1].outcome == "unknown") is isinstance(answer, Deny)
 
 
-def test_an_approval_of_before_the_crash_does_not_settle_it(tmp_path: Path) -> None:
+def test_an_approval_before_the_crash_does_not_settle_it(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"approve": True, "after_crash": "wait", "on_approval": lambda call: Wait()}  # pyright: ignore[reportUnknownLambdaType]
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     run_virtual(lambda: payer(done, record=record, **settings).run("Pay.", run_id="r"))
@@ -213,7 +213,7 @@ def test_an_approval_of_before_the_crash_does_not_settle_it(tmp_path: Path) -> N
     assert (waits.stop_reason, executions(done)) == ("waiting", 2)
 
 
-def test_a_call_that_was_edited_runs_again_as_it_was_edited(tmp_path: Path) -> None:
+def test_an_edited_call_runs_again_with_the_edit(tmp_path: Path) -> None:
     asked: list[Any] = []
     options: dict[str, Any] = {"approve": True, "on_approval": lambda call: Edit({"amount": 1})}  # pyright: ignore[reportUnknownLambdaType]
     done, record = killed(tmp_path, **options, after_crash="wait")
@@ -226,7 +226,7 @@ def test_a_call_that_was_edited_runs_again_as_it_was_edited(tmp_path: Path) -> N
     assert asked == []
 
 
-def test_a_call_whose_tool_is_gone_is_unknown_too(tmp_path: Path) -> None:
+def test_a_call_of_a_missing_tool_is_unknown_too(tmp_path: Path) -> None:
     _, record = killed(tmp_path)
     result = run_virtual(lambda: Agent(ScriptedModel(script), []).resume(record))
     (call,) = result.calls
@@ -291,7 +291,7 @@ def test_a_run_that_was_resumed_from_json_into_a_new_recording_keeps_its_keys(tm
 
 
 @pytest.mark.parametrize("wrong", ["retry", "Report", 3, True, len], ids=str)
-def test_what_is_none_of_these_is_refused_when_the_tool_is_made(wrong: Any) -> None:
+def test_other_values_are_refused_when_the_tool_is_created(wrong: Any) -> None:
     words = r"after_crash.* 'report', 'rerun', 'wait'(,| or) a function"
     with pytest.raises(InvalidTool, match=words):
 
@@ -300,7 +300,7 @@ def test_what_is_none_of_these_is_refused_when_the_tool_is_made(wrong: Any) -> N
             return "never"
 
 
-def test_a_run_that_waits_after_a_crash_replays_to_where_it_waits(tmp_path: Path) -> None:
+def test_a_run_that_waits_after_a_crash_replays_until_it_waits(tmp_path: Path) -> None:
     done, record = killed(tmp_path, after_crash="wait")
     resumed(done, record, after_crash="wait")
     heard: list[Event] = []
@@ -311,7 +311,7 @@ def test_a_run_that_waits_after_a_crash_replays_to_where_it_waits(tmp_path: Path
     assert [event.seconds for event in heard if isinstance(event, RunFinished)] == [0.0, 0.0]
 
 
-def test_what_a_call_reported_before_the_crash_is_not_missed_when_it_replays_as_waiting(tmp_path: Path) -> None:
+def test_progress_of_a_call_before_the_crash_is_not_missed_in_a_replay_that_waits(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
 
     def agent(kills: bool) -> Agent:

@@ -46,14 +46,14 @@ def test_each_alert_warns_once_after_enough_queries(caplog: pytest.LogCaptureFix
     assert [each.queries for each in alerts.fired] == [2, 2, 2, 2]
 
 
-def test_a_value_at_its_threshold_is_no_alert() -> None:
+def test_a_value_at_its_threshold_is_not_an_alert() -> None:
     metrics = a_long_run.play().metrics
     at = Alert("rounds", "avg_tool_rounds_per_query", 3.0, least=1)
     assert fired(metrics, [at]) == []
     assert [each.value for each in fired(metrics, [replace(at, above=2.99)])] == [3.0]
 
 
-def test_too_few_queries_say_nothing_unless_asked() -> None:
+def test_too_few_queries_do_not_warn_by_default() -> None:
     metrics = a_long_run.play().metrics
     assert fired(metrics) == []
     assert len(fired(metrics, least=1)) == 4
@@ -68,14 +68,14 @@ def test_metrics_that_listen_already_may_be_watched(caplog: pytest.LogCaptureFix
     assert warnings(caplog) == ["alert any queries=1 above=0 queries=1"]
 
 
-def test_an_alert_on_what_there_is_not_is_refused() -> None:
+def test_an_alert_on_an_unknown_metric_is_refused() -> None:
     with pytest.raises(UserError, match="alert `slow`: there is no metric 'latency'; there are: queries, answered"):
         Alert("slow", "latency", 4.0)
     with pytest.raises(UserError, match="expected a number, got nan"):
         Alert("slow", "avg_query_latency", float("nan"))
 
 
-def test_an_alert_may_watch_how_many_queries_had_two_rounds() -> None:
+def test_an_alert_may_watch_the_share_of_queries_with_two_rounds() -> None:
     alert = Alert("two", "queries_with_2_rounds", 0, least=0)
     metrics = Metrics()
     metrics.rounds[2] = 1

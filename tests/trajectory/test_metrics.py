@@ -133,7 +133,7 @@ def test_the_calls_of_the_long_run(long_run: tuple[Result, list[Event]]) -> None
     assert (metrics.refused, metrics.outside) == (0, 0)
 
 
-def test_what_early_starts_saved_in_the_long_run(long_run: tuple[Result, list[Event]]) -> None:
+def test_the_long_run_saved_time_by_early_starts(long_run: tuple[Result, list[Event]]) -> None:
     early = [event for event in only(CallStarted, long_run[1]) if event.early]
     starts = [(event.name, round(event.time - a_long_run.START, 6)) for event in early]
     assert starts == [("weather", 0.3), ("events_on", 0.6), ("events_on", 2.3), ("map_of", 2.7), ("weather", 2.7)]
@@ -226,7 +226,7 @@ def test_any_split_of_runs_adds_up_to_the_same(runs: list[tuple[Any, Any, Any]],
 # What is counted when
 
 
-def test_a_refused_call_is_a_call_and_no_execution() -> None:
+def test_a_refused_call_is_a_call_but_not_an_execution() -> None:
     result, events = heard([[Call("odd"), Call("delete", path="a"), Call("look", path="a")], "Done."])
     metrics = Metrics.of(events)
     assert metrics == result.metrics
@@ -236,7 +236,7 @@ def test_a_refused_call_is_a_call_and_no_execution() -> None:
     assert metrics.tools["delete"].executions == 0
 
 
-def test_a_dropped_call_ran_and_is_no_call_and_no_failure() -> None:
+def test_a_dropped_call_is_an_execution_but_neither_a_call_nor_a_failure() -> None:
     broken: Answer = [Call("look", path="a", seconds=5.0), Pause(1.0), Break()]
     result, events = heard([broken, [Call("look", path="b")], "Done."])
     metrics = Metrics.of(events)
@@ -262,7 +262,7 @@ def test_a_call_that_ended_before_its_response_broke_runs_and_saves_once() -> No
     assert metrics.early_seconds_saved == 0.5  # to its own end, which was before that of the response
 
 
-def test_a_provider_that_is_busy_breaks_no_chain() -> None:
+def test_a_busy_provider_does_not_break_the_chain() -> None:
     result, events = heard([[Fail(Unavailable("busy", status=503))], "Done."])
     metrics = Metrics.of(events)
     assert metrics == result.metrics
@@ -289,7 +289,7 @@ def test_a_query_that_fails_is_counted_with_its_rounds_and_broken_responses() ->
     assert metrics.tokens == 0
 
 
-def test_a_run_that_is_cancelled_is_no_failure() -> None:
+def test_a_run_that_is_cancelled_is_not_a_failure() -> None:
     metrics = Metrics()
 
     async def main() -> None:
@@ -330,7 +330,7 @@ def waiting_and_resumed(saved: bool) -> tuple[Result, list[Event], Result, list[
     return waiting, first, result, second
 
 
-def test_a_run_that_waits_is_no_query_yet_and_its_tokens_are_counted() -> None:
+def test_a_waiting_run_is_not_a_query_yet_but_its_tokens_are_counted() -> None:
     waiting, events, _, _ = waiting_and_resumed(saved=False)
     metrics = Metrics.of(events, prices=PRICES)
     assert metrics == waiting.metrics
@@ -339,7 +339,7 @@ def test_a_run_that_waits_is_no_query_yet_and_its_tokens_are_counted() -> None:
     assert metrics.avg_query_latency == metrics.avg_tool_rounds_per_query == 0.0
 
 
-def test_a_run_that_waited_and_went_on_counts_once() -> None:
+def test_a_run_that_waited_and_was_resumed_counts_once() -> None:
     _, first, result, second = waiting_and_resumed(saved=False)
     metrics = Metrics.of([*first, *second], prices=PRICES)
     assert metrics == result.metrics
@@ -350,7 +350,7 @@ def test_a_run_that_waited_and_went_on_counts_once() -> None:
     assert metrics.avg_query_latency == pytest.approx(0.5 + 0.25)
 
 
-def test_a_run_that_went_on_in_another_process_counts_once_when_both_are_added() -> None:
+def test_a_run_that_was_resumed_in_another_process_counts_once_when_both_are_added() -> None:
     _, first, result, second = waiting_and_resumed(saved=True)
     one, other = Metrics.of(first, prices=PRICES), Metrics.of(second, prices=PRICES)
     assert result.metrics == other  # of the first part only the sums were saved
@@ -359,7 +359,7 @@ def test_a_run_that_went_on_in_another_process_counts_once_when_both_are_added()
     assert one + other == Metrics.of([*first, *second], prices=PRICES) == other + one
 
 
-def test_a_run_whose_process_died_anywhere_goes_on_and_counts_once(tmp_path: Path) -> None:
+def test_a_run_whose_process_died_anywhere_is_resumed_and_counts_once(tmp_path: Path) -> None:
     set_table.play(tmp_path / "done", tmp_path / "whole.jsonl")
     lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
     whole = Metrics.of(read_recording(tmp_path / "whole.jsonl").events)
@@ -374,7 +374,7 @@ def test_a_run_whose_process_died_anywhere_goes_on_and_counts_once(tmp_path: Pat
             assert getattr(metrics, name) == getattr(whole, name), f"{name}, cut at line {place}"
 
 
-def test_a_query_that_failed_and_went_on_counts_once(tmp_path: Path) -> None:
+def test_a_query_that_failed_and_was_resumed_counts_once(tmp_path: Path) -> None:
     file, fails = tmp_path / "run.jsonl", [True]
 
     def script(request: Request) -> Answer:
@@ -403,13 +403,13 @@ def test_a_query_that_failed_and_went_on_counts_once(tmp_path: Path) -> None:
 # Keeping it small
 
 
-def test_an_event_that_two_sinks_hand_on_counts_once() -> None:
+def test_an_event_from_two_sinks_counts_once() -> None:
     metrics = Metrics()
     a_long_run.play(sinks=[metrics, metrics])
     assert metrics == a_long_run.play().metrics
 
 
-def test_names_that_no_tool_has_are_counted_together_beyond_a_hundred() -> None:
+def test_unknown_tool_names_beyond_a_hundred_are_counted_together() -> None:
     metrics = Metrics()
     for number in range(MOST_TOOLS + 50):
         told = number, f"call_{number}", f"odd_{number}", 0.0, True, "no", "not_executed"
@@ -420,7 +420,7 @@ def test_names_that_no_tool_has_are_counted_together_beyond_a_hundred() -> None:
     assert len((metrics + metrics).tools) == MOST_TOOLS + 1
 
 
-def test_what_is_kept_of_runs_does_not_grow_with_them() -> None:
+def test_memory_per_run_does_not_grow() -> None:
     metrics = Metrics()
     for number in range(10 * MOST_FAILED):
         metrics(RunStarted(f"r{number}", 0, 0, 0.0, "m", "eager"))
@@ -430,13 +430,13 @@ def test_what_is_kept_of_runs_does_not_grow_with_them() -> None:
     assert (len(facts.failed), len(facts.active), len(facts.waiting)) == (MOST_FAILED, 0, 0)
 
 
-def test_every_number_has_its_sentence_in_the_docs() -> None:
+def test_every_number_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
     assert [name for name in NUMBERS if f"`{name}`" not in page] == []
     assert [name for name in NUMBERS if not getattr(Metrics, name).__doc__] == []
 
 
-def test_a_histogram_keeps_two_digits_and_is_right_about_the_rest() -> None:
+def test_a_histogram_keeps_two_digits_and_the_rest_is_exact() -> None:
     histogram = Histogram()
     for milliseconds in range(1, 1001):
         histogram.add(milliseconds * 1_000_000)
@@ -451,7 +451,7 @@ def test_a_histogram_keeps_two_digits_and_is_right_about_the_rest() -> None:
 
 
 @given(st.lists(st.integers(0, 10**17), max_size=50), st.floats(0, 1))
-def test_a_quantile_is_at_most_a_tenth_too_much(durations: list[int], share: float) -> None:
+def test_a_quantile_is_at_most_a_tenth_too_high(durations: list[int], share: float) -> None:
     histogram = Histogram()
     for duration in durations:
         histogram.add(duration)
@@ -462,7 +462,7 @@ def test_a_quantile_is_at_most_a_tenth_too_much(durations: list[int], share: flo
     assert min(clamped, max(durations)) / 1e9 <= histogram.quantile(share) <= max(1.1 * clamped / 1e9, 1e-5)
 
 
-def test_runs_of_one_id_that_fail_each_count() -> None:
+def test_failed_runs_with_one_id_count_separately() -> None:
     metrics = Metrics()
     for seq in (0, 0, 0):
         metrics(RunStarted("job", 0, seq, 1.0, "m", "eager"))
@@ -492,7 +492,7 @@ def test_a_tool_that_ended_with_its_cancelled_run_has_not_failed() -> None:
     assert (metrics.outcomes, metrics.tool_executions, metrics.tool_failures) == ({"cancelled": 1}, 1, 0)
 
 
-def test_a_client_that_went_away_has_given_up() -> None:
+def test_a_client_that_disconnected_counts_as_abandoned() -> None:
     metrics = Metrics.of([RunFailed("r", 0, 1, 2.0, "ClientGone", "the client went away")])
     assert metrics.outcomes == {"cancelled": 1}
 
@@ -506,7 +506,7 @@ def test_queries_by_rounds_are_a_metric_for_any_number() -> None:
         getattr(metrics, "speed")  # noqa: B009 - there is none
 
 
-def test_what_is_no_metrics_cannot_be_added_and_json_is_not_taken_for_events() -> None:
+def test_only_metrics_can_be_added_and_json_is_not_accepted_as_events() -> None:
     with pytest.raises(TypeError):
         _ = Metrics() + 5  # pyright: ignore[reportOperatorIssue] - that is what is tried
     one = Metrics.of([RunFailed("r", 0, 1, 2.0, "ProviderError", "no")])
@@ -515,7 +515,7 @@ def test_what_is_no_metrics_cannot_be_added_and_json_is_not_taken_for_events() -
         Metrics.of([{"event": "run_started"}])  # pyright: ignore[reportArgumentType] - that is what is tried
 
 
-def test_unfinished_runs_are_added_up_in_a_time_that_grows_with_their_number() -> None:
+def test_unfinished_runs_are_added_up_in_linear_time() -> None:
     def adding(count: int) -> float:
         metrics, began = Metrics(), time.process_time()
         for number in range(count):
@@ -527,7 +527,7 @@ def test_unfinished_runs_are_added_up_in_a_time_that_grows_with_their_number() -
     assert adding(2_000) < 2.0  # it was a minute
 
 
-def test_times_before_their_beginning_and_tokens_that_are_none_count_as_nothing() -> None:
+def test_negative_times_and_invalid_tokens_count_as_zero() -> None:
     usage = {"input_tokens": "abc", "output_tokens": float("inf"), "cached_tokens": -3}
     end = RunFinished("r", 0, 1, 2.0, "", "answered", 0, 1, 0, usage, -3.0)  # pyright: ignore[reportArgumentType] - of a recording
     metrics = Metrics.of([end], prices=Prices(1e308, 1e308))

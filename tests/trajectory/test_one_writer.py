@@ -108,7 +108,7 @@ def test_a_waiting_run_that_several_processes_approve_pays_once(saved: str, tmp_
         assert read_recording(record).problems == []
 
 
-def test_a_saved_result_without_a_recording_is_resumed_once_into_a_folder(tmp_path: Path) -> None:
+def test_a_saved_result_without_a_recording_is_resumed_only_once_into_a_folder(tmp_path: Path) -> None:
     done = tmp_path / "done"
     waits = run_virtual(lambda: agent(done).run("Pay.", run_id="r"))
     for number in range(ROUNDS):
@@ -121,7 +121,7 @@ def test_a_saved_result_without_a_recording_is_resumed_once_into_a_folder(tmp_pa
     assert done.read_text() == "5\n7\n" * ROUNDS
 
 
-def test_a_run_that_died_is_resumed_by_one_of_several_processes(tmp_path: Path) -> None:
+def test_a_run_that_died_is_resumed_by_only_one_of_several_processes(tmp_path: Path) -> None:
     for number in range(ROUNDS):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -185,7 +185,7 @@ def test_a_run_that_is_active_cannot_be_resumed(tmp_path: Path) -> None:
     assert done.read_text() == "5\n7\n"
 
 
-def test_the_lock_of_a_process_that_died_is_gone(tmp_path: Path) -> None:
+def test_the_lock_of_a_dead_process_is_released(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     done, waits = wait_for_approval(tmp_path, record)
 
@@ -200,7 +200,7 @@ def test_the_lock_of_a_process_that_died_is_gone(tmp_path: Path) -> None:
     assert done.read_text() == "5\n7\n"
 
 
-def test_what_was_read_before_somebody_else_resumed_it_is_refused(tmp_path: Path) -> None:
+def test_a_stale_view_is_refused_after_somebody_else_resumed(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     done, waits = wait_for_approval(tmp_path, record)
     recording = read_recording(record)
@@ -239,7 +239,7 @@ def test_a_saved_result_is_resumed_with_what_ran_before_the_process_died(tmp_pat
     assert len(list_recordings(tmp_path)) == 1
 
 
-def test_a_saved_result_is_resumed_once_though_its_file_and_its_folder_are_named_in_turn(tmp_path: Path) -> None:
+def test_a_saved_result_is_resumed_once_even_if_its_file_and_its_folder_are_named_in_turn(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     done, waits = wait_for_approval(tmp_path, record)
     first = run_virtual(lambda: agent(done, record=tmp_path).resume(waits.to_json(), answers(waits)))

@@ -165,7 +165,7 @@ def test_every_span_of_the_long_run_has_its_place_time_and_attributes() -> None:
     assert events == [("chat demo", (2.1, 2.7), [("request_retried", told)])]
 
 
-def test_every_number_of_the_long_run() -> None:
+def test_every_metric_of_the_long_run_is_right() -> None:
     watched = Watched()
     a_long_run.play(sinks=[watched.sink])
     chat = ("chat", "scripted", "demo")
@@ -197,7 +197,7 @@ def shape(watched: Watched) -> list[Any]:
     return sorted(spans, key=lambda span: (span[2], span[3].get("gen_ai.tool.call.id", "")))
 
 
-def test_a_recording_is_the_same_beside_a_trace_and_played_again_gives_the_same_trace(tmp_path: Path) -> None:
+def test_a_recording_is_the_same_next_to_a_trace_and_its_replay_gives_the_same_trace(tmp_path: Path) -> None:
     first, again = Watched(), Watched()
     a_long_run.play(tmp_path / "alone.jsonl")
     a_long_run.play(tmp_path / "traced.jsonl", sinks=[first.sink])
@@ -288,14 +288,14 @@ def talk(watched: Watched, model: ScriptedModel | None = None) -> Any:
     return play(agent, "the words of the prompt")
 
 
-def test_nothing_of_what_was_said_is_told() -> None:
+def test_no_content_is_exported_by_default() -> None:
     watched = Watched()
     talk(watched)
     assert len(watched.spans()) == 5
     assert "the words of" not in everything(watched)
 
 
-def test_what_was_said_is_told_where_it_is_wanted() -> None:
+def test_content_is_exported_on_request() -> None:
     watched = Watched(content=True)
     talk(watched)
     first, _ = [about(span) for span in watched.spans() if span.name.startswith("chat")]
@@ -325,14 +325,14 @@ def test_what_was_said_is_told_where_it_is_wanted() -> None:
     assert json.loads(run["gen_ai.output.messages"]) == [said | {"finish_reason": "answered"}]
 
 
-def test_secrets_are_masked_in_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_content_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEATHER_API_KEY", "sw-4711-0815-abcdef")
     watched = Watched(content=True)
     talk(watched, ScriptedModel([Call("look_up", what="sw-4711-0815-abcdef")], "It is sw-4711-0815-abcdef."))
     assert "sw-4711-0815-abcdef" not in everything(watched)
 
 
-def test_half_a_character_can_be_sent() -> None:
+def test_half_a_surrogate_pair_can_be_sent() -> None:
     watched = Watched(content=True)
     talk(watched, ScriptedModel([Call("look_up", r'{"what": "\ud83d"}')], "Done."))
     (span,) = [span for span in watched.spans() if span.name == "execute_tool look_up"]
@@ -343,7 +343,7 @@ def test_half_a_character_can_be_sent() -> None:
 # Failures
 
 
-def test_a_run_that_fails_says_why() -> None:
+def test_a_failed_run_has_the_reason() -> None:
     watched = Watched()
     agent = Agent(ScriptedModel(Fail(Unauthorized("the key is wrong"))), sinks=[watched.sink])
     with pytest.raises(Unauthorized):
@@ -358,7 +358,7 @@ def test_a_run_that_fails_says_why() -> None:
     }
 
 
-def test_a_response_that_broke_off_for_good_is_an_error() -> None:
+def test_a_response_that_broke_off_permanently_is_an_error() -> None:
     watched = Watched()
     agent = Agent(ScriptedModel([Say("Half"), Break("the line is dead")]), sinks=[watched.sink])
     with pytest.raises(ChainBroken):
@@ -403,7 +403,7 @@ def test_a_call_that_is_refused_has_a_span_without_length() -> None:
     assert counted == {("unbroken.tool.calls", "main", "_OTHER"): 1}
 
 
-def test_a_call_of_a_broken_response_is_not_taken_for_its_namesake() -> None:
+def test_a_call_of_a_broken_response_is_not_mistaken_for_one_with_the_same_id() -> None:
     """Both have the id `call_r0c0`; only the second is in the history."""
     watched = Watched()
 
@@ -442,7 +442,7 @@ def test_an_adopted_call_ended_when_its_tool_did() -> None:
     assert watched.numbers()[("unbroken.tool.calls", "main", "takes_two")] == 1
 
 
-def test_a_call_that_nobody_wanted_in_the_end_saved_nothing() -> None:
+def test_a_dropped_call_saved_nothing() -> None:
     watched = Watched()
     model = ScriptedModel([Call("look_up", what="a"), Pause(1), Break()], [Pause(1), Say("Never mind.")])
     play(Agent(RetryingModel(model), [look_up], sinks=[watched.sink]))
@@ -450,11 +450,11 @@ def test_a_call_that_nobody_wanted_in_the_end_saved_nothing() -> None:
     assert [key for key in watched.numbers() if key[0] == "unbroken.early.saved"] == []
 
 
-def test_a_value_that_is_no_json_does_not_end_a_run() -> None:
+def test_a_value_that_is_not_json_does_not_end_a_run() -> None:
     assert json_text({"a": object()}).startswith("(this cannot be written: ")
 
 
-def test_a_model_that_answers_in_anothers_place_is_named() -> None:
+def test_a_fallback_model_is_named() -> None:
     watched = Watched()
     first = ScriptedModel([Uses(7, 0), Break()], name="openai:first")
     model = RetryingModel(first, attempts=1, fallback=[ScriptedModel(["Hello.", Uses(5, 1)], name="mistral:second")])
@@ -468,7 +468,7 @@ def test_a_model_that_answers_in_anothers_place_is_named() -> None:
 # Events
 
 
-def test_what_was_mended_and_what_was_cut_short_is_noted() -> None:
+def test_repairs_and_cuts_are_noted() -> None:
     watched = Watched()
     model = ScriptedModel(
         [Say("One thing."), Break()],
@@ -484,7 +484,7 @@ def test_what_was_mended_and_what_was_cut_short_is_noted() -> None:
     ]
 
 
-def test_a_thread_that_outlives_its_time_is_noted_on_its_call() -> None:
+def test_a_thread_that_exceeds_its_time_is_noted_on_its_call() -> None:
     watched, go_on = Watched(), threading.Event()
 
     @tool(effect="read", timeout=0.01)
@@ -525,7 +525,7 @@ def test_a_run_that_waits_is_counted_when_it_has_ended() -> None:
 # Parents
 
 
-def test_a_run_hangs_below_the_span_that_awaits_it() -> None:
+def test_a_run_is_a_child_of_the_span_that_awaits_it() -> None:
     watched = Watched()
     tracer = watched.tracers.get_tracer("test")
     agent = Agent(ScriptedModel("Hello.", loop_last=True), sinks=[watched.sink])
@@ -545,7 +545,7 @@ def test_a_run_hangs_below_the_span_that_awaits_it() -> None:
     assert [names[span.parent.span_id] for span in runs if span.parent] == ["awaited", "streamed", "synchronous"]
 
 
-def test_what_a_tool_does_hangs_below_its_call() -> None:
+def test_what_a_tool_does_is_a_child_of_its_call() -> None:
     watched = Watched()
     tracer = watched.tracers.get_tracer("test")
 
@@ -581,7 +581,7 @@ def test_what_a_tool_does_hangs_below_its_call() -> None:
     }
 
 
-def test_without_providers_of_anybody_nothing_happens() -> None:
+def test_without_configured_providers_nothing_happens() -> None:
     result = a_long_run.play(sinks=[OpenTelemetry()])
     assert result.stop_reason == "answered"
 
@@ -622,18 +622,18 @@ def test_without_the_package_the_extra_is_named() -> None:
     assert said.endswith("); pip install 'unbroken[otel]'")
 
 
-def test_it_says_what_it_is() -> None:
+def test_its_repr_describes_it() -> None:
     assert repr(OpenTelemetry(content=True)) == "OpenTelemetry(content=True)"
 
 
-def test_a_request_that_got_no_answer_is_no_restart() -> None:
+def test_a_request_that_got_no_answer_is_not_a_restart() -> None:
     watched = Watched()
     model = ScriptedModel(Fail(RateLimited("slow down")), "Done.")
     play(Agent(RetryingModel(model), [look_up], sinks=[watched.sink]))
     assert [key for key in watched.numbers() if key[0] == "unbroken.restarts"] == []
 
 
-def test_calls_and_failures_are_counted_as_metrics_count_them() -> None:
+def test_calls_and_failures_are_counted_like_in_metrics() -> None:
     """One is dropped with its response, one that had ended before its response broke is adopted, two fail together."""
     watched, metrics = Watched(), Metrics()
 
@@ -657,7 +657,7 @@ def test_calls_and_failures_are_counted_as_metrics_count_them() -> None:
     assert counted["unbroken.early.saved"] == metrics.early_seconds_saved == 0.1
 
 
-def test_a_sink_of_the_agent_and_of_the_run_makes_each_span_once() -> None:
+def test_a_sink_of_the_agent_and_of_the_run_creates_each_span_once() -> None:
     watched = Watched()
     agent = Agent(ScriptedModel("Done."), sinks=[watched.sink])
     run_virtual(lambda: agent.run("Go.", sinks=[watched.sink]))

@@ -22,7 +22,7 @@ def scraped(registry: CollectorRegistry) -> dict[str, float]:
     return {name: float(value) for name, value in read if "_created" not in name}
 
 
-def test_a_run_is_counted_as_its_metrics_are() -> None:
+def test_a_run_is_counted_like_in_its_metrics() -> None:
     registry = CollectorRegistry()
     result = a_long_run.play(sinks=[PrometheusMetrics(registry, prices=Prices(2.0, 10.0))])
     told, metrics = scraped(registry), result.metrics
@@ -46,7 +46,7 @@ def test_a_run_is_counted_as_its_metrics_are() -> None:
     assert told["unbroken_model_cost_total"] == pytest.approx((1213 * 2.0 + 150 * 10.0) / 1_000_000)
 
 
-def test_names_that_a_model_made_up_make_no_more_than_so_many_series() -> None:
+def test_invented_names_create_only_a_limited_number_of_series() -> None:
     registry = CollectorRegistry()
     sink = PrometheusMetrics(registry)
     for number in range(MOST_TOOLS + 50):
@@ -56,20 +56,20 @@ def test_names_that_a_model_made_up_make_no_more_than_so_many_series() -> None:
     assert told[f'unbroken_tool_calls_refused_total{{tool="{OTHER_TOOLS}"}}'] == 50
 
 
-def test_each_metric_has_a_name_and_a_help_of_its_own() -> None:
+def test_each_metric_has_its_own_name_and_help() -> None:
     names = [name for name, *_ in (*COUNTERS.values(), *HISTOGRAMS.values())]
     assert len(set(names)) == len(names)
     assert all(words.endswith(".") for _, words, *_ in (*COUNTERS.values(), *HISTOGRAMS.values()))
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_explains_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     module = importlib.import_module("unbroken.trajectory.prometheus")
     with pytest.raises(UserError, match=r"needs prometheus-client, .*: pip install 'unbroken\[metrics\]'"):
         module.PrometheusMetrics()
 
 
-def test_a_second_sink_on_one_registry_is_refused_in_words() -> None:
+def test_a_second_sink_on_one_registry_is_refused_with_a_message() -> None:
     registry = CollectorRegistry()
     PrometheusMetrics(registry)
     with pytest.raises(UserError, match=r"has these metrics already .* one sink serves all agents"):

@@ -183,7 +183,7 @@ SCRIPTS = st.lists(answers(), max_size=3).map(lambda rounds: [each for one in ro
 
 @given(SCRIPTS, st.sampled_from(Schedule), st.sampled_from(["openai-chat", "anthropic-messages"]), st.integers(0, 3))
 @settings(max_examples=60)
-def test_all_of_a_random_run_is_in_its_recording(
+def test_everything_of_a_random_run_is_in_its_recording(
     script: list[Answer], schedule: Schedule, wire: str, rounds: int
 ) -> None:
     scripted = ScriptedModel(*script, "Done.", wire=wire, loop_last=True)
@@ -194,7 +194,7 @@ def test_all_of_a_random_run_is_in_its_recording(
         witness.assert_all_is_in(read_recording(path))
 
 
-def test_all_of_the_long_run_is_in_its_recording(tmp_path: Path) -> None:
+def test_everything_of_the_long_run_is_in_its_recording(tmp_path: Path) -> None:
     witness = Witness(a_long_run.model())
     path = tmp_path / "run.jsonl"
     agent = witness.agent(a_long_run.TOOLS, record=path)
@@ -208,7 +208,7 @@ def test_all_of_the_long_run_is_in_its_recording(tmp_path: Path) -> None:
     assert from_json(recording.ending.messages) == result.messages
 
 
-def test_all_of_a_run_on_real_time_is_in_its_recording(tmp_path: Path) -> None:
+def test_everything_of_a_run_in_real_time_is_in_its_recording(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     witness = Witness(
         ScriptedModel([Say("Let me look.", over=0.01), Call("look", seconds=0.01)], [Say("So.", over=0.01)])
@@ -220,14 +220,14 @@ def test_all_of_a_run_on_real_time_is_in_its_recording(tmp_path: Path) -> None:
     assert [event.time for event in events] == sorted(event.time for event in events)
 
 
-def test_two_recordings_of_one_virtual_run_are_equal_to_the_byte(tmp_path: Path) -> None:
+def test_two_recordings_of_one_virtual_run_are_identical(tmp_path: Path) -> None:
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     a_long_run.play(first)
     a_long_run.play(second)
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_whoever_records_changes_nothing_of_a_run(tmp_path: Path) -> None:
+def test_recording_does_not_change_a_run(tmp_path: Path) -> None:
     plain: list[Event] = []
     recorded: list[Event] = []
     without = a_long_run.play(sinks=[plain.append])
@@ -236,7 +236,7 @@ def test_whoever_records_changes_nothing_of_a_run(tmp_path: Path) -> None:
     assert without == with_one
 
 
-def test_the_stage_of_several_calls_is_told(tmp_path: Path) -> None:
+def test_the_stage_of_several_calls_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     a_long_run.play(path)
     stages = [{**line} for line in read_recording(path).of("stage")]
@@ -253,7 +253,7 @@ def test_the_stage_of_several_calls_is_told(tmp_path: Path) -> None:
     assert {(s["stage"], s["agent_name"]) for s in stages} == {("multi_tool_call", "main")}
 
 
-def test_the_stage_names_its_agent_and_says_that_all_failed(tmp_path: Path) -> None:
+def test_the_stage_names_its_agent_and_records_that_all_failed(tmp_path: Path) -> None:
     model = ScriptedModel([Call("write", what="bad"), Call("write", what="bad")], [Call("look")], "Done.")
     run_virtual(lambda: Agent(model, TOOLS, name="clerk", record=tmp_path / "run.jsonl").run("Go."))
     recording = read_recording(tmp_path / "run.jsonl")
@@ -283,7 +283,7 @@ def test_no_message_is_written_twice(trim: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trim", [None, last_three], ids=["whole", "trimmed"])
-def test_a_trimmed_history_is_recorded_as_it_was_sent_and_as_it_is(trim: Any, tmp_path: Path) -> None:
+def test_a_trimmed_history_is_recorded_as_sent_and_as_it_is(trim: Any, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     witness = Witness(ScriptedModel(*[[Call("look", what=n)] for n in range(5)], "Done."))
     result = run_virtual(lambda: witness.agent(TOOLS, record=path, trim=trim).run("Go."))
@@ -294,7 +294,7 @@ def test_a_trimmed_history_is_recorded_as_it_was_sent_and_as_it_is(trim: Any, tm
 
 
 @pytest.mark.parametrize("said", ["", "Let me call `look` now."])
-def test_a_model_that_is_asked_to_go_on_is_recorded(said: str, tmp_path: Path) -> None:
+def test_a_model_that_is_asked_to_continue_is_recorded(said: str, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     witness = Witness(ScriptedModel([Call("look", what=1)], said, [Call("look", what=2)], "Done."))
     run_virtual(lambda: witness.agent(TOOLS, record=path, policy=Policy(nudge=True)).run("Go."))
@@ -317,7 +317,7 @@ def test_what_tools_report_from_threads_is_recorded(tmp_path: Path) -> None:
     assert sum(isinstance(event, CallProgress) for event in events) == 160
 
 
-def test_a_history_that_was_handed_in_is_written_once(tmp_path: Path) -> None:
+def test_a_given_history_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     history = [User.of("x" * 100_000), Assistant("y" * 100_000)]
     run_virtual(lambda: Agent(ScriptedModel("Done."), record=path).run("Go.", history=history))
@@ -329,7 +329,7 @@ def test_a_history_that_was_handed_in_is_written_once(tmp_path: Path) -> None:
 # Files
 
 
-def test_runs_at_once_in_one_folder_have_a_file_each(tmp_path: Path) -> None:
+def test_parallel_runs_in_one_folder_have_separate_files(tmp_path: Path) -> None:
     witnesses = [Witness(ScriptedModel([Call("look", what=n, seconds=0.1 * (n % 3))], f"{n}.")) for n in range(20)]
 
     async def main() -> None:
@@ -343,7 +343,7 @@ def test_runs_at_once_in_one_folder_have_a_file_each(tmp_path: Path) -> None:
         witness.assert_all_is_in(recordings[f"run-{number}"])
 
 
-def test_runs_of_one_id_have_a_file_each(tmp_path: Path) -> None:
+def test_runs_with_one_id_have_separate_files(tmp_path: Path) -> None:
     agent = Agent(ScriptedModel("Done.", loop_last=True), record=tmp_path)
 
     async def main() -> None:
@@ -365,13 +365,13 @@ def test_one_file_is_for_one_run(tmp_path: Path) -> None:
     assert len(model.requests) == 1
 
 
-def test_a_recording_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_recording(tmp_path: Path) -> None:
     run_virtual(lambda: Agent(ScriptedModel("Done."), record=tmp_path / "new" / "folder").run("Go."))
     (path,) = (tmp_path / "new" / "folder").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_name_of_a_file_says_when_and_which_run(tmp_path: Path) -> None:
+def test_the_file_name_contains_the_time_and_the_run(tmp_path: Path) -> None:
     run_virtual(lambda: Agent(ScriptedModel("Done."), record=tmp_path).run("Go.", run_id="mine"), a_long_run.START)
     assert [path.name for path in tmp_path.iterdir()] == ["20231114-221320-mine.jsonl"]
 
@@ -390,7 +390,7 @@ PLACES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("place", "words"), PLACES)
-def test_a_place_that_cannot_be_written_to_is_refused_at_once(
+def test_a_path_that_cannot_be_written_is_refused_at_once(
     place: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -402,12 +402,12 @@ def test_a_place_that_cannot_be_written_to_is_refused_at_once(
 
 
 @pytest.mark.parametrize("secrets", [5, [b"sk-0123456789"], ["sk-0123456789", None]])
-def test_secrets_that_are_no_texts_are_refused(secrets: Any, tmp_path: Path) -> None:
+def test_secrets_that_are_not_texts_are_refused(secrets: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^Recorder\(secrets=(5|…)\): expected a string or an iterable of strings"):
         Recorder(tmp_path, secrets=secrets)
 
 
-def test_a_folder_that_vanished_comes_again(tmp_path: Path) -> None:
+def test_a_missing_folder_is_created_again(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     agent = Agent(ScriptedModel("Done.", loop_last=True), record=folder)
     folder.rmdir()
@@ -423,7 +423,7 @@ class Full(Middleware):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no disk is full here")
-def test_a_full_disk_is_said_once_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_reported_once_and_the_run_continues(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "unbroken.trajectory"):
         result = a_long_run.play(sinks=[Full()])
     assert result.text.startswith("Swim in the morning")
@@ -432,7 +432,7 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(caplog: pytest.LogCaptureF
     ]
 
 
-def test_a_folder_that_vanishes_while_it_is_written_to_harms_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_vanishes_during_writing_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
 
     @tool
@@ -478,7 +478,7 @@ def play_to_the_end(witness: Witness, path: Path, **options: Any) -> Recording:
     return recording
 
 
-def test_a_run_that_fails_is_recorded_to_its_error(tmp_path: Path) -> None:
+def test_a_failed_run_is_recorded_up_to_its_error(tmp_path: Path) -> None:
     witness = Witness(ScriptedModel([Call("look")], [Say("Well, "), Fail(ProviderError("it is down", status=503))]))
     recording = play_to_the_end(witness, tmp_path / "run.jsonl")
     (failed,) = recording.of("failed")
@@ -488,7 +488,7 @@ def test_a_run_that_fails_is_recorded_to_its_error(tmp_path: Path) -> None:
     assert deltas_of(recording) == witness.deltas
 
 
-def test_a_model_that_raises_anything_is_recorded_with_it(tmp_path: Path) -> None:
+def test_any_exception_of_a_model_is_recorded(tmp_path: Path) -> None:
     class Foreign:
         name = "foreign:one"
 
@@ -503,7 +503,7 @@ def test_a_model_that_raises_anything_is_recorded_with_it(tmp_path: Path) -> Non
 
 @given(st.floats(0, 5))
 @settings(max_examples=40)
-def test_a_run_that_is_cancelled_anywhere_is_recorded_to_there(when: float) -> None:
+def test_a_cancelled_run_is_recorded_up_to_that_point(when: float) -> None:
     witness = Witness(a_long_run.model())
     with a_file() as path:
         agent = witness.agent(a_long_run.TOOLS, record=path)
@@ -524,7 +524,7 @@ def test_a_run_that_is_cancelled_anywhere_is_recorded_to_there(when: float) -> N
             assert recording.ending.error == "CancelledError"
 
 
-def test_a_stream_that_is_left_is_recorded_to_there(tmp_path: Path) -> None:
+def test_a_stream_that_is_left_is_recorded_up_to_that_point(tmp_path: Path) -> None:
     heard: list[Event] = []
 
     async def main() -> None:
@@ -574,7 +574,7 @@ def waiting_agent(witness: Witness, path: Path, on_approval: Callable[[ToolCall]
     return witness.agent([pay, look], on_approval=on_approval or wait, record=path)
 
 
-def test_what_was_decided_is_recorded(tmp_path: Path) -> None:
+def test_decisions_are_recorded(tmp_path: Path) -> None:
     decisions = {1: Allow(), 2: Deny("too much"), 3: Edit({"amount": 30})}
 
     async def decide(call: ToolCall) -> Any:
@@ -613,7 +613,7 @@ WAITING: list[Answer] = [[Call("pay", amount=1), Call("look", what=2)], "Done."]
 
 
 @pytest.mark.parametrize("one_file", [True, False])
-def test_a_run_that_waited_goes_on_in_its_file(one_file: bool, tmp_path: Path) -> None:
+def test_a_run_that_waited_continues_in_its_file(one_file: bool, tmp_path: Path) -> None:
     witness = Witness(ScriptedModel(*WAITING))
     wait_and_resume(witness, tmp_path / "run.jsonl" if one_file else tmp_path, Allow())
     (path,) = tmp_path.iterdir()
@@ -632,7 +632,7 @@ def test_a_run_that_waited_goes_on_in_its_file(one_file: bool, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("answer", "decision"), [(Allow(), "allow"), (Deny("no"), "deny"), (Edit({"amount": 5}), "edit")]
 )
-def test_what_was_answered_to_a_run_that_waited_is_recorded(answer: Any, decision: str, tmp_path: Path) -> None:
+def test_answers_to_a_waiting_run_are_recorded(answer: Any, decision: str, tmp_path: Path) -> None:
     wait_and_resume(Witness(ScriptedModel(*WAITING)), tmp_path / "run.jsonl", answer)
     recording = read_recording(tmp_path / "run.jsonl")
     after = recording.lines[next(n for n, line in enumerate(recording.lines) if line["line"] == "resumed") :]
@@ -640,7 +640,7 @@ def test_what_was_answered_to_a_run_that_waited_is_recorded(answer: Any, decisio
 
 
 @pytest.mark.parametrize("other", ["b-a", "a", "a-2"])
-def test_a_run_goes_on_in_its_own_file_and_in_no_other(other: str, tmp_path: Path) -> None:
+def test_a_run_continues_only_in_its_own_file(other: str, tmp_path: Path) -> None:
     witness = Witness(ScriptedModel(*WAITING))
     stranger = Agent(ScriptedModel("Hello."), record=tmp_path)
 
@@ -658,7 +658,7 @@ def test_a_run_goes_on_in_its_own_file_and_in_no_other(other: str, tmp_path: Pat
     witness.assert_all_is_in(own)
 
 
-def test_a_run_does_not_go_on_in_the_file_of_another(tmp_path: Path) -> None:
+def test_a_run_does_not_continue_in_the_file_of_another(tmp_path: Path) -> None:
     waits = run_virtual(lambda: Agent(ScriptedModel([Call("pay", amount=1)]), [pay], on_approval=wait).run("x"))
     path = tmp_path / "run.jsonl"
     run_virtual(lambda: Agent(ScriptedModel("Hello."), record=path).run("Go."))
@@ -669,7 +669,7 @@ def test_a_run_does_not_go_on_in_the_file_of_another(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_an_agent_as_a_tool_has_a_recording_of_its_own(tmp_path: Path) -> None:
+def test_an_agent_as_a_tool_has_its_own_recording(tmp_path: Path) -> None:
     inner = Witness(ScriptedModel([Call("look", what="it")], "It is 42."))
     outer = Witness(ScriptedModel([Call("ask", task="What is it?")], "Done."))
     expert = inner.agent(TOOLS, name="expert", record=tmp_path).as_tool("ask", "Knows things.")
@@ -698,13 +698,13 @@ RAW = {
 
 
 @pytest.mark.parametrize("raw", RAW.values(), ids=RAW.keys())
-def test_arguments_are_recorded_as_they_were(raw: str, tmp_path: Path) -> None:
+def test_arguments_are_recorded_exactly(raw: str, tmp_path: Path) -> None:
     witness = Witness(ScriptedModel([Call("look", raw)], "Done."))
     run_virtual(lambda: witness.agent(TOOLS, record=tmp_path / "run.jsonl").run("Go."))
     witness.assert_all_is_in(read_recording(tmp_path / "run.jsonl"))
 
 
-def test_arguments_of_5_megabytes_are_recorded_whole(tmp_path: Path) -> None:
+def test_arguments_of_5_megabytes_are_recorded_completely(tmp_path: Path) -> None:
     big = "é" * 2_500_000
     witness = Witness(ScriptedModel([Call("look", what=big)], "Done."))
     run_virtual(lambda: witness.agent(TOOLS, record=tmp_path / "run.jsonl").run("Go."))
@@ -724,7 +724,7 @@ def test_arguments_of_5_megabytes_are_recorded_whole(tmp_path: Path) -> None:
         object,
     ],
 )
-def test_results_are_recorded_as_they_were(given: Any, tmp_path: Path) -> None:
+def test_results_are_recorded_exactly(given: Any, tmp_path: Path) -> None:
     @tool
     async def give() -> Any:
         return given
@@ -735,7 +735,7 @@ def test_results_are_recorded_as_they_were(given: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, "text", 5, ToolResult("x", ("no part",))])  # pyright: ignore[reportArgumentType] - nonsense
-def test_a_caller_that_gives_nonsense_is_not_the_end_of_a_recording(nonsense: Any, tmp_path: Path) -> None:
+def test_an_invalid_caller_does_not_end_a_recording(nonsense: Any, tmp_path: Path) -> None:
     class Foreign(Middleware):
         async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
             return nonsense
@@ -758,7 +758,7 @@ def test_a_caller_that_gives_nonsense_is_not_the_end_of_a_recording(nonsense: An
     assert [event.seq for event in read_recording(path).events] == [event.seq for event in play(None)[1]]
 
 
-def test_what_is_no_json_is_noted_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_values_that_are_not_json_are_noted_and_the_run_continues(tmp_path: Path) -> None:
     async def edit(call: ToolCall) -> Edit:
         return Edit({"amount": 5, "more": object()})
 
@@ -770,7 +770,7 @@ def test_what_is_no_json_is_noted_and_the_run_goes_on(tmp_path: Path) -> None:
     assert isinstance(recording.ending, RunFinished)
 
 
-def test_every_line_is_json_of_its_own(tmp_path: Path) -> None:
+def test_every_line_is_valid_json(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     a_long_run.play(path)
     data = path.read_bytes()

@@ -54,7 +54,7 @@ class OneRead:
 # Before anybody relies on it
 
 
-def test_a_tool_that_changes_something_begins_when_its_start_is_in_the_file(tmp_path: Path) -> None:
+def test_a_writing_tool_starts_after_its_start_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     seen: list[list[str]] = []
 
@@ -69,7 +69,7 @@ def test_a_tool_that_changes_something_begins_when_its_start_is_in_the_file(tmp_
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))
-def test_whoever_hears_of_a_result_finds_it_in_the_file(schedule: Schedule, tmp_path: Path) -> None:
+def test_a_reported_result_is_already_in_the_file(schedule: Schedule, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     heard: list[str] = []
 
@@ -104,7 +104,7 @@ def test_a_result_is_in_the_file_before_anything_else_runs_in_that_turn_of_the_l
     assert found == [[], ["c1"], ["c1", "c2"]]
 
 
-def test_what_is_urgent_stays_so_while_it_waits_behind_half_a_secret(tmp_path: Path) -> None:
+def test_urgent_lines_stay_urgent_while_they_wait_behind_half_a_secret(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
 
     async def main() -> None:
@@ -124,7 +124,7 @@ def test_what_is_urgent_stays_so_while_it_waits_behind_half_a_secret(tmp_path: P
 # As it was
 
 
-def test_what_a_tool_does_to_its_arguments_is_not_in_the_recording(tmp_path: Path) -> None:
+def test_changes_of_arguments_by_a_tool_are_not_in_the_recording(tmp_path: Path) -> None:
     @tool(effect="read")
     async def sort(names: list[str]) -> str:
         names.sort()
@@ -138,7 +138,7 @@ def test_what_a_tool_does_to_its_arguments_is_not_in_the_recording(tmp_path: Pat
     assert said == made == [{"names": ["b", "a"]}]
 
 
-def test_what_came_in_one_read_is_one_group_of_pieces_and_one_event(tmp_path: Path) -> None:
+def test_pieces_of_one_read_are_one_group_and_one_event(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     model = OneRead(ReasoningDelta("Hm."), TextDelta("It "), TextDelta("is."), Ended(Verdict("whole")))
     heard: list[Event] = []
@@ -151,7 +151,7 @@ def test_what_came_in_one_read_is_one_group_of_pieces_and_one_event(tmp_path: Pa
     assert recorded == [event for event in heard if not isinstance(event, RunFinished)]
 
 
-def test_agents_that_share_a_recorder_have_their_own_tools_instructions_and_settings(tmp_path: Path) -> None:
+def test_agents_that_share_a_recorder_keep_their_own_tools_instructions_and_settings(tmp_path: Path) -> None:
     @tool(effect="read")
     def sun() -> str:
         return "shines"
@@ -198,7 +198,7 @@ def test_a_tool_that_was_changed_between_two_runs_is_recorded_as_it_is(tmp_path:
     assert agent.replay(path).text == "Two."
 
 
-def test_what_a_sink_hangs_on_an_event_does_not_cost_its_line(tmp_path: Path) -> None:
+def test_an_attribute_that_a_sink_adds_to_an_event_does_not_cost_its_line(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
 
     def hang(event: Any) -> None:
@@ -210,7 +210,7 @@ def test_what_a_sink_hangs_on_an_event_does_not_cost_its_line(tmp_path: Path) ->
     assert not list(recording.of("note"))
 
 
-def test_a_number_beyond_all_floats_does_not_spoil_what_is_written_after_it(tmp_path: Path) -> None:
+def test_a_number_beyond_floats_does_not_damage_what_is_written_after_it(tmp_path: Path) -> None:
     """From then on the slow encoder writes."""
 
     @tool(effect="read")
@@ -238,7 +238,7 @@ def test_a_number_beyond_all_floats_does_not_spoil_what_is_written_after_it(tmp_
     assert ready["call"]["arguments"] == {"grams": float("inf")}
 
 
-def test_what_calls_use_themselves_stands_with_each_of_them(tmp_path: Path) -> None:
+def test_usage_of_calls_is_recorded_with_each_of_them(tmp_path: Path) -> None:
     @tool
     async def think(context: CallContext[Any], tokens: int) -> str:
         context.spend(Usage(tokens, 1))
@@ -339,7 +339,7 @@ class Listening(Middleware):
 
 
 @pytest.mark.parametrize("fails", ["", "end", "start"])
-def test_whoever_began_to_see_an_answer_sees_its_end(fails: str) -> None:
+def test_an_observer_that_saw_the_beginning_of_an_answer_sees_its_end(fails: str) -> None:
     outer, inner = Listening(), Listening(fails)
     agent = Agent(ScriptedModel("So."), middleware=[outer, inner])
     with pytest.raises(ProviderError, match=r"cannot let go|deaf") if fails else nullcontext():
@@ -347,7 +347,7 @@ def test_whoever_began_to_see_an_answer_sees_its_end(fails: str) -> None:
     assert outer.ends == ["ValueError" if fails else ""]
 
 
-def test_arguments_that_hide_a_secret_too_deep_are_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_arguments_that_hide_a_secret_too_deep_are_left_out_and_the_run_continues(tmp_path: Path) -> None:
     secret = "sk-0123456789abcdef"
     deep: Any = secret
     for _ in range(700):

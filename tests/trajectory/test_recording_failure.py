@@ -116,7 +116,7 @@ def test_on_a_full_disk_no_write_starts_and_the_run_can_be_resumed(
     assert len(read_recording(record).problems) <= 1
 
 
-def test_a_recorder_that_may_goes_on_without_the_recording(small_disk: Path) -> None:
+def test_a_recorder_may_continue_without_the_recording(small_disk: Path) -> None:
     shop, heard = Shop(small_disk), list[Event]()
     recorder = Recorder(small_disk / "run.jsonl", on_failure="continue")
     result = run_virtual(lambda: shop.agent(recorder, sinks=[heard.append]).run("Pay."))
@@ -125,7 +125,7 @@ def test_a_recorder_that_may_goes_on_without_the_recording(small_disk: Path) -> 
 
 
 @pytest.mark.parametrize("on_failure", ["stop", "continue"])
-def test_a_run_whose_file_cannot_be_written_does_not_begin_unless_it_may(on_failure: Any, small_disk: Path) -> None:
+def test_a_run_whose_file_cannot_be_written_does_not_start_unless_allowed(on_failure: Any, small_disk: Path) -> None:
     shop, heard = Shop(small_disk), list[Event]()
     recorder = Recorder(small_disk / "run.jsonl", on_failure=on_failure)
     (small_disk / "full").write_bytes(bytes(SIZE))
@@ -143,7 +143,7 @@ def test_a_run_whose_file_cannot_be_written_does_not_begin_unless_it_may(on_fail
         assert [type(event).__name__ for event in heard].count("RecordingIncomplete") == 1
 
 
-def test_a_run_is_not_resumed_where_that_cannot_be_written(small_disk: Path) -> None:
+def test_a_run_is_not_resumed_if_that_cannot_be_written(small_disk: Path) -> None:
     shop, record = Shop(small_disk), small_disk / "run.jsonl"
     with pytest.raises(RecordingFailed):
         run_virtual(lambda: shop.agent(record).run("Pay."))
@@ -156,7 +156,7 @@ def test_a_run_is_not_resumed_where_that_cannot_be_written(small_disk: Path) -> 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
-def test_a_file_that_may_not_grow_is_a_full_disk_too(tmp_path: Path) -> None:
+def test_a_file_size_limit_counts_as_a_full_disk(tmp_path: Path) -> None:
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -177,7 +177,7 @@ def test_a_file_that_may_not_grow_is_a_full_disk_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["ignore", "", None, True])
-def test_another_policy_is_refused(wrong: Any, tmp_path: Path) -> None:
+def test_an_unknown_policy_is_refused(wrong: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^Recorder\(on_failure=.*\): expected 'stop' or 'continue'"):
         Recorder(tmp_path, on_failure=wrong)
 
@@ -223,7 +223,7 @@ def test_the_command_line_stops_or_continues_as_it_is_asked_to(
     assert ("so `pay` did not" in done.stderr) is not paid
 
 
-def test_the_command_line_refuses_another_policy(tmp_path: Path) -> None:
+def test_the_command_line_refuses_an_unknown_policy(tmp_path: Path) -> None:
     with serve("Done.") as server:
         model = ("--model", "openai:m", "--base-url", server.base_url())
         done = in_pipe("run", "Pay.", *model, "--record", str(tmp_path), "--record-failure", "ignore")
@@ -231,7 +231,7 @@ def test_the_command_line_refuses_another_policy(tmp_path: Path) -> None:
     assert "--record-failure ignore: give stop or continue" in done.stderr
 
 
-def test_the_command_line_refuses_a_policy_for_a_recording_that_is_not_made() -> None:
+def test_the_command_line_refuses_a_policy_without_a_recording() -> None:
     with serve("Done.") as server:
         model = ("--model", "openai:m", "--base-url", server.base_url())
         done = in_pipe("run", "Pay.", *model, "--record-failure", "continue")

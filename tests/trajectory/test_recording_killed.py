@@ -129,7 +129,7 @@ def begun_in(recording: Recording) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_heard_of_a_run_that_is_killed_is_in_its_recording(seed: int, runs: Runs, tmp_path: Path) -> None:
+def test_events_seen_before_a_kill_are_in_the_recording(seed: int, runs: Runs, tmp_path: Path) -> None:
     dice = random.Random(seed)
     path = tmp_path / "run.jsonl"
     process = runs.begin(path)
@@ -154,7 +154,7 @@ def test_what_was_heard_of_a_run_that_is_killed_is_in_its_recording(seed: int, r
     assert (summary.problem, summary.stop_reason, summary.prompt) == ("", "", "Go.")
 
 
-def test_a_run_that_is_killed_at_any_event_is_recorded_to_there(runs: Runs, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_at_any_event_is_recorded_up_to_there(runs: Runs, tmp_path: Path) -> None:
     whole: list[Event] = []
     a_long_run.play(sinks=[whole.append])
     for last in whole:

@@ -93,7 +93,7 @@ async def tell(what: Any, how: str = "") -> Any:
 
 
 @each_secret
-def test_it_is_hidden_wherever_it_is_said(secret: str, tmp_path: Path) -> None:
+def test_it_is_hidden_everywhere(secret: str, tmp_path: Path) -> None:
     @tool(description=f"Uses {secret}.", approve=True)
     async def ask(context: CallContext[Any], why: str) -> str:
         context.report(f"asking with {secret}")
@@ -139,7 +139,7 @@ def test_it_is_hidden_in_errors(secret: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["raw", "escaped"])
-def test_it_is_hidden_where_a_stream_cuts_it_at_any_place(how: str, tmp_path: Path) -> None:
+def test_it_is_hidden_wherever_a_stream_splits_it(how: str, tmp_path: Path) -> None:
     secret = 'ab"cd\\ef-12345'
     spelled = secret if how == "raw" else json.dumps(secret)[1:-1]
     for at in range(1, len(spelled)):
