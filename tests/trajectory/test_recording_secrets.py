@@ -194,7 +194,7 @@ BREAKS: dict[str, tuple[Answer, ...]] = {
 
 
 @pytest.mark.parametrize("script", BREAKS.values(), ids=BREAKS.keys())
-def test_it_is_hidden_where_an_answer_breaks_and_comes_again(script: tuple[Answer, ...], tmp_path: Path) -> None:
+def test_it_is_hidden_if_an_answer_breaks_and_is_retried(script: tuple[Answer, ...], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     heard: list[Event] = []
     model = RetryingModel(ScriptedModel(*script), first_wait=0.0, jitter=lambda: 0.0)
@@ -210,7 +210,7 @@ def test_it_is_hidden_where_an_answer_breaks_and_comes_again(script: tuple[Answe
 # What is no secret
 
 
-def test_what_is_no_secret_is_recorded_as_it_was(tmp_path: Path) -> None:
+def test_other_text_is_recorded_unchanged(tmp_path: Path) -> None:
     """Whatever a secret begins with, text that only looks like its beginning comes through."""
     a_long_run.play(tmp_path / "plain.jsonl")
     plain = read_recording(tmp_path / "plain.jsonl")
@@ -229,7 +229,7 @@ def test_what_is_no_secret_is_recorded_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["It is s", "It is sk-", "sk-proof-012345678", "s", "sk-proof-0123456789abcdeX"])
 @pytest.mark.parametrize("chunks", [1, 3, 99])
-def test_text_that_ends_as_a_secret_begins_is_not_lost(text: str, chunks: int, tmp_path: Path) -> None:
+def test_text_that_ends_like_the_beginning_of_a_secret_is_not_lost(text: str, chunks: int, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     agent = Agent(ScriptedModel([Say(text, chunks=chunks)]), record=Recorder(path, secrets=[PLAIN]))
     run_virtual(lambda: agent.run("Go."))
@@ -240,7 +240,7 @@ def test_text_that_ends_as_a_secret_begins_is_not_lost(text: str, chunks: int, t
         assert (deltas, events) == (text, text)
 
 
-def test_reasoning_and_text_are_held_back_apart(tmp_path: Path) -> None:
+def test_reasoning_and_text_are_held_back_separately(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     steps = [
         Think("Is it s", chunks=1),
@@ -268,7 +268,7 @@ def test_lines_with_a_secret_keep_everything_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 300, 450])
-def test_deep_arguments_with_a_secret_harm_nothing(depth: int, tmp_path: Path) -> None:
+def test_deep_arguments_with_a_secret_do_no_harm(depth: int, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     arguments = f'{{"what": {"[" * depth}"{PLAIN}", 123456789012345678901234567890{"]" * depth}}}'
     agent = Agent(ScriptedModel([Call("tell", arguments)], "Done."), [tell], record=Recorder(path, secrets=[PLAIN]))
@@ -277,7 +277,7 @@ def test_deep_arguments_with_a_secret_harm_nothing(depth: int, tmp_path: Path) -
     assert read_recording(path).ending is not None
 
 
-def test_a_number_that_is_a_secret_is_hidden_and_other_numbers_stay(tmp_path: Path) -> None:
+def test_a_numeric_secret_is_hidden_and_other_numbers_stay(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     agent = Agent(
         ScriptedModel([Call("tell", what=[8675309867, 867530986, 1.5])], "Done."),
@@ -293,7 +293,7 @@ def test_a_number_that_is_a_secret_is_hidden_and_other_numbers_stay(tmp_path: Pa
 # Who knows what is secret
 
 
-def test_one_secret_may_be_given_as_it_is(tmp_path: Path) -> None:
+def test_a_single_secret_may_be_given_without_a_list(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     run_virtual(lambda: Agent(ScriptedModel("Done."), record=Recorder(path, secrets=PLAIN)).run(f"It is {PLAIN}."))
     assert_hidden(path, PLAIN)
@@ -311,7 +311,7 @@ def test_variables_that_are_named_like_secrets_are_hidden(
     assert said(recording) == ("It is ***.", "It is ***.")
 
 
-def test_variables_of_other_names_are_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_other_names_are_not_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EDITOR", "KEYBOARD", "TOKENIZERS_PARALLELISM", "SHORT_KEY"):
         monkeypatch.setenv(name, "short" if name == "SHORT_KEY" else "my-own-editor")
     path = tmp_path / "run.jsonl"
@@ -339,7 +339,7 @@ def test_the_key_of_a_connected_model_is_hidden(given: str, guarded: bool, tmp_p
     assert said(recording)[0] == "Let me tell ***.It is ***."
 
 
-def test_the_keys_of_all_that_may_be_asked_are_hidden(tmp_path: Path) -> None:
+def test_the_keys_of_all_fallbacks_are_hidden(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     other, query = "another-key-4711-0815", "query-key-98765"
 
@@ -382,7 +382,7 @@ def encodings(secret: str) -> dict[str, str]:
 
 
 @each_secret
-def test_an_encoded_secret_is_hidden_in_text_of_any_pieces_and_in_what_tools_give(secret: str, tmp_path: Path) -> None:
+def test_an_encoded_secret_is_hidden_in_text_of_any_pieces_and_in_tool_results(secret: str, tmp_path: Path) -> None:
     clear = {name: each for name, each in encodings(secret).items() if len(each) >= 6}
 
     @tool
@@ -408,7 +408,7 @@ def test_a_password_with_an_at_sign_in_an_address_is_a_secret(monkeypatch: pytes
     assert "p@ss-word1" in secrets_in_environment()
 
 
-def test_a_password_is_a_secret_as_an_address_spells_it_and_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_hidden_both_encoded_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgres://me:p%40ssW0rd-long@host/db")
     assert {"p%40ssW0rd-long", "p@ssW0rd-long"} <= {*secrets_in_environment()}
 

@@ -68,7 +68,7 @@ NOT_RECORDINGS = {
 
 
 @pytest.mark.parametrize("data", NOT_RECORDINGS.values(), ids=NOT_RECORDINGS.keys())
-def test_what_is_no_recording_is_refused_in_words(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recording_is_refused_with_a_message(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_bytes(data)
     with pytest.raises(UserError) as refused:
@@ -81,7 +81,9 @@ def test_what_is_no_recording_is_refused_in_words(data: bytes, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("place", ["nowhere.jsonl", ".", "a\0b"])
-def test_what_cannot_be_opened_is_refused_in_words(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_opened_is_refused_with_a_message(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError):
         read_recording(place)
@@ -90,7 +92,7 @@ def test_what_cannot_be_opened_is_refused_in_words(place: str, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("schema", [SCHEMA + 1, 99, 10**30])
-def test_a_newer_schema_is_refused_with_the_way_out(schema: int, recorded: bytes, tmp_path: Path) -> None:
+def test_a_newer_schema_is_refused_with_a_hint(schema: int, recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(change(recorded, 0, schema=schema))
     with pytest.raises(UserError, match=f"newer version .schema {schema}, and this one reads {SCHEMA}.: update"):
@@ -99,14 +101,14 @@ def test_a_newer_schema_is_refused_with_the_way_out(schema: int, recorded: bytes
 
 
 @pytest.mark.parametrize("schema", ["1", None, 1.5, [], {}])
-def test_a_schema_that_is_no_number_is_refused(schema: Any, recorded: bytes, tmp_path: Path) -> None:
+def test_an_invalid_schema_number_is_refused(schema: Any, recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(change(recorded, 0, schema=schema))
     with pytest.raises(UserError):
         read_recording(path)
 
 
-def test_lines_and_fields_of_a_later_version_are_left_alone(recorded: bytes, tmp_path: Path) -> None:
+def test_lines_and_fields_of_a_later_version_are_ignored(recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     head, *rest = recorded.splitlines()
     news = [
@@ -124,7 +126,7 @@ def test_lines_and_fields_of_a_later_version_are_left_alone(recorded: bytes, tmp
 # Cut and broken
 
 
-def test_a_recording_that_is_cut_at_any_byte_is_read_to_its_last_whole_line(tmp_path: Path) -> None:
+def test_a_recording_that_is_cut_at_any_byte_is_read_up_to_its_last_complete_line(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     agent = Agent(ScriptedModel([Call("no_such_tool")], "Done."), record=path)
     run_virtual(lambda: agent.run("Go."))
@@ -148,7 +150,9 @@ def test_a_recording_that_is_cut_at_any_byte_is_read_to_its_last_whole_line(tmp_
     assert len(whole.lines) > 10
 
 
-def test_a_long_recording_that_is_cut_anywhere_is_read_to_its_last_whole_line(recorded: bytes, tmp_path: Path) -> None:
+def test_a_long_recording_that_is_cut_anywhere_is_read_up_to_its_last_complete_line(
+    recorded: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(recorded)
     lines = read_all(path).lines
@@ -160,7 +164,7 @@ def test_a_long_recording_that_is_cut_anywhere_is_read_to_its_last_whole_line(re
         assert len(recording.problems) <= 1
 
 
-def test_broken_lines_in_the_middle_are_left_out_and_said(recorded: bytes, tmp_path: Path) -> None:
+def test_broken_lines_in_the_middle_are_skipped_and_reported(recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     lines = recorded.splitlines()
     noise = [b"\xff\xfe\x00", b"{", b'{"line":5}', b"[]", b"null", b'{"at":1}', b'{"line":"delta","at":"x","turn":0}']
@@ -174,7 +178,7 @@ def test_broken_lines_in_the_middle_are_left_out_and_said(recorded: bytes, tmp_p
     assert recording.ending is not None
 
 
-def test_a_line_that_was_cut_before_a_run_went_on_is_left_out(recorded: bytes, tmp_path: Path) -> None:
+def test_a_line_that_was_cut_before_a_run_was_resumed_is_skipped(recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     resumed = b'\n{"line":"resumed","time":1700000100.5,"model":"m"}\n{"line":"something","at":1.5,"turn":1}\n'
     path.write_bytes(recorded[:5000] + resumed)
@@ -257,7 +261,7 @@ def read_or_refused(path: Path) -> Recording | None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_lines_of_wrong_types_never_raise_but_in_words(seed: int, recorded: bytes, tmp_path: Path) -> None:
+def test_lines_of_wrong_types_only_raise_our_own_errors(seed: int, recorded: bytes, tmp_path: Path) -> None:
     dice = random.Random(seed)
     path = tmp_path / "run.jsonl"
     lines: list[Line] = [json.loads(line) for line in recorded.splitlines()]
@@ -283,7 +287,7 @@ def test_lines_of_wrong_types_never_raise_but_in_words(seed: int, recorded: byte
 # Many
 
 
-def test_a_list_says_of_each_what_it_came_to(tmp_path: Path) -> None:
+def test_a_list_shows_how_each_run_ended(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "long.jsonl")
     agent = Agent(ScriptedModel("Hi."), name="greeter", record=tmp_path / "short.jsonl")
     run_virtual(lambda: agent.run("Say hi.", run_id="short"), a_long_run.START + 60)
@@ -315,7 +319,7 @@ def test_a_list_says_of_each_what_it_came_to(tmp_path: Path) -> None:
     assert "is not a recording" in none.problem
 
 
-def test_a_run_that_did_not_end_is_listed_with_the_time_it_took_so_far(recorded: bytes, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_listed_with_the_time_it_took_so_far(recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(recorded[: recorded.rindex(b'{"line":"event","event":"run_finished"')])
     summary = summarize(path)
@@ -323,7 +327,7 @@ def test_a_run_that_did_not_end_is_listed_with_the_time_it_took_so_far(recorded:
     assert summary.seconds == pytest.approx(4.55)  # pyright: ignore[reportUnknownMemberType] - pytest's own
 
 
-def test_a_run_that_did_not_end_is_listed_with_what_it_had_used(recorded: bytes, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_listed_with_its_usage_so_far(recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     lines = recorded.splitlines(keepends=True)
     found: list[tuple[int, int, int, int]] = []
@@ -351,7 +355,7 @@ def test_a_run_that_did_not_end_is_listed_with_what_it_had_used(recorded: bytes,
     ]
 
 
-def test_a_run_that_died_while_a_tool_reported_is_listed_with_the_time_of_its_report(tmp_path: Path) -> None:
+def test_a_run_that_died_during_a_progress_report_is_listed_with_the_time_of_the_report(tmp_path: Path) -> None:
     @tool
     async def pack(context: CallContext[Any]) -> str:
         for part in range(4):
@@ -367,14 +371,14 @@ def test_a_run_that_died_while_a_tool_reported_is_listed_with_the_time_of_its_re
     assert (summary.seconds, summary.rounds, summary.calls, summary.stop_reason) == (4.0, 1, 1, "")
 
 
-def test_a_folder_that_is_none_is_refused_in_words(tmp_path: Path) -> None:
+def test_an_invalid_folder_is_refused_with_a_message(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot be listed: .*; name a folder of recordings"):
         list_recordings(tmp_path / "nowhere")
     assert list_recordings(tmp_path) == []
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_1000_recordings_are_listed_at_once(ended: bool, recorded: bytes, tmp_path: Path) -> None:
+def test_1000_recordings_are_listed_quickly(ended: bool, recorded: bytes, tmp_path: Path) -> None:
     data = recorded if ended else recorded[: recorded.rindex(b'{"line":"event","event":"run_finished"')]
     for number in range(1000):
         (tmp_path / f"{number}.jsonl").write_bytes(data)
@@ -399,7 +403,7 @@ def test_the_summary_of_a_failed_run_counts_its_rounds_and_calls(tmp_path: Path)
     assert (summary.stop_reason, summary.rounds, summary.calls) == ("failed", 1, 1)
 
 
-def test_a_summary_is_what_the_whole_recording_says(recorded: bytes, tmp_path: Path) -> None:
+def test_a_summary_equals_the_complete_recording(recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(recorded)
     recording, summary = read_all(path), summarize(path)
@@ -423,7 +427,7 @@ def test_a_summary_is_what_the_whole_recording_says(recorded: bytes, tmp_path: P
     )
 
 
-def test_a_recording_that_is_still_being_written_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+def test_a_recording_that_is_still_being_written_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     heard: list[Event] = []
     seen: list[int] = []
@@ -442,7 +446,7 @@ def test_a_recording_that_is_still_being_written_is_read_as_far_as_it_is(tmp_pat
     assert len(seen) == 2
 
 
-def test_pieces_that_share_a_line_are_read_as_the_deltas_that_they_were(tmp_path: Path) -> None:
+def test_pieces_that_share_a_line_are_read_as_their_deltas(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     run_virtual(Agent(ScriptedModel("One two three."), record=Recorder(path)).run("Count."))
     raw = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -464,7 +468,7 @@ def test_pieces_that_share_a_line_are_read_as_the_deltas_that_they_were(tmp_path
     ],
     ids=str,
 )
-def test_pieces_that_are_none_are_left_out_and_said(broken: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_pieces_are_skipped_and_reported(broken: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     run_virtual(Agent(ScriptedModel("One two three."), record=Recorder(path)).run("Count."))
     data = path.read_bytes()

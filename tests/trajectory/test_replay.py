@@ -169,7 +169,7 @@ class Together:
     several=st.sampled_from([True, True, False]),
     read=st.sampled_from([0, 1, 2, 5, 20]),
 )
-def test_any_run_on_virtual_time_replays_to_the_byte(
+def test_any_run_on_virtual_time_replays_exactly(
     script: list[list[Answer]], schedule: Schedule, wire: str, limits: Limits, on_error: Any, several: bool, read: int
 ) -> None:
     answers = [answer for turn in script for answer in turn]
@@ -185,7 +185,7 @@ def test_any_run_on_virtual_time_replays_to_the_byte(
     assert first == second
 
 
-def test_the_long_run_replays_to_the_byte_with_and_without_its_code(tmp_path: Path) -> None:
+def test_the_long_run_replays_exactly_with_and_without_its_code(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     recording = read_recording(tmp_path / "a.jsonl")
     a_long_run.agent(record=tmp_path / "not").replay(recording, sinks=[Recorder(tmp_path / "b.jsonl")])
@@ -196,7 +196,7 @@ def test_the_long_run_replays_to_the_byte_with_and_without_its_code(tmp_path: Pa
     assert list((tmp_path / "not").iterdir()) == []  # what is only played again is no new run
 
 
-def test_a_run_in_the_middle_of_a_loops_life_has_its_times_again(tmp_path: Path) -> None:
+def test_a_run_that_starts_in_the_middle_of_a_loops_life_keeps_its_times(tmp_path: Path) -> None:
     async def main() -> None:
         await asyncio.sleep(0.1 + 0.2)
         await agent(ScriptedModel([Call("look", what="a", seconds=0.1)], "So."), record=tmp_path / "a.jsonl").run("Go.")
@@ -206,7 +206,7 @@ def test_a_run_in_the_middle_of_a_loops_life_has_its_times_again(tmp_path: Path)
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
 
 
-def test_tools_that_do_several_things_in_one_instant_do_them_in_the_same_order_again(tmp_path: Path) -> None:
+def test_simultaneous_actions_of_tools_replay_in_the_same_order(tmp_path: Path) -> None:
     @tool(effect="read")
     async def peek(context: CallContext[Any], what: str) -> str:
         context.report("begin")
@@ -242,7 +242,7 @@ def test_tools_that_do_several_things_in_one_instant_do_them_in_the_same_order_a
         assert second.read_bytes() == first.read_bytes()
 
 
-def test_a_trimmed_history_is_sent_again_as_it_was(tmp_path: Path) -> None:
+def test_a_trimmed_history_is_replayed_as_it_was_sent(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     script = [[Call("look", what=str(number))] for number in range(4)]
 
@@ -254,7 +254,7 @@ def test_a_trimmed_history_is_sent_again_as_it_was(tmp_path: Path) -> None:
     assert agent_of(recording).replay(recording).text == "So."
 
 
-def test_a_cancelled_run_ends_its_replay_with_a_word(tmp_path: Path) -> None:
+def test_the_replay_of_a_cancelled_run_ends_with_an_explanation(tmp_path: Path) -> None:
     async def cancelled() -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(0.3):
@@ -271,7 +271,7 @@ def test_a_cancelled_run_ends_its_replay_with_a_word(tmp_path: Path) -> None:
                 agent().replay(tmp_path / f"{name}.jsonl", clock=clock, speed=10)  # type: ignore[arg-type]
 
 
-def test_a_recording_that_has_lost_a_line_does_not_hang(tmp_path: Path) -> None:
+def test_a_recording_with_a_missing_line_does_not_hang(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
     for place, line in enumerate(lines):
@@ -289,7 +289,7 @@ def test_long_answers_replay_in_linear_time(tmp_path: Path) -> None:
     assert Agent(ScriptedModel()).replay(path).text == text
 
 
-def test_stars_in_a_prompt_are_no_wild_cards_unless_something_was_masked(
+def test_asterisks_in_a_prompt_are_wild_cards_only_if_something_was_masked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OF_THE_TEST_KEY", raising=False)
@@ -309,7 +309,7 @@ def test_stars_in_a_prompt_are_no_wild_cards_unless_something_was_masked(
     assert "a-secret-of-the-test" not in str(diverged.value)
 
 
-def test_a_run_on_real_time_replays_equal_but_for_time_and_seconds(tmp_path: Path) -> None:
+def test_a_run_in_real_time_replays_equally_except_for_times(tmp_path: Path) -> None:
     heard: list[Event] = []
     script = [Say("Hm. "), Call("look", what="a", seconds=0.05), Call("slow", what="b", seconds=0.01)], "So."
     asyncio.run(agent(ScriptedModel(*script), record=tmp_path / "a.jsonl").run("Go.", sinks=[heard.append]))
@@ -323,7 +323,7 @@ def timeless(event: Event) -> dict[str, Any]:
     return {name: value for name, value in event_to_json(event).items() if name not in ("time", "seconds")}
 
 
-def test_on_the_real_clock_it_takes_as_long_as_the_speed_says(tmp_path: Path) -> None:
+def test_on_the_real_clock_a_replay_takes_as_long_as_the_speed_requires(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     result = a_long_run.agent().replay(tmp_path / "a.jsonl", clock="real", speed=20)
     assert 4.55 / 20 <= result.seconds < 2
@@ -360,7 +360,7 @@ def test_a_recording_is_middleware_of_any_agent(tmp_path: Path) -> None:
     assert (result.text[:4], result.rounds, len(result.calls)) == ("Swim", 3, 8)
 
 
-def test_it_plays_where_a_loop_runs_already(tmp_path: Path) -> None:
+def test_it_can_replay_inside_a_running_loop(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
 
     async def main() -> Result:
@@ -374,7 +374,7 @@ class Answered(BaseModel):
     degrees: int
 
 
-def test_a_typed_answer_comes_again(tmp_path: Path) -> None:
+def test_a_typed_answer_is_replayed(tmp_path: Path) -> None:
     model = ScriptedModel([Call("look", what="a")], [Call("final_answer", city="Oslo", degrees=4)])
     first, second = both(model, tmp_path, Answered)
     assert first == second
@@ -393,7 +393,7 @@ def test_a_failed_run_fails_again_with_the_same_error(tmp_path: Path) -> None:
     assert again.value.verdicts == before.value.verdicts
 
 
-def test_another_prompt_departs_at_the_first_request(tmp_path: Path) -> None:
+def test_another_prompt_diverges_at_the_first_request(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     with pytest.raises(ReplayDiverged) as diverged:
         Agent(ScriptedModel(), a_long_run.TOOLS, "Be short.").replay(tmp_path / "a.jsonl")
@@ -402,14 +402,14 @@ def test_another_prompt_departs_at_the_first_request(tmp_path: Path) -> None:
     assert '+   "text": "Be short.' in words
 
 
-def test_another_tool_departs_at_the_tools(tmp_path: Path) -> None:
+def test_another_tool_diverges_at_the_tools(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     with pytest.raises(ReplayDiverged, match=r"request 0, what its tools are, is different now") as diverged:
         Agent(ScriptedModel(), a_long_run.TOOLS[:3]).replay(tmp_path / "a.jsonl")
     assert '-  "name": "book",' in str(diverged.value)
 
 
-def test_live_tools_that_give_something_else_depart_at_the_next_request(tmp_path: Path) -> None:
+def test_live_tools_with_other_results_diverge_at_the_next_request(tmp_path: Path) -> None:
     answer = "wet"
 
     @tool
@@ -426,7 +426,7 @@ def test_live_tools_that_give_something_else_depart_at_the_next_request(tmp_path
     assert '+     "text": "dry",' in str(diverged.value)
 
 
-def test_a_call_with_other_arguments_departs_at_that_call(tmp_path: Path) -> None:
+def test_a_call_with_other_arguments_diverges_at_that_call(tmp_path: Path) -> None:
     """The recording was changed by hand: the model says something else now than what was run."""
     run_virtual(lambda: agent(ScriptedModel([Call("look", what="a")], "So."), record=tmp_path / "a.jsonl").run("Go."))
     text = (tmp_path / "a.jsonl").read_text()
@@ -436,7 +436,7 @@ def test_a_call_with_other_arguments_departs_at_that_call(tmp_path: Path) -> Non
         agent().replay(tmp_path / "b.jsonl")
 
 
-def test_a_recording_that_was_cut_off_ends_there(tmp_path: Path) -> None:
+def test_the_replay_of_an_incomplete_recording_ends_there(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
     asked = [number for number, line in enumerate(lines) if line.startswith(b'{"line":"request"')]
@@ -450,7 +450,7 @@ def test_a_recording_that_was_cut_off_ends_there(tmp_path: Path) -> None:
         a_long_run.agent().replay(tmp_path / "c.jsonl")
 
 
-def test_wherever_a_recording_is_cut_its_replay_ends_with_a_word(tmp_path: Path) -> None:
+def test_wherever_a_recording_is_cut_its_replay_ends_with_an_explanation(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
     ended = max(number for number, line in enumerate(lines) if b'"delta":"ended"' in line)
@@ -460,7 +460,7 @@ def test_wherever_a_recording_is_cut_its_replay_ends_with_a_word(tmp_path: Path)
             a_long_run.agent().replay(tmp_path / "cut.jsonl")
 
 
-def test_events_are_heard_as_they_were_said(tmp_path: Path) -> None:
+def test_events_are_replayed_as_they_were(tmp_path: Path) -> None:
     before: list[Event] = []
     a_long_run.play(tmp_path / "a.jsonl", sinks=[before.append])
     again: list[Event] = []
@@ -471,7 +471,7 @@ def test_events_are_heard_as_they_were_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "words"), [({"clock": "fast"}, "clock='fast'"), ({"speed": 0}, "speed=0")])
-def test_wrong_use_is_told(tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
+def test_wrong_use_is_reported(tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     with pytest.raises(UserError, match=words):
         replay(tmp_path / "a.jsonl", **wrong)
@@ -488,7 +488,7 @@ class HalfAnAnswer:
         raise ProviderError("the wire broke")
 
 
-def test_what_came_just_before_a_failure_is_played_before_it(tmp_path: Path) -> None:
+def test_events_just_before_a_failure_are_replayed_before_it(tmp_path: Path) -> None:
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     with pytest.raises(ProviderError):
         run_virtual(lambda: agent(HalfAnAnswer(), record=first).run("Go.", run_id="r"))
@@ -497,7 +497,7 @@ def test_what_came_just_before_a_failure_is_played_before_it(tmp_path: Path) -> 
     assert second.read_bytes() == first.read_bytes()
 
 
-def test_a_replay_tells_each_piece_that_was_told(tmp_path: Path) -> None:
+def test_a_replay_reports_each_recorded_piece(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     heard: list[Event] = []
     run_virtual(lambda: agent(ScriptedModel([Say("one two three four")]), record=path).run("Go."))
@@ -506,7 +506,7 @@ def test_a_replay_tells_each_piece_that_was_told(tmp_path: Path) -> None:
     assert [event.seq for event in heard] == [event.seq for event in read_recording(path).events]
 
 
-def test_a_call_that_ended_in_the_instant_in_which_it_was_dropped_gave_what_it_gave(tmp_path: Path) -> None:
+def test_a_call_that_ended_at_the_moment_it_was_dropped_keeps_its_result(tmp_path: Path) -> None:
     """Its time is up when the answer that has not asked for it again ends."""
     call = Call("slow", {"what": "a", "seconds": 0.7}, pieces=2)
     broken = [Say("Let me see. ", over=0.2), call]
@@ -517,14 +517,14 @@ def test_a_call_that_ended_in_the_instant_in_which_it_was_dropped_gave_what_it_g
     assert second == first
 
 
-def test_tools_in_another_order_are_told_as_that(tmp_path: Path) -> None:
+def test_tools_in_another_order_are_reported_as_such(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     run_virtual(lambda: Agent(ScriptedModel("So."), [look, write], record=path).run("Go."))
     with pytest.raises(ReplayDiverged, match=r'request 0, the order of its tools, is different now\n(?s:.*)"look"'):
         Agent(ScriptedModel(), [write, look]).replay(path)
 
 
-def test_a_call_whose_line_is_damaged_is_told_as_that(tmp_path: Path) -> None:
+def test_a_call_with_a_damaged_line_is_reported_as_such(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     run_virtual(lambda: agent(ScriptedModel([Call("write", what="a")], "So."), record=path).run("Go."))
     lines = path.read_bytes().splitlines(keepends=True)

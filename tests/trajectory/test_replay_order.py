@@ -104,7 +104,7 @@ def broken_then(*attempts: Answer, wire: str = "openai-chat") -> RetryingModel[S
     return RetryingModel(script, first_wait=0.1, jitter=lambda: 0.0)
 
 
-def test_a_stream_that_ends_a_turn_of_the_loop_after_a_tool_was_started_does_so_again(tmp_path: Path) -> None:
+def test_a_stream_that_ends_one_loop_turn_after_a_tool_started_does_so_again(tmp_path: Path) -> None:
     """The first call is adopted and the next two share its result, so that nothing else happens in between."""
     looks = [Call("look", what="a", seconds=0.0) for _ in range(3)]
     script = [[Say("Hm. "), looks[0], Break()], [Say("Hm. "), *looks, Call("look", what="a", seconds=0.1)]]
@@ -113,7 +113,7 @@ def test_a_stream_that_ends_a_turn_of_the_loop_after_a_tool_was_started_does_so_
     assert replayed == recorded
 
 
-def test_a_call_id_that_repeats_in_the_second_attempt_gets_the_result_of_its_own_call(tmp_path: Path) -> None:
+def test_a_repeated_call_id_in_the_second_attempt_gets_the_result_of_its_own_call(tmp_path: Path) -> None:
     first: Answer = [Call("slow", what="a", seconds=0.3), Break()]
     second: Answer = [Call("look", what="c", seconds=0.3), Call("instant", what="d", after=0.7)]
     recorded, replayed = record_and_replay(Together(broken_then(first, second), 20), tmp_path)
@@ -121,14 +121,14 @@ def test_a_call_id_that_repeats_in_the_second_attempt_gets_the_result_of_its_own
     assert replayed == recorded
 
 
-def test_an_approval_that_the_time_limit_leaves_undecided_is_left_undecided_again(tmp_path: Path) -> None:
+def test_an_approval_that_the_time_limit_leaves_undecided_is_undecided_again(tmp_path: Path) -> None:
     model = ScriptedModel([Call("pay", what="a")], "So.")
     recorded, replayed = record_and_replay(model, tmp_path, limits=Limits(seconds=0.1, final_seconds=1))
     assert b'"approval":true' in recorded
     assert replayed == recorded
 
 
-def test_a_tool_that_takes_its_time_when_it_is_cancelled_does_so_again(tmp_path: Path) -> None:
+def test_a_tool_that_is_slow_to_cancel_is_slow_again(tmp_path: Path) -> None:
     calls: Answer = [Call("stubborn", what="a", seconds=5), Call("stubborn", what="b", seconds=5)]
     options: dict[str, Any] = {"limits": Limits(seconds=0.3, final_seconds=1), "schedule": Schedule.PARALLEL}
     recorded, replayed = record_and_replay(ScriptedModel(calls, "So."), tmp_path, **options)
@@ -145,7 +145,7 @@ def test_a_result_between_the_last_delta_and_the_end_of_the_stream_stays_there(t
     assert replayed == recorded
 
 
-def test_a_recording_without_the_newer_lines_and_fields_replays_as_before(tmp_path: Path) -> None:
+def test_a_recording_without_newer_lines_and_fields_replays_as_before(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     kept: list[str] = []
     for raw in (tmp_path / "a.jsonl").read_text().splitlines():
@@ -188,7 +188,7 @@ def answers(draw: st.DrawFn) -> list[Answer]:
     read=st.sampled_from([1, 2, 20]),
     late=st.sampled_from([(0, 0.0), (1, 0.0), (3, 0.0), (0, 0.1)]),
 )
-def test_runs_full_of_ties_replay_to_the_byte(
+def test_runs_with_many_simultaneous_events_replay_exactly(
     tmp_path_factory: Any,
     script: list[list[Answer]],
     schedule: Schedule,
@@ -203,7 +203,7 @@ def test_runs_full_of_ties_replay_to_the_byte(
     assert replayed == recorded
 
 
-def test_a_call_that_begins_while_its_stream_is_closed_begins_there_again(tmp_path: Path) -> None:
+def test_a_call_that_starts_while_its_stream_is_closed_starts_there_again(tmp_path: Path) -> None:
     first: Answer = [Call("look", what="a", seconds=0.5), Break()]
     second: Answer = [Call("slow", what="b", seconds=0.1)]
     model = ClosesLate(Together(broken_then(first, second), 20), 3, 0.0)
@@ -211,7 +211,7 @@ def test_a_call_that_begins_while_its_stream_is_closed_begins_there_again(tmp_pa
     assert replayed == recorded
 
 
-def test_two_tools_that_the_time_limit_cancels_report_before_either_of_them_ends(tmp_path: Path) -> None:
+def test_two_tools_that_the_time_limit_cancels_report_before_either_ends(tmp_path: Path) -> None:
     calls = [Call("stubborn", what=what, seconds=0.3, pieces=2) for what in ("bb", "a")]
     model = ScriptedModel(calls, "That is all.", loop_last=True)
     limits = Limits(seconds=0.3, final_seconds=0.3)

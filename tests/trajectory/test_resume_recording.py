@@ -138,7 +138,7 @@ def test_killed_at_every_event_it_gives_the_same_answer_and_no_finished_write_ru
         assert len(ran) == 5
 
 
-def test_killed_again_while_it_goes_on_it_goes_on_again(tmp_path: Path) -> None:
+def test_a_resumed_run_that_is_killed_can_be_resumed_again(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     assert in_a_child(lambda: play(done, record, sinks=[kill_at(9)])) == signal.SIGKILL
     times = 0
@@ -152,7 +152,7 @@ def test_killed_again_while_it_goes_on_it_goes_on_again(tmp_path: Path) -> None:
     assert all(ran[key] == 1 for key in finished)
 
 
-def test_a_call_that_was_in_flight_runs_again_and_is_told_so(tmp_path: Path) -> None:
+def test_a_call_that_was_in_flight_runs_again_and_is_reported(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     started = next(
         number
@@ -176,7 +176,7 @@ def test_a_call_that_was_in_flight_runs_again_and_is_told_so(tmp_path: Path) -> 
     assert all(line.split()[2] == "0" for line in done.read_text().splitlines() if line.startswith("put-fork"))
 
 
-def test_the_model_is_not_asked_again_for_an_answer_that_was_whole(tmp_path: Path) -> None:
+def test_a_complete_answer_is_not_requested_again(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     events = events_of_a_run(tmp_path)
     last = max(number for number, event in enumerate(events) if isinstance(event, RoundFinished))
@@ -190,7 +190,7 @@ def test_the_model_is_not_asked_again_for_an_answer_that_was_whole(tmp_path: Pat
     assert [sum(isinstance(message, Assistant) for message in request.messages) for request in model.requests] == [2]
 
 
-def test_events_go_on_counting_and_the_recording_holds_both_parts(tmp_path: Path) -> None:
+def test_event_numbers_continue_and_the_recording_has_both_parts(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     in_a_child(lambda: play(done, record, sinks=[kill_at(12)]))
     before = read_recording(record)
@@ -205,7 +205,7 @@ def test_events_go_on_counting_and_the_recording_holds_both_parts(tmp_path: Path
     assert result.run == "r"
 
 
-def test_a_run_that_failed_goes_on_where_it_failed(tmp_path: Path) -> None:
+def test_a_failed_run_continues_where_it_failed(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
 
     def broken(request: Request) -> Answer:
@@ -288,7 +288,7 @@ def test_a_run_that_has_ended_cannot_be_resumed(tmp_path: Path) -> None:
     ("effect", "words"),
     [("read", "so the model is asked again"), ("write", "its recorded answer stays, as it has run")],
 )
-def test_a_changed_agent_is_asked_anew_unless_a_write_has_started(
+def test_a_changed_agent_gets_a_new_answer_unless_a_write_has_started(
     effect: Any, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = tmp_path / "run.jsonl"
@@ -315,7 +315,7 @@ def test_a_changed_agent_is_asked_anew_unless_a_write_has_started(
 # What must not happen on the way
 
 
-def test_a_masked_call_that_had_finished_is_adopted_and_one_that_had_not_is_never_done(
+def test_a_masked_call_that_had_finished_is_adopted_and_an_unfinished_one_never_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DB_PASSWORD", "hunter2-hunter2")
@@ -384,7 +384,7 @@ def waiting_agent(done: Path, **options: Any) -> Agent:
     return Agent(ScriptedModel(answers), [put, pay, browse], on_approval=lambda call: Wait(), **options)
 
 
-def test_killed_after_it_had_waited_it_goes_on_with_what_was_answered(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_after_waiting_continues_with_the_answers(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     waits = run_virtual(lambda: waiting_agent(done, record=record).run("Go."))
     pay, browse = waits.pending
@@ -402,7 +402,7 @@ def test_killed_after_it_had_waited_it_goes_on_with_what_was_answered(tmp_path: 
     assert len(resumed) == 2  # one for each time that it went on
 
 
-def test_a_waiting_run_goes_on_from_its_path_and_is_recorded_once(tmp_path: Path) -> None:
+def test_a_waiting_run_is_resumed_from_its_path_and_recorded_once(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     waits = run_virtual(lambda: waiting_agent(done, record=record).run("Go."))
     pay, browse = waits.pending
@@ -414,7 +414,7 @@ def test_a_waiting_run_goes_on_from_its_path_and_is_recorded_once(tmp_path: Path
     assert [event.seq for event in events] == list(range(len(events)))
 
 
-def test_secrets_of_the_recorder_stay_hidden_when_it_goes_on(tmp_path: Path) -> None:
+def test_secrets_of_the_recorder_stay_hidden_after_a_resume(tmp_path: Path) -> None:
     record, secret = tmp_path / "run.jsonl", "a-very-own-secret"
 
     def fail(request: Request) -> Answer:
@@ -431,7 +431,7 @@ def test_secrets_of_the_recorder_stay_hidden_when_it_goes_on(tmp_path: Path) -> 
     assert secret.encode() not in record.read_bytes()
 
 
-def test_an_approval_counts_for_the_call_that_it_was_given_for_and_no_other(tmp_path: Path) -> None:
+def test_an_approval_applies_only_to_the_call_it_was_given_for(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     ran: list[str] = []
 
@@ -457,7 +457,7 @@ def test_an_approval_counts_for_the_call_that_it_was_given_for_and_no_other(tmp_
     assert ran == []
 
 
-def test_the_time_in_which_nobody_was_there_does_not_count(tmp_path: Path) -> None:
+def test_time_between_processes_does_not_count(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
 
     def at(hour: float, work: Callable[[], Any]) -> Any:
@@ -490,7 +490,7 @@ def test_the_result_of_a_resumed_run_has_all_its_calls(tmp_path: Path) -> None:
     assert {name: after.get(name) for name in same} == {name: before.get(name) for name in same}
 
 
-def test_a_finished_call_is_told_as_one_that_did_not_run_again(tmp_path: Path) -> None:
+def test_a_finished_call_is_reported_as_not_run_again(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     last = max(n for n, event in enumerate(events_of_a_run(tmp_path / "e")) if isinstance(event, RoundFinished))
     in_a_child(lambda: play(done, record, sinks=[kill_at(last)]))
@@ -505,7 +505,7 @@ def test_a_finished_call_is_told_as_one_that_did_not_run_again(tmp_path: Path) -
     assert [event.seconds for event in again] == pytest.approx([0.2, 0.5])
 
 
-def test_what_an_agent_used_as_a_tool_counts_again(tmp_path: Path) -> None:
+def test_usage_of_an_agent_as_a_tool_counts_again(tmp_path: Path) -> None:
     def helper() -> Any:
         return Agent(ScriptedModel(["Found.", Uses(1000, 100)], loop_last=True)).as_tool("find", "Finds things.")
 
@@ -526,7 +526,7 @@ def test_what_an_agent_used_as_a_tool_counts_again(tmp_path: Path) -> None:
     assert run_virtual(lambda: asked().resume(record)).usage == whole.usage
 
 
-def test_a_read_that_was_in_flight_is_told_though_the_model_was_asked_again(tmp_path: Path) -> None:
+def test_a_read_that_was_in_flight_is_reported_even_if_the_model_was_asked_again(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     seen: list[int] = []
 
@@ -563,7 +563,7 @@ def test_a_recording_with_an_unreadable_line_in_the_middle_is_not_resumed(tmp_pa
     assert done.read_bytes() == before
 
 
-def test_a_line_that_was_cut_when_the_process_died_does_not_keep_a_run_from_being_resumed_twice(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_when_the_process_died_does_not_prevent_a_second_resume(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     for _ in range(2):
         work = resume if record.exists() else play
@@ -618,7 +618,7 @@ def waits_to_pay(record: Path) -> tuple[Agent, Result]:
 
 
 @pytest.mark.parametrize("answers", [[1], "p", 5, None])
-def test_answers_that_are_no_dict_are_refused_as_such(answers: Any, tmp_path: Path) -> None:
+def test_answers_must_be_a_dict(answers: Any, tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     asking, result = waits_to_pay(record)
     for saved in (record, result):
@@ -626,7 +626,7 @@ def test_answers_that_are_no_dict_are_refused_as_such(answers: Any, tmp_path: Pa
             run_virtual(lambda: asking.resume(saved, answers))  # noqa: B023
 
 
-def test_a_run_is_not_resumed_by_an_agent_without_the_tools_that_it_waits_for(tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_by_an_agent_without_the_tools_of_waiting_calls(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     asking, result = waits_to_pay(record)
     before = record.read_bytes()
@@ -639,14 +639,14 @@ def test_a_run_is_not_resumed_by_an_agent_without_the_tools_that_it_waits_for(tm
     assert run_virtual(lambda: asking.resume(record, {"p": Allow()})).calls[0].result.text == "paid 5"
 
 
-def test_a_call_that_is_answered_with_a_result_needs_no_tool(tmp_path: Path) -> None:
+def test_a_call_that_gets_a_result_needs_no_tool(tmp_path: Path) -> None:
     _, result = waits_to_pay(tmp_path / "run.jsonl")
     without = Agent(ScriptedModel("Done."), [])
     assert run_virtual(lambda: without.resume(result, {"p": "paid by hand"})).text == "Done."
 
 
 @pytest.mark.parametrize("answer", ["allow", "Deny", "deny:too much", 'edit:{"amount": 1}', True])
-def test_a_word_for_a_decision_is_no_result(answer: Any, tmp_path: Path) -> None:
+def test_a_decision_word_is_not_accepted_as_a_result(answer: Any, tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     asking, result = waits_to_pay(record)
     for saved in (record, result):
@@ -654,7 +654,7 @@ def test_a_word_for_a_decision_is_no_result(answer: Any, tmp_path: Path) -> None
             run_virtual(lambda: asking.resume(saved, {"p": answer}))  # noqa: B023
 
 
-def test_a_client_may_answer_with_any_word() -> None:
+def test_a_client_may_answer_with_any_text() -> None:
     choose = client_tool("choose", "The user chooses.", {"type": "object", "properties": {}})
     asking = Agent(ScriptedModel([Call("choose", id="c")], "Done."), [choose])
     result = run_virtual(lambda: asking.run("Ask."))

@@ -77,14 +77,14 @@ TOOLS = [look, put, pay]
 
 
 @every_recording
-def test_it_is_read_without_a_problem_and_its_calls_keep_the_rules(name: str) -> None:
+def test_it_is_read_without_problems_and_its_calls_are_consistent(name: str) -> None:
     recording = read(name)
     assert (recording.problems, recording.damaged) == ([], 0)
     assert_lives(recording.events, died=name == "killed.jsonl")
     assert [event.seq for event in recording.events] == sorted(event.seq for event in recording.events)
 
 
-def test_calls_that_share_an_id_are_told_apart() -> None:
+def test_calls_that_share_an_id_are_distinguished() -> None:
     events = read("broken_response.jsonl").events
     started = [(event.call, event.call_id, event.arguments["at"]) for event in only(CallStarted, events)]
     assert started == [(0, "a", 3), (1, "b", 1), (3, "b", 2)]
@@ -104,7 +104,7 @@ def test_calls_that_share_an_id_are_told_apart() -> None:
     assert (cut.call, [event.text for event in only(TextFinished, events)]) == (5, ["So. ", "Done."])
 
 
-def test_it_is_counted_and_collected_like_a_recording_of_today() -> None:
+def test_it_is_counted_and_collected_like_a_current_recording() -> None:
     metrics = Metrics.of(read("broken_response.jsonl").events)
     counted = (metrics.tool_calls, metrics.tool_executions, metrics.adopted, metrics.dropped, metrics.refused)
     assert counted == (4, 3, 1, 1, 2)
@@ -116,7 +116,7 @@ def test_it_is_counted_and_collected_like_a_recording_of_today() -> None:
 
 
 @every_recording
-def test_it_is_viewed(name: str) -> None:
+def test_it_can_be_viewed(name: str) -> None:
     picture = draw(read(name))
     states = {
         "broken_response.jsonl": ["dropped", "done", "done", "refused", "spoiled"],
@@ -128,13 +128,13 @@ def test_it_is_viewed(name: str) -> None:
     assert not any("missing" in banner for banner in picture.banners)
 
 
-def test_the_long_run_is_drawn_as_one_of_today(tmp_path: Path) -> None:
+def test_the_long_run_is_drawn_like_a_current_one(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "today.jsonl")
     before, now = draw(read("long_run.jsonl")), draw(read_recording(tmp_path / "today.jsonl"))
     assert (before.totals, before.turns, before.seconds) == (now.totals, now.turns, now.seconds)
 
 
-def test_a_folder_lists_them() -> None:
+def test_a_folder_lists_old_recordings() -> None:
     assert {each.path.name: (each.problem, each.stop_reason) for each in list_recordings(FOLDER)} == {
         "broken_response.jsonl": ("", "answered"),
         "killed.jsonl": ("", ""),
@@ -144,7 +144,7 @@ def test_a_folder_lists_them() -> None:
     assert [count_failed(FOLDER / name) for name in FILES] == [2, 0, 1, 0]
 
 
-def test_the_long_run_is_replayed_by_the_agent_of_today(tmp_path: Path) -> None:
+def test_the_long_run_is_replayed_by_the_current_agent(tmp_path: Path) -> None:
     again: list[Event] = []
     result = a_long_run.agent().replay(FOLDER / "long_run.jsonl", sinks=[again.append])
     assert result.text == "Swim in the morning, whales at noon; both are booked."
@@ -161,7 +161,7 @@ def test_it_is_replayed_without_its_code(name: str, text: str) -> None:
     }
 
 
-def test_a_run_that_was_killed_is_resumed_and_its_recording_goes_on_in_schema_2(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_is_resumed_and_its_recording_continues_in_schema_2(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     shutil.copy(FOLDER / "killed.jsonl", path)
     heard: list[Event] = []
@@ -181,7 +181,7 @@ def test_a_run_that_was_killed_is_resumed_and_its_recording_goes_on_in_schema_2(
     assert [call.state for turn in draw(recording).turns for call in turn.calls] == ["done", "done", "uncertain"]
 
 
-def test_a_run_that_waits_is_resumed_under_the_numbers_of_its_calls(tmp_path: Path) -> None:
+def test_a_waiting_run_is_resumed_with_the_numbers_of_its_calls(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     shutil.copy(FOLDER / "waiting.jsonl", path)
     result = run_virtual(lambda: Agent(ScriptedModel("Done."), TOOLS).resume(path, {"b": Allow()}), 1_700_000_100.0)
@@ -191,7 +191,7 @@ def test_a_run_that_waits_is_resumed_under_the_numbers_of_its_calls(tmp_path: Pa
     assert [(event.call, event.call_id) for event in only(CallFinished, recording.events)] == [(0, "a"), (1, "b")]
 
 
-def test_a_recording_that_a_newer_version_has_gone_on_with_is_refused(tmp_path: Path) -> None:
+def test_a_recording_that_a_newer_version_resumed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     resumed = {"line": "resumed", "schema": 3, "time": 0.0, "model": "m"}
     path.write_bytes((FOLDER / "killed.jsonl").read_bytes() + json.dumps(resumed).encode() + b"\n")
@@ -200,7 +200,7 @@ def test_a_recording_that_a_newer_version_has_gone_on_with_is_refused(tmp_path: 
 
 
 @every_recording
-def test_a_line_that_is_damaged_is_left_out_and_the_others_are_read(name: str, tmp_path: Path) -> None:
+def test_a_damaged_line_is_skipped_and_the_others_are_read(name: str, tmp_path: Path) -> None:
     lines = (FOLDER / name).read_bytes().splitlines()
     for place in range(1, len(lines)):
         odd = lines[place].replace(b'"call_id":"', b'"call_id":7,"x":"')

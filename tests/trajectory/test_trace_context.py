@@ -78,7 +78,7 @@ async def look() -> str:
     return "seen"
 
 
-def test_a_provider_is_told_of_the_request_that_it_answers() -> None:
+def test_a_provider_gets_the_trace_of_its_request() -> None:
     watched = Watched()
 
     async def main() -> ScriptedServer:
@@ -94,7 +94,7 @@ def test_a_provider_is_told_of_the_request_that_it_answers() -> None:
     assert (addresses, ports) == (["127.0.0.1"] * 2, [URL(server.url).port] * 2)
 
 
-def test_every_try_at_an_answer_belongs_to_one_request() -> None:
+def test_every_attempt_at_an_answer_belongs_to_one_request() -> None:
     watched = Watched()
 
     async def main() -> ScriptedServer:
@@ -110,7 +110,7 @@ def test_every_try_at_an_answer_belongs_to_one_request() -> None:
     assert [event.name for event in span.events] == ["unbroken.request_retried"] * 2
 
 
-def test_all_of_the_context_goes_along() -> None:
+def test_the_complete_context_is_propagated() -> None:
     watched = Watched()
     above = SpanContext(0xABC, 0xDEF, True, TraceFlags(1), TraceState([("vendor", "value")]))
 
@@ -129,7 +129,7 @@ def test_all_of_the_context_goes_along() -> None:
     assert (headers["tracestate"], headers["baggage"]) == ("vendor=value", "tenant=7")
 
 
-def test_who_reads_an_answer_is_not_in_its_span() -> None:
+def test_the_reader_of_an_answer_is_not_in_its_span() -> None:
     watched, seen = Watched(), list[object]()
 
     def outside(event: object) -> None:
@@ -140,7 +140,7 @@ def test_who_reads_an_answer_is_not_in_its_span() -> None:
     assert set(seen) == {(None, True)}
 
 
-def test_a_model_that_a_tool_asks_by_itself_is_told_of_the_call() -> None:
+def test_a_model_that_a_tool_uses_itself_gets_the_trace_of_the_call() -> None:
     watched = Watched()
 
     async def main() -> ScriptedServer:
@@ -161,7 +161,7 @@ def test_a_model_that_a_tool_asks_by_itself_is_told_of_the_call() -> None:
     assert told(server) == watched.parents_told("execute_tool asks")
 
 
-def test_without_a_trace_nothing_goes_along() -> None:
+def test_without_a_trace_nothing_is_propagated() -> None:
     async def main() -> ScriptedServer:
         async with ScriptedServer([Call("look")], "Done.") as server:
             await Agent(model_of(server), [look]).run("Go.")
@@ -184,11 +184,11 @@ def meta_of(tmp_path: Path, *sinks: Any) -> dict[str, Any]:
     return asyncio.run(main())
 
 
-def test_an_mcp_server_is_told_of_the_call(tmp_path: Path) -> None:
+def test_an_mcp_server_gets_the_trace_of_the_call(tmp_path: Path) -> None:
     watched = Watched()
     meta = meta_of(tmp_path, watched.sink)
     assert [meta["traceparent"]] == watched.parents_told("execute_tool meta")
 
 
-def test_an_mcp_server_is_told_of_nothing_without_a_trace(tmp_path: Path) -> None:
+def test_without_a_trace_an_mcp_server_gets_none(tmp_path: Path) -> None:
     assert "traceparent" not in meta_of(tmp_path)

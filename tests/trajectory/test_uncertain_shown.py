@@ -55,7 +55,7 @@ def test_the_viewer_shows_a_reported_call_as_uncertain(tmp_path: Path) -> None:
     assert "1 round · 1 call · 1 failed · 1 uncertain" in plain(record)
 
 
-def test_the_viewer_shows_a_call_that_waits_as_uncertain_until_it_is_answered(tmp_path: Path) -> None:
+def test_the_viewer_shows_a_waiting_call_as_uncertain_until_it_is_answered(tmp_path: Path) -> None:
     done, record = killed(tmp_path, after_crash="wait")
     resumed(done, record, after_crash="wait")
     picture = picture_of(record)
@@ -69,14 +69,14 @@ def test_the_viewer_shows_a_call_that_waits_as_uncertain_until_it_is_answered(tm
     assert state_and_totals(picture_of(record))[2:] == (1, 0)
 
 
-def test_a_call_that_was_allowed_to_run_again_is_uncertain_no_more(tmp_path: Path) -> None:
+def test_a_call_that_was_allowed_to_run_again_is_no_longer_uncertain(tmp_path: Path) -> None:
     done, record = killed(tmp_path, after_crash="wait")
     resumed(done, record, after_crash="wait")
     resumed(done, record, {"a": Allow()}, after_crash="wait")
     assert state_and_totals(picture_of(record)) == (["done"], 1, 1, 0)
 
 
-def test_lists_count_a_call_that_waits(tmp_path: Path) -> None:
+def test_lists_count_a_waiting_call(tmp_path: Path) -> None:
     done, record = killed(tmp_path, after_crash="wait")
     resumed(done, record, after_crash="wait")
     (row,) = Shelf(tmp_path).rows()
@@ -84,7 +84,7 @@ def test_lists_count_a_call_that_waits(tmp_path: Path) -> None:
     assert list_recordings(tmp_path)[0].calls == 1
 
 
-def test_statistics_count_what_was_reported_and_the_runs_that_wait(tmp_path: Path) -> None:
+def test_statistics_count_reported_calls_and_waiting_runs(tmp_path: Path) -> None:
     for policy in ("report", "wait"):
         (tmp_path / policy).mkdir()
         done, record = killed(tmp_path / policy, after_crash=policy)
@@ -118,7 +118,7 @@ def test_prometheus_and_opentelemetry_count_an_uncertain_call(
     }
 
 
-def test_the_tools_of_an_mcp_server_that_are_no_reads_have_its_after_crash() -> None:
+def test_writing_tools_of_an_mcp_server_have_its_after_crash_setting() -> None:
     async def policies() -> tuple[Any, ...]:
         program = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server.py"))]
         async with MCPServer(program, after_crash="wait") as server:
@@ -128,6 +128,6 @@ def test_the_tools_of_an_mcp_server_that_are_no_reads_have_its_after_crash() -> 
     assert asyncio.run(policies()) == ("rerun", "wait")
 
 
-def test_an_after_crash_of_an_mcp_server_that_is_none_is_refused() -> None:
+def test_an_invalid_after_crash_setting_of_an_mcp_server_is_refused() -> None:
     with pytest.raises(UserError, match=r"MCPServer\(after_crash=.again.\): expected .report., .rerun., .wait."):
         MCPServer("program", after_crash="again")  # pyright: ignore[reportArgumentType] - that is the point

@@ -37,7 +37,7 @@ def test_an_open_call_is_named() -> None:
     assert status.orphan == ()
 
 
-def test_an_orphan_does_not_stand_in_for_a_missing_result() -> None:
+def test_an_orphan_does_not_replace_a_missing_result() -> None:
     history = [*ASKED, ToolMessage((ToolResult.of(FIRST, "rain"), ToolResult("call_z", (), name="other")))]
     status = chain_status(history)
     assert status.tool_calls == status.tool_returns == 2
@@ -46,7 +46,7 @@ def test_an_orphan_does_not_stand_in_for_a_missing_result() -> None:
     assert not validate_tool_chain(history)
 
 
-def test_a_second_result_of_one_call_answers_nothing() -> None:
+def test_a_second_result_of_one_call_does_not_count() -> None:
     result = ToolResult.of(FIRST, "rain")
     status = chain_status([User.of("Oslo?"), Assistant("", (FIRST,)), ToolMessage((result, result))])
     assert status.complete
@@ -69,13 +69,13 @@ def test_a_history_without_calls_is_complete(history: list[Message]) -> None:
     assert chain_status(history) == ChainStatus(0, 0)
 
 
-def test_a_generator_is_a_history_too() -> None:
+def test_a_generator_can_be_a_history() -> None:
     assert not validate_tool_chain(message for message in ASKED)
 
 
 @every_wire
 @given(story=stories())
-def test_a_valid_raw_history_is_complete_and_tells_its_wire(wire: str, story: Story) -> None:
+def test_a_valid_raw_history_is_complete_and_identifies_its_wire(wire: str, story: Story) -> None:
     raw = tell(wire, story)
     calls = sum(len(thing.ids) for thing in story if isinstance(thing, Calls))
     assert chain_status(raw) == chain_status(raw, wire) == ChainStatus(calls, calls)
@@ -83,7 +83,7 @@ def test_a_valid_raw_history_is_complete_and_tells_its_wire(wire: str, story: St
 
 @every_wire
 @given(story=stories(), random=st.randoms(use_true_random=False))
-def test_what_is_open_or_an_orphan_is_what_a_repair_would_change(wire: str, story: Story, random: Random) -> None:
+def test_open_calls_and_orphans_are_what_a_repair_would_change(wire: str, story: Story, random: Random) -> None:
     raw = tell(wire, broken(story, random), random)
     status = chain_status(raw, wire)
     repaired, edits = repair_raw(wire, raw)
@@ -95,14 +95,14 @@ def test_what_is_open_or_an_orphan_is_what_a_repair_would_change(wire: str, stor
 
 
 @every_wire
-def test_an_open_call_at_the_end_is_seen_in_raw_messages(wire: str) -> None:
+def test_an_open_call_at_the_end_is_found_in_raw_messages(wire: str) -> None:
     raw = tell(wire, [Say("user"), Calls(("p", "q"))])
     status = chain_status(raw)
     assert (status.tool_calls, status.tool_returns, len(status.open)) == (2, 0, 2)
     assert not validate_tool_chain(raw)
 
 
-def test_our_own_messages_are_judged_as_their_repair_judges_them() -> None:
+def test_our_own_messages_are_judged_like_their_repair() -> None:
     history = (User.of("Oslo?"), ToolMessage((ToolResult("call_z", ()),)), *ASKED, ToolMessage(()), Assistant("Rain."))
     status = chain_status(history)
     mended, edits = repair(history)
@@ -111,7 +111,7 @@ def test_our_own_messages_are_judged_as_their_repair_judges_them() -> None:
     assert validate_tool_chain(mended)
 
 
-def test_an_earlier_part_that_the_provider_holds_may_have_the_call() -> None:
+def test_an_earlier_part_that_the_provider_stores_may_have_the_call() -> None:
     late: list[dict[str, Any]] = [{"type": "function_call_output", "call_id": "call_9", "output": "18 degrees"}]
     assert [result.id for result in chain_status(late).orphan] == ["call_9"]
     assert chain_status(late, whole=False) == ChainStatus(0, 1)
@@ -124,7 +124,7 @@ MIXED: list[Any] = [
 ]
 
 
-def test_messages_of_two_wires_are_not_guessed_at() -> None:
+def test_mixed_messages_of_two_wires_are_not_guessed() -> None:
     with pytest.raises(
         UserError, match=r"openai-chat \(message 0\), anthropic-messages \(message 1\); name one with wire="
     ):
@@ -149,7 +149,7 @@ def test_messages_of_two_wires_are_not_guessed_at() -> None:
         ([{"text": "Hi"}], "neither `role` nor `type` nor `parts`"),
     ],
 )
-def test_what_is_no_history_is_refused_in_one_line(history: Any, words: str) -> None:
+def test_an_invalid_history_is_refused_in_one_line(history: Any, words: str) -> None:
     with pytest.raises(UserError) as caught:
         validate_tool_chain(history)
     assert words in str(caught.value)
@@ -161,7 +161,7 @@ def test_an_unknown_wire_is_named() -> None:
         chain_status([], "telex")
 
 
-def test_ours_are_no_raw_messages() -> None:
+def test_our_messages_are_not_raw_messages() -> None:
     with pytest.raises(
         UserError, match=r"message 0 is a value of the type `System`, not a message of gemini \(a dict\)"
     ):

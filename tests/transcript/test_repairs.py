@@ -41,7 +41,7 @@ def test_a_valid_history_needs_no_edit(story: Story) -> None:
 
 
 @given(stories(), st.randoms(use_true_random=False))
-def test_any_broken_history_is_mended_so_that_a_transcript_takes_it(story: Story, random: Random) -> None:
+def test_any_broken_history_is_repaired_so_that_a_transcript_accepts_it(story: Story, random: Random) -> None:
     messages = told_as_messages(broken(story, random), random)
     repaired, edits = repair(messages)
     assert Transcript(repaired).closed
@@ -109,14 +109,14 @@ def answers(*texts: str) -> ToolMessage:
     return ToolMessage(tuple(ToolResult("", (Text(text),)) for text in texts))
 
 
-def test_results_that_name_nothing_answer_the_calls_without_ids_of_their_turn_in_order() -> None:
+def test_results_without_ids_answer_the_calls_without_ids_of_their_turn_in_order() -> None:
     repaired, edits = repair([asks("", ""), answers("one", "two"), HI, asks("x", ""), tells("x"), answers("three")])
     assert {type(edit) for edit in edits} <= {Rename, Move}
     told = [(r.call_id, r.text) for m in repaired if isinstance(m, ToolMessage) for r in m.results]
     assert told == [("call_0_0", "one"), ("call_0_1", "two"), ("x", "0"), ("call_1_1", "three")]
 
 
-def test_results_that_name_nothing_are_not_guessed_at_where_their_number_is_another() -> None:
+def test_results_without_ids_are_not_guessed_if_their_number_differs() -> None:
     repaired, _ = repair([asks("", ""), answers("one"), asks("a", "b"), answers("three", "four")])
     told = [r.text for m in repaired if isinstance(m, ToolMessage) for r in m.results]
     assert told == [NO_RESULT] * 4
@@ -133,13 +133,13 @@ def test_a_missing_result_becomes_an_error_and_an_early_one_is_not_lost() -> Non
     )
 
 
-def test_a_new_id_is_also_told_to_what_the_wire_said() -> None:
+def test_a_new_id_is_also_used_in_the_native_message() -> None:
     native = Native("gemini", {"parts": []}, ("a", "a"))
     repaired, _ = repair([replace(asks("a", "a"), native=native), tells("a", "a")])
     assert isinstance(repaired[0], Assistant)
     assert repaired[0].native == replace(native, ids=("a", "call_0_1"))
 
 
-def test_a_minted_id_avoids_every_id_of_the_history() -> None:
+def test_a_generated_id_avoids_every_id_of_the_history() -> None:
     _, edits = repair([asks("a", "a"), tells("a", "a"), asks("call_0_1", "call_0_1a"), tells("call_0_1", "call_0_1a")])
     assert {edit.to for edit in edits if isinstance(edit, Rename)} == {"call_0_1b"}

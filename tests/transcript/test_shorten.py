@@ -44,7 +44,7 @@ def size(messages: tuple[Message, ...]) -> int:
     return sum(len(result.text) for result in results(messages))
 
 
-def test_old_results_are_cut_to_about_half_of_the_whole() -> None:
+def test_old_results_are_cut_to_about_half_of_the_total() -> None:
     history = rounds("a" * 30_000, "b" * 10_000, "c" * 500, "d" * 8_000)
     short = shorten(history)
     assert short is not None
@@ -56,7 +56,7 @@ def test_old_results_are_cut_to_about_half_of_the_whole() -> None:
     assert last == "d" * 8_000
 
 
-def test_the_largest_go_first_and_down_to_one_length() -> None:
+def test_the_largest_results_are_cut_first_down_to_one_length() -> None:
     history = rounds("a" * 50_000, "b" * 40_000, "c" * 5_000, "d" * 10)
     first, second, third, _ = (result.text for result in results(shorten(history)))
     assert abs(len(first) - len(second)) < 20
@@ -64,7 +64,7 @@ def test_the_largest_go_first_and_down_to_one_length() -> None:
     assert third == "c" * 5_000
 
 
-def test_head_and_tail_stay_and_the_remark_says_how_much_is_gone() -> None:
+def test_head_and_tail_stay_and_a_note_tells_how_much_is_missing() -> None:
     text = "".join(f"{line:06}\n" for line in range(10_000))
     short = results(shorten(rounds(text, "now")))[0].text
     remark = re.search(rf"\n\n\[\.\.\. ([\d,]+) characters {WHY} \.\.\.\]\n\n", short)
@@ -83,14 +83,14 @@ def test_the_last_round_is_cut_only_if_the_others_are_not_enough() -> None:
     assert WHY in last.text
 
 
-def test_nothing_to_cut() -> None:
+def test_there_may_be_nothing_to_cut() -> None:
     assert shorten(()) is None
     assert shorten((System.of("x" * 50_000), User.of("y" * 50_000), Assistant("z" * 50_000))) is None
     assert shorten(rounds("a" * 999, "b" * 999)) is None
     assert shorten((ToolMessage(()),)) is None
 
 
-def test_what_was_cut_is_not_cut_again() -> None:
+def test_a_cut_result_is_not_cut_again() -> None:
     short = shorten(rounds("a" * 90_000, "b" * 20_000, "c" * 900))
     assert short is not None
     again = shorten(short)
@@ -120,7 +120,7 @@ def test_nothing_else_changes() -> None:
     assert [part.cache for part in cut.content] == ["5m"]
 
 
-def test_an_image_that_is_the_large_thing_becomes_a_remark() -> None:
+def test_a_large_image_becomes_a_note() -> None:
     image = Media("image/png", "A" * 400_000, name="shot.png")
     history = rounds(("A screenshot.", image), ("Another.", image), "done")
     first, second, _ = results(shorten(history))
@@ -129,7 +129,7 @@ def test_an_image_that_is_the_large_thing_becomes_a_remark() -> None:
     assert first.content[0] == Text("A screenshot.")
 
 
-def test_an_image_beside_a_larger_text_stays() -> None:
+def test_an_image_next_to_a_larger_text_stays() -> None:
     image = Media("image/png", "A" * 400_000)
     first = results(shorten(rounds(("x" * 60_000, image, "y" * 20_000), "done")))[0]
     assert image in first.content
@@ -137,14 +137,14 @@ def test_an_image_beside_a_larger_text_stays() -> None:
     assert first.text.endswith("y" * 1_000)
 
 
-def test_a_file_counts_for_what_it_holds() -> None:
+def test_a_file_counts_with_its_content() -> None:
     report = Media("application/pdf", "A" * 800_000)
     first, second, _ = results(shorten(rounds((report,), "b" * 5_000, "done")))
     assert first.content == (Text(f"[a file (application/pdf) {WHY}]"),)
     assert second.text == "b" * 5_000
 
 
-def test_no_character_is_torn_apart() -> None:
+def test_no_character_is_split() -> None:
     family = "👨‍👩‍👧"
     accent = "e\u0301"
     for cluster in (family, accent, "👍🏽"):

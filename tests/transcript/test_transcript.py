@@ -38,7 +38,7 @@ def asked(*ids: str) -> Transcript:
     return Transcript([User.of("hi"), Assistant(calls=tuple(call(id) for id in ids))])
 
 
-def test_results_that_come_in_any_order_land_in_call_order() -> None:
+def test_results_in_any_order_are_put_in_call_order() -> None:
     transcript = asked("a", "b", "c")
     transcript.answer(result("c"))
     transcript.answer(result("a"))
@@ -50,14 +50,14 @@ def test_results_that_come_in_any_order_land_in_call_order() -> None:
     assert transcript.open == ()
 
 
-def test_results_may_come_all_at_once() -> None:
+def test_results_may_be_added_all_at_once() -> None:
     transcript = asked("a", "b")
     transcript.add(ToolMessage((result("a"), result("b"))))
     transcript.add(Assistant("done"))
     assert transcript.closed
 
 
-def test_ids_may_start_anew_in_the_next_round() -> None:
+def test_ids_may_repeat_in_the_next_round() -> None:
     transcript = asked("a")
     transcript.answer(result("a"))
     transcript.add(Assistant(calls=(call("a"),)))
@@ -102,7 +102,7 @@ def test_a_step_that_breaks_the_chain_is_refused_and_changes_nothing(step: Messa
         (ToolMessage(()), "a ToolMessage without results"),
     ],
 )
-def test_a_closed_transcript_refuses_what_no_chain_can_hold(step: Message, words: str) -> None:
+def test_a_closed_transcript_refuses_invalid_messages(step: Message, words: str) -> None:
     transcript = Transcript([User.of("hi")])
     with pytest.raises(InvalidStep) as refused:
         transcript.add(step)
@@ -111,7 +111,7 @@ def test_a_closed_transcript_refuses_what_no_chain_can_hold(step: Message, words
     assert transcript.closed
 
 
-def test_a_call_is_answered_once_only() -> None:
+def test_a_call_gets_only_one_result() -> None:
     transcript = asked("a", "b")
     transcript.answer(result("a"))
     with pytest.raises(InvalidStep, match="has a result already"):
@@ -124,7 +124,7 @@ def test_a_call_is_answered_once_only() -> None:
     assert transcript.messages[-1] == ToolMessage((result("a"), result("b")))
 
 
-def test_a_broken_history_is_refused_with_its_place() -> None:
+def test_a_broken_history_is_refused_with_its_position() -> None:
     with pytest.raises(InvalidStep, match="message 2: User cannot be added"):
         Transcript([User.of("hi"), Assistant(calls=(call("a"),)), User.of("hello?")])
 
@@ -233,7 +233,7 @@ UNREADABLE: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("saved", "words"), UNREADABLE)
-def test_what_is_not_a_saved_history_is_refused_in_words(saved: Any, words: str) -> None:
+def test_an_invalid_saved_history_is_refused_with_a_message(saved: Any, words: str) -> None:
     with pytest.raises(UserError) as refused:
         from_json(saved)
     assert words in str(refused.value)

@@ -59,7 +59,7 @@ def times(call: CallLane) -> tuple[float | None, ...]:
     return call.opened, call.written, call.started, call.ended
 
 
-def test_the_long_run_is_drawn_number_by_number(long_run: Path) -> None:
+def test_the_long_run_is_drawn_exactly(long_run: Path) -> None:
     picture = drawn(long_run)
     assert (picture.state, picture.seconds, picture.schedule, picture.model) == (
         "answered",
@@ -135,7 +135,7 @@ def test_an_answer_that_broke_off_is_an_attempt_of_the_same_turn(long_run: Path)
     assert (second.asked, second.ended, second.broken) == (2.7, 2.7, "")
 
 
-def test_calls_that_begin_with_the_same_id_are_lanes_of_their_own(tmp_path: Path) -> None:
+def test_calls_with_the_same_id_are_separate_lanes(tmp_path: Path) -> None:
     """The second one gets another id, but not before it is complete."""
     played = run_virtual(
         play(
@@ -154,7 +154,7 @@ def test_calls_that_begin_with_the_same_id_are_lanes_of_their_own(tmp_path: Path
 
 @costly
 @given(scripts, schedules, wires, st.booleans())
-def test_the_picture_of_any_run_that_breaks_has_the_calls_of_its_result(
+def test_the_picture_of_any_broken_run_has_the_calls_of_its_result(
     script: list[Answer], schedule: Schedule, wire: str, several: bool
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -169,7 +169,7 @@ def test_the_picture_of_any_run_that_breaks_has_the_calls_of_its_result(
         assert all(call.ended is not None for call in calls)
 
 
-def test_messages_of_each_request_are_what_was_new(long_run: Path) -> None:
+def test_messages_of_each_request_are_the_new_ones(long_run: Path) -> None:
     requests = drawn(long_run).requests
     assert [(one.turn, one.at, one.keep, [said.role for said in one.new]) for one in requests] == [
         (0, 0.0, 0, ["system", "user"]),
@@ -193,7 +193,7 @@ def test_every_line_is_an_entry_and_events_are_marked(long_run: Path) -> None:
     assert [entry.at for entry in picture.entries if entry.kind == "request_retried"] == [2.7]
 
 
-def test_a_run_that_did_not_end_says_so_and_the_rest_is_shown(long_run: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_marked_and_the_rest_is_shown(long_run: Path, tmp_path: Path) -> None:
     whole = long_run.read_bytes()
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(whole[: whole.index(b'"call":5,"call_id":"call_r1c1","name":"map_of","seconds":')])
@@ -205,7 +205,7 @@ def test_a_run_that_did_not_end_says_so_and_the_rest_is_shown(long_run: Path, tm
     assert picture.totals.calls == 6
 
 
-def test_every_beginning_of_a_recording_can_be_drawn(long_run: Path, tmp_path: Path) -> None:
+def test_every_prefix_of_a_recording_can_be_drawn(long_run: Path, tmp_path: Path) -> None:
     lines = long_run.read_bytes().splitlines(keepends=True)
     cut = tmp_path / "cut.jsonl"
     for count in range(1, len(lines)):
@@ -215,7 +215,7 @@ def test_every_beginning_of_a_recording_can_be_drawn(long_run: Path, tmp_path: P
         assert len(picture.entries) == count - 1
 
 
-def test_a_gateways_recording_has_calls_that_were_handed_out(tmp_path: Path) -> None:
+def test_a_gateways_recording_has_released_calls(tmp_path: Path) -> None:
     call: dict[str, Any] = {"id": "c1", "name": "search", "arguments": {"q": "x"}, "complete": True}
     path = recorded(
         tmp_path / "g.jsonl",
@@ -279,7 +279,7 @@ def test_a_call_that_died_with_its_process_runs_again_after_the_resume(tmp_path:
     assert "a line could not be written" in picture.banners[1]
 
 
-def test_arguments_of_five_megabytes_are_cut_and_their_size_is_told(tmp_path: Path) -> None:
+def test_arguments_of_five_megabytes_are_shortened_and_their_size_is_shown(tmp_path: Path) -> None:
     huge = "x" * 5_000_000
     call: dict[str, Any] = {"id": "c1", "name": "write", "arguments": {"text": huge}, "complete": True}
     path = recorded(
@@ -296,12 +296,12 @@ def test_arguments_of_five_megabytes_are_cut_and_their_size_is_told(tmp_path: Pa
     assert len(picture_json(picture)) < 300_000
 
 
-def test_once_a_picture_is_full_texts_are_cut_shorter() -> None:
+def test_once_a_picture_is_full_texts_are_shortened_more() -> None:
     clips = Clipper(most=10_000, altogether=15_000)
     assert [len(clips.text("y" * 20_000).text) for _ in range(4)] == [10_000, 10_000, 1_000, 1_000]
 
 
-def test_whatever_stands_in_the_fields_of_a_recording_it_is_drawn(long_run: Path, tmp_path: Path) -> None:
+def test_any_content_in_the_fields_of_a_recording_can_be_drawn(long_run: Path, tmp_path: Path) -> None:
     chance = random.Random(6)
     strange: list[Any] = [None, True, -1, 1e308, 10**30, "", "\ud800", "</script>", [], {}, [1], {"a": [None]}]
     lines = [json.loads(line) for line in long_run.read_text().splitlines()]
@@ -326,7 +326,7 @@ def test_whatever_stands_in_the_fields_of_a_recording_it_is_drawn(long_run: Path
         (b'{"line":"run","schema":99}\n', "newer version"),
     ],
 )
-def test_what_is_no_recording_is_refused_in_words(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recording_is_refused_with_a_message(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content)
     with pytest.raises(UserError, match=words):
@@ -398,7 +398,7 @@ def killed_and_resumed(path: Path, again: list[dict[str, Any]]) -> Picture:
     return drawn(recorded(path, *lines))
 
 
-def test_a_resumed_run_is_drawn_as_the_one_run_that_it_is(tmp_path: Path) -> None:
+def test_a_resumed_run_is_drawn_as_one_run(tmp_path: Path) -> None:
     played = [*asked(61.0), *call_lines(0.0, 0, "slow"), *call_lines(0.0, 1, "die"), ended(0.0)]
     picture = killed_and_resumed(tmp_path / "r.jsonl", played)
     first, answer = picture.turns
@@ -412,7 +412,7 @@ def test_a_resumed_run_is_drawn_as_the_one_run_that_it_is(tmp_path: Path) -> Non
     assert [(one.turn, one.keep, len(one.new)) for one in picture.requests] == [(0, 0, 1), (0, 1, 0), (1, 0, 1)]
 
 
-def test_an_answer_that_is_asked_for_anew_after_a_resume_is_another_attempt(tmp_path: Path) -> None:
+def test_a_request_repeated_after_a_resume_is_another_attempt(tmp_path: Path) -> None:
     """This time it says first what it does; the calls that are the same go on."""
     words = {"line": "delta", "at": 0.0, "turn": 0, "delta": "text", "text": "Well."}
     anew = [*asked(61.0), words, *call_lines(0.0, 0, "slow"), *call_lines(0.0, 1, "die"), ended(0.0)]
@@ -428,7 +428,7 @@ def test_an_answer_that_is_asked_for_anew_after_a_resume_is_another_attempt(tmp_
     ]
 
 
-def test_calls_that_are_refused_after_a_limit_make_no_round(tmp_path: Path) -> None:
+def test_calls_that_are_refused_after_a_limit_are_not_a_round(tmp_path: Path) -> None:
     refused = event("call_finished", 0.3, call_id="c0", name="x", seconds=0, error=True, text="no", executed=False)
     path = recorded(tmp_path / "l.jsonl", *asked(0.0, final=True), *call_lines(0.1, 0, "x"), ended(0.2), refused)
     picture = drawn(path)
@@ -441,13 +441,13 @@ def failed_attempt(at: float, kind: str) -> dict[str, Any]:
             "elsewhere": False}  # fmt: skip
 
 
-def test_only_an_answer_that_broke_off_makes_a_restart(tmp_path: Path) -> None:
+def test_only_an_answer_that_broke_off_is_a_restart(tmp_path: Path) -> None:
     path = recorded(tmp_path / "a.jsonl", *asked(0.0), failed_attempt(0.1, "limited"), failed_attempt(0.2, "lost"))
     totals = drawn(path).totals
     assert (totals.retries, totals.restarts) == (2, 1)
 
 
-def test_a_call_that_nobody_took_over_is_no_second_lane(tmp_path: Path) -> None:
+def test_a_call_that_nobody_adopted_is_not_a_second_lane(tmp_path: Path) -> None:
     path = recorded(
         tmp_path / "b.jsonl",
         *asked(0.0),
@@ -467,7 +467,7 @@ def test_a_call_that_nobody_took_over_is_no_second_lane(tmp_path: Path) -> None:
     assert (totals.rounds, totals.calls, totals.early, totals.tool_seconds) == (0, 0, 1, 0.5)
 
 
-def test_what_the_fixture_recorded_keeps_is_no_run_that_died(tmp_path: Path) -> None:
+def test_a_file_of_the_recorded_fixture_is_not_a_run_that_died(tmp_path: Path) -> None:
     head = {"agent_name": "recorded", "run": "test_it"}
     path = recorded(tmp_path / "t.jsonl", *asked(0.0)[1:], *call_lines(0.1, 0, "look"), ended(0.2), head=head)
     picture = drawn(path)
@@ -488,14 +488,14 @@ def test_many_broken_lines_and_notes_do_not_hide_the_run(long_run: Path, tmp_pat
     assert picture.totals.calls == 8
 
 
-def test_events_that_are_missing_are_told(long_run: Path, tmp_path: Path) -> None:
+def test_missing_events_are_reported(long_run: Path, tmp_path: Path) -> None:
     lines = long_run.read_text().splitlines(keepends=True)
     path = tmp_path / "half.jsonl"
     path.write_text("".join(line for line in lines if '"event":"call_started"' not in line))
     assert [banner for banner in drawn(path).banners if "7 events are missing" in banner]
 
 
-def test_names_of_many_megabytes_are_cut(tmp_path: Path) -> None:
+def test_names_of_many_megabytes_are_shortened(tmp_path: Path) -> None:
     long = "x" * 3_000_000
     end = event("run_finished", 1.0, text="", stop_reason=long, rounds=0, requests=1, calls=0, usage={}, seconds=1.0)
     path = recorded(
@@ -506,7 +506,7 @@ def test_names_of_many_megabytes_are_cut(tmp_path: Path) -> None:
     assert len(picture_json(Shelf(path).rows())) < 5_000
 
 
-def test_twenty_thousand_calls_of_one_id_are_drawn_at_once(tmp_path: Path) -> None:
+def test_twenty_thousand_calls_with_one_id_are_drawn_quickly(tmp_path: Path) -> None:
     opened = [
         {"line": "delta", "at": 0.3, "turn": 0, "delta": "call_opened", "index": index, "name": "w", "id": "same"}
         for index in range(20_000)
@@ -517,7 +517,7 @@ def test_twenty_thousand_calls_of_one_id_are_drawn_at_once(tmp_path: Path) -> No
     assert time.process_time() - began < 5.0  # it was ten times that
 
 
-def test_ten_thousand_requests_are_drawn_at_once(tmp_path: Path) -> None:
+def test_ten_thousand_requests_are_drawn_quickly(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = []
     for turn in range(10_000):
         sent, request = asked(float(turn), turn)
@@ -529,7 +529,7 @@ def test_ten_thousand_requests_are_drawn_at_once(tmp_path: Path) -> None:
     assert time.process_time() - began < 5.0
 
 
-def test_a_file_whose_name_is_no_text_can_be_opened(long_run: Path, tmp_path: Path) -> None:
+def test_a_file_whose_name_is_not_valid_text_can_be_opened(long_run: Path, tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.jsonl")).write_bytes(long_run.read_bytes())
     [row] = Shelf(tmp_path).rows()
     assert row.name == "caf\\xe9.jsonl"
@@ -542,7 +542,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         Shelf(tmp_path / "f.jsonl")
 
 
-def test_failures_are_counted_on_when_the_list_is_asked_for_again(long_run: Path, tmp_path: Path) -> None:
+def test_counting_failures_continues_when_the_list_is_requested_again(long_run: Path, tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_bytes(long_run.read_bytes())
     shelf, size = Shelf(tmp_path), long_run.stat().st_size
@@ -550,7 +550,7 @@ def test_failures_are_counted_on_when_the_list_is_asked_for_again(long_run: Path
     assert [row.failed for row in shelf.rows(size)] == [1, 1]
 
 
-def test_folders_that_have_recordings_are_found_below(long_run: Path, tmp_path: Path) -> None:
+def test_folders_with_recordings_are_found_below(long_run: Path, tmp_path: Path) -> None:
     below = tmp_path / "recordings" / "test_file"
     below.mkdir(parents=True)
     (below / "test_name.jsonl").write_bytes(long_run.read_bytes())

@@ -45,7 +45,7 @@ def told(path: Path, target: str) -> Any:
     return json.loads(body)
 
 
-def test_the_page_comes_with_a_policy_that_lets_only_its_own_script_run(folder: Path) -> None:
+def test_the_policy_of_the_page_allows_only_its_own_script(folder: Path) -> None:
     status, headers, body = ask(folder, "/")
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = headers["content-security-policy"]
@@ -88,7 +88,7 @@ def test_a_single_file_is_a_list_of_one(folder: Path) -> None:
         "/nothing",
     ],
 )
-def test_nothing_but_recordings_of_the_folder_can_be_read(folder: Path, target: str) -> None:
+def test_only_recordings_of_the_folder_can_be_read(folder: Path, target: str) -> None:
     status, _, body = ask(folder, target)
     assert status == 404
     assert json.loads(body)["error"]
@@ -106,12 +106,12 @@ def test_localhost_is_this_machine_too(folder: Path) -> None:
     assert ask(folder, "/runs", Host="localhost:80")[0] == 200
 
 
-def test_the_data_is_for_no_other_site(folder: Path) -> None:
+def test_the_data_is_not_readable_for_other_sites(folder: Path) -> None:
     assert ask(folder, "/runs/long.jsonl", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
     assert ask(folder, "/runs/long.jsonl", **{"Sec-Fetch-Site": "same-origin"})[0] == 200
 
 
-def test_a_port_that_is_taken_is_told_in_words(folder: Path) -> None:
+def test_a_port_in_use_is_reported_with_a_message(folder: Path) -> None:
     async def main() -> None:
         async with serving(Shelf(folder)) as address:
             port = URL(address).port or 0
@@ -122,7 +122,7 @@ def test_a_port_that_is_taken_is_told_in_words(folder: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_folder_that_vanished_is_told_in_words(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_with_a_message(folder: Path, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     shelf = Shelf(gone)

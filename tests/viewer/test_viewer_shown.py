@@ -49,7 +49,7 @@ def view(*words: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
     return in_pipe("view", *words, env={"COLUMNS": str(columns), "PYTHONIOENCODING": "utf-8"})
 
 
-def test_the_file_holds_all_that_it_shows(long_run: Path) -> None:
+def test_the_file_contains_everything_that_it_shows(long_run: Path) -> None:
     page, left_out = whole_page(Shelf(long_run))
     data = data_of(page)
     assert left_out == []
@@ -60,7 +60,7 @@ def test_the_file_holds_all_that_it_shows(long_run: Path) -> None:
     assert b"src=" not in page.partition(b"<style>")[0]
 
 
-def test_no_text_of_a_recording_leaves_its_place_in_the_file(tmp_path: Path) -> None:
+def test_no_text_of_a_recording_can_break_out_of_its_place_in_the_file(tmp_path: Path) -> None:
     ours, _ = whole_page(Shelf(hostile(tmp_path / "hostile.jsonl")))
     data = data_of(ours)
     [picture] = data["pictures"].values()
@@ -73,7 +73,7 @@ def test_no_text_of_a_recording_leaves_its_place_in_the_file(tmp_path: Path) -> 
     assert "\u2029".encode() not in ours
 
 
-def test_a_file_of_many_runs_holds_as_many_as_it_has_room_for(long_run: Path, tmp_path: Path) -> None:
+def test_a_file_of_many_runs_contains_as_many_as_fit(long_run: Path, tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.jsonl").write_bytes(long_run.read_bytes())
     page, left_out = whole_page(Shelf(tmp_path), most=60_000)
@@ -112,12 +112,12 @@ def test_the_picture_of_the_long_run_in_eighty_columns(long_run: Path) -> None:
     ]
 
 
-def test_a_terminal_without_more_than_ascii_gets_no_more(long_run: Path) -> None:
+def test_a_terminal_with_only_ascii_gets_only_ascii(long_run: Path) -> None:
     lines = [line.plain for line in picture_lines(draw(read_recording(long_run)), 100, COARSE)]
     assert all(line.isascii() for line in lines[4:-1])
 
 
-def test_the_list_has_a_line_for_each_run_and_the_reason_of_what_is_none(long_run: Path, tmp_path: Path) -> None:
+def test_the_list_has_a_line_for_each_run_and_the_reason_for_other_files(long_run: Path, tmp_path: Path) -> None:
     (tmp_path / "good.jsonl").write_bytes(long_run.read_bytes())
     (tmp_path / "bad.jsonl").write_text("{}\n")
     lines = [line.plain for line in list_lines(Shelf(tmp_path).rows(), 100)]
@@ -142,7 +142,7 @@ def test_the_command_writes_one_file(long_run: Path, tmp_path: Path) -> None:
     assert view(str(long_run), "--html", str(tmp_path / "no" / "out.html")).returncode == 2
 
 
-def test_the_command_tells_what_is_wrong_in_one_line(long_run: Path, tmp_path: Path) -> None:
+def test_the_command_reports_a_mistake_in_one_line(long_run: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"line":"run","schema":99}\n')
     for words, told in (
@@ -177,7 +177,7 @@ def test_the_page_of_the_docs_shows_what_the_terminal_does(long_run: Path) -> No
     assert "\n".join(lines) in page.read_text("utf-8")
 
 
-def test_nothing_in_a_recording_commands_the_terminal(tmp_path: Path) -> None:
+def test_nothing_in_a_recording_can_control_the_terminal(tmp_path: Path) -> None:
     path = hostile(tmp_path / "hostile.jsonl")
     end: dict[str, Any] = {
         "line": "event", "event": "run_finished", "run": "r", "turn": 0, "seq": 0, "time": 2.0, "text": HOSTILE,
@@ -189,7 +189,7 @@ def test_nothing_in_a_recording_commands_the_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 30, 50, 80, 120, 200])
-def test_the_list_says_which_file_each_run_is_at_any_width(long_run: Path, tmp_path: Path, width: int) -> None:
+def test_the_list_names_the_file_of_each_run_at_any_width(long_run: Path, tmp_path: Path, width: int) -> None:
     (tmp_path / "good.jsonl").write_bytes(long_run.read_bytes())
     whole = long_run.read_bytes()
     (tmp_path / "unfinished.jsonl").write_bytes(whole[: len(whole) // 2])
@@ -200,7 +200,7 @@ def test_the_list_says_which_file_each_run_is_at_any_width(long_run: Path, tmp_p
         assert words in shown
 
 
-def test_a_wait_that_is_none_is_not_drawn() -> None:
+def test_an_empty_wait_is_not_drawn() -> None:
     """It is written up to the very end of a column, and starts at once."""
     bar = Ruler(0.0, 10.0, 10).bar(
         [(0.0, 3.99999, "▒", WRITING), (3.99999, 4.0, "·", WAITING), (4.0, 9.0, "█", RUNNING)]
@@ -211,7 +211,7 @@ def test_a_wait_that_is_none_is_not_drawn() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.001, 4.55, 1e6, 9e14])
-def test_any_time_has_an_axis_and_words_that_fit(seconds: float, tmp_path: Path) -> None:
+def test_any_time_has_an_axis_and_labels_that_fit(seconds: float, tmp_path: Path) -> None:
     axis = Ruler(0.0, seconds, 40).axis()
     assert axis.startswith("0s")
     assert len(axis) == 40
@@ -221,7 +221,7 @@ def test_any_time_has_an_axis_and_words_that_fit(seconds: float, tmp_path: Path)
     assert max(cell_len(line.plain) for line in picture_lines(draw(read_recording(path)), 60)) <= 60
 
 
-def test_a_resumed_run_says_where_it_went_on(tmp_path: Path) -> None:
+def test_a_resumed_run_shows_where_it_was_resumed(tmp_path: Path) -> None:
     path = hostile(tmp_path / "resumed.jsonl")
     path.write_text(path.read_text() + '{"line":"resumed","time":7201.1}\n')
     assert "▸ 0.10 s: the run goes on here, 2.0 h later" in "\n".join(
@@ -229,7 +229,7 @@ def test_a_resumed_run_says_where_it_went_on(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_without_recordings_is_no_picture_however_it_is_asked_for(long_run: Path, tmp_path: Path) -> None:
+def test_a_folder_without_recordings_cannot_be_drawn(long_run: Path, tmp_path: Path) -> None:
     for option in (("--plain",), ("--json",), ("--html", str(tmp_path / "out.html")), ("--no-open",)):
         done = view(str(tmp_path), *option)
         assert (done.returncode, done.stdout) == (2, "")
@@ -240,7 +240,7 @@ def test_a_folder_without_recordings_is_no_picture_however_it_is_asked_for(long_
     assert f"some are in {below}; name that folder" in view(str(tmp_path)).stderr
 
 
-def test_the_page_is_never_written_over_a_recording(long_run: Path, tmp_path: Path) -> None:
+def test_the_page_never_overwrites_a_recording(long_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(long_run.read_bytes())
     done = view(str(path), "--html", str(path))

@@ -212,7 +212,7 @@ def test_a_run_without_an_end_has_a_banner_and_is_shown(folder: Path) -> None:
     in_browser(folder / "cut.jsonl", act)
 
 
-def test_hostile_words_do_nothing(tmp_path: Path) -> None:
+def test_hostile_text_has_no_effect(tmp_path: Path) -> None:
     words = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">\u2028"
     call: dict[str, Any] = {"id": words, "name": words, "arguments": {words: words}, "complete": True}
     said = {"role": "user", "content": [{"type": "text", "text": words}]}
@@ -255,7 +255,7 @@ _ZOOM = (
 )
 
 
-def test_ten_thousand_events_move_smoothly(tmp_path: Path) -> None:
+def test_ten_thousand_events_scroll_smoothly(tmp_path: Path) -> None:
     path = large_run.write(tmp_path / "large.jsonl")
     assert path.read_text().count('"line":"event"') + path.read_text().count('"delta":"text"') > 10_000
     measured: dict[str, list[float]] = {}

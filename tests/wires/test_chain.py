@@ -22,7 +22,7 @@ every_wire = pytest.mark.parametrize("wire", list(WIRES))
 
 @every_wire
 @given(story=stories())
-def test_valid_raw_messages_come_back_as_the_same_objects(wire: str, story: Story) -> None:
+def test_valid_raw_messages_are_returned_as_the_same_objects(wire: str, story: Story) -> None:
     raw = tell(wire, with_ids_used_once(story) if WIRES[wire].history.unique else story)
     JUDGES[wire](raw)
     repaired, edits = repair_raw(wire, raw)
@@ -32,7 +32,7 @@ def test_valid_raw_messages_come_back_as_the_same_objects(wire: str, story: Stor
 
 @every_wire
 @given(story=stories(), random=st.randoms(use_true_random=False))
-def test_broken_raw_messages_are_mended_and_keep_every_unknown_field(wire: str, story: Story, random: Random) -> None:
+def test_broken_raw_messages_are_repaired_and_keep_every_unknown_field(wire: str, story: Story, random: Random) -> None:
     raw = tell(wire, broken(story, random), random)
     before = copy.deepcopy(raw)
     repaired, edits = repair_raw(wire, raw)
@@ -70,7 +70,7 @@ def test_open_calls_at_the_end_may_be_left_open(wire: str, story: Story, random:
 
 
 @every_wire
-def test_open_calls_are_answered_once_somebody_has_spoken(wire: str) -> None:
+def test_open_calls_are_answered_once_somebody_has_written_after_them(wire: str) -> None:
     raw = tell(wire, [Say("user"), Calls(("a",)), Say("user")])
     repaired, edits = repair_raw(wire, raw, answer_open=False)
     assert [type(edit) for edit in edits] == [Insert]
@@ -97,12 +97,12 @@ _near = st.fixed_dictionaries(
 @every_wire
 @costly
 @given(raw=st.lists(_noise | _near, max_size=6), open=st.booleans())
-def test_any_json_is_mended_once_and_for_all(wire: str, raw: Raw, open: bool) -> None:
+def test_repairing_any_json_twice_changes_nothing(wire: str, raw: Raw, open: bool) -> None:
     repaired, _ = repair_raw(wire, raw, answer_open=open)
     assert repair_raw(wire, repaired, answer_open=open)[1] == []
 
 
-def test_time_grows_with_the_history_and_not_with_its_square() -> None:
+def test_time_is_linear_in_the_history() -> None:
     n = 20_000
     ids = tuple(f"c{i}" for i in range(n))
     story: Story = [Calls(ids), Say("user"), *(Answer(id) for id in reversed(ids[::2]))]
@@ -112,7 +112,7 @@ def test_time_grows_with_the_history_and_not_with_its_square() -> None:
     JUDGES["openai-chat"](repaired)
 
 
-def test_anthropic_results_come_first_in_the_user_message_and_an_emptied_one_disappears() -> None:
+def test_anthropic_results_come_first_in_the_user_message_and_an_empty_one_disappears() -> None:
     use = {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}, {"type": "tool_use", "id": "b"}]}
     late = {"type": "tool_result", "tool_use_id": "b", "content": "ok", "cache_control": {"type": "ephemeral"}}
     said = {"role": "user", "content": "go on", "id": 7}
@@ -128,7 +128,7 @@ def test_an_empty_user_message_takes_the_results_and_nothing_else() -> None:
     assert [block["type"] for block in repaired[1]["content"]] == ["tool_result"]
 
 
-def test_anthropic_ids_that_come_back_in_a_later_turn_are_renamed() -> None:
+def test_repeated_anthropic_ids_in_a_later_turn_are_renamed() -> None:
     use = {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}
     repaired, edits = repair_raw("anthropic-messages", [use, result, use, result])
@@ -136,7 +136,7 @@ def test_anthropic_ids_that_come_back_in_a_later_turn_are_renamed() -> None:
     assert repaired[2]["content"][0]["id"] == repaired[3]["content"][0]["tool_use_id"] == "call_1_0"
 
 
-def test_gemini_matches_by_name_in_order_and_answers_with_an_id_only_where_there_is_one() -> None:
+def test_gemini_matches_by_name_in_order_and_uses_an_id_only_if_there_is_one() -> None:
     def called(name: str, **id: str) -> Any:
         return {"functionCall": {"name": name, **id}}
 
@@ -181,7 +181,7 @@ def test_each_kind_of_responses_call_gets_its_own_kind_of_answer(call: str, fiel
     assert repaired[1:] == [{"call_id": "a", **fields}]
 
 
-def test_calls_that_the_provider_ran_itself_are_left_alone() -> None:
+def test_calls_that_the_provider_ran_itself_are_not_changed() -> None:
     raw: Raw = [
         {"type": "web_search_call", "id": "ws_1"},
         {"type": "shell_call", "call_id": None},
@@ -192,7 +192,7 @@ def test_calls_that_the_provider_ran_itself_are_left_alone() -> None:
     assert repair_raw("openai-responses", raw) == (raw, [])
 
 
-def test_a_result_whose_call_only_the_provider_sees_is_left_alone() -> None:
+def test_a_result_whose_call_only_the_provider_sees_is_not_changed() -> None:
     output = {"type": "function_call_output", "call_id": "a", "output": "ok"}
     assert repair_raw("openai-responses", [output])[0] == []
     assert repair_raw("openai-responses", [output], whole=False) == ([output], [])
@@ -207,7 +207,7 @@ def test_an_unknown_wire_and_foreign_edits_are_refused() -> None:
         apply(WIRES["gemini"].history, [], [Insert("a", Place(3, 0), 0)])
 
 
-def test_links_tell_where_each_thing_stands() -> None:
+def test_links_give_the_position_of_each_part() -> None:
     raw = tell("anthropic-messages", [Say("user"), Calls(("a",)), Answer("a")])
     seen = links(WIRES["anthropic-messages"].history, raw)
     assert [(link.kind, link.place) for link in seen] == [

@@ -42,13 +42,13 @@ def marks(wire: str, status: int, kind: str = "") -> Any:
         (529, ("service_unavailable_error", "server_is_overloaded"), "overloaded_error", "UNAVAILABLE"),
     ],
 )
-def test_each_status_is_spelled_as_its_provider_does(status: int, openai: Any, anthropic: str, gemini: str) -> None:
+def test_each_status_has_the_format_of_its_provider(status: int, openai: Any, anthropic: str, gemini: str) -> None:
     assert marks("openai-chat", status) == marks("openai-responses", status) == openai
     assert marks("anthropic-messages", status) == anthropic
     assert marks("gemini", status) == (status, gemini)
 
 
-def test_a_kind_of_its_own_stands_where_openai_has_a_code() -> None:
+def test_a_specific_kind_is_in_openais_code_field() -> None:
     assert marks("openai-chat", 404, "unknown_url") == ("invalid_request_error", "unknown_url")
     assert marks("openai-chat", 404) == ("invalid_request_error", "model_not_found")
     assert marks("openai-chat", 400, "unknown_url") == ("invalid_request_error", "unknown_url")
@@ -88,9 +88,7 @@ def test_a_client_can_tell_that_its_history_is_too_long(wire: str, status: int) 
         (529, "", "Unavailable"),
     ],
 )
-def test_a_refusal_is_read_for_what_it_is_by_whoever_asks_through_it(
-    wire: str, status: int, kind: str, read_as: str
-) -> None:
+def test_a_refusal_is_recognised_by_a_client_of_the_gateway(wire: str, status: int, kind: str, read_as: str) -> None:
     asked = Asked(provider="gateway", model="m", address="http://127.0.0.1/v1", key="k", key_variable="KEY")
     error = read_failure(
         asked, status, {}, dumps(find_wire(wire).error_body(status, "the model said no", kind)), now=0.0
@@ -105,7 +103,7 @@ def test_an_error_inside_a_stream_ends_it_as_failed(wire: str, kind: str, read_a
     assert (verdict.kind, "it broke" in verdict.reason) == (read_as, True)
 
 
-def test_codes_that_codex_acts_upon_stand_in_a_failed_response() -> None:
+def test_codes_that_codex_handles_are_in_a_failed_response() -> None:
     told = {
         kind: decode(find_wire("openai-responses").error_event(status_of(kind), "no", kind), "openai-responses").error[
             "code"

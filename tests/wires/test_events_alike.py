@@ -62,11 +62,11 @@ def parsed_one_by_one(body: bytes, size: int) -> list[Delta]:
 
 
 @given(bodies(), st.sampled_from([1, 7, 64, 1 << 20]))
-def test_what_is_said_is_the_same_as_if_each_event_were_parsed(body: bytes, size: int) -> None:
+def test_the_result_equals_parsing_each_event(body: bytes, size: int) -> None:
     assert feed(body, size) == parsed_one_by_one(body, size)
 
 
-def test_events_that_are_alike_are_not_parsed() -> None:
+def test_events_with_the_same_form_are_not_parsed() -> None:
     parsed: list[bytes] = []
     read = ChatDecoder.feed
 
@@ -84,7 +84,7 @@ def test_events_that_are_alike_are_not_parsed() -> None:
     assert len(parsed) == 3  # the first, the one after which it is known what stands around the text, and the last
 
 
-def test_a_call_is_put_together_from_pieces_that_are_alike() -> None:
+def test_a_call_is_built_from_pieces_with_the_same_form() -> None:
     text = json.dumps({"path": 'a "b".txt', "lines": ["\\n", "}", "日本"]})
     pieces = [chunk({"tool_calls": [piece(0, arguments=text[at : at + 3])]}) for at in range(0, len(text), 3)]
     begin = chunk({"tool_calls": [piece(0, "c", "write", "", type="function")]})
@@ -92,7 +92,7 @@ def test_a_call_is_put_together_from_pieces_that_are_alike() -> None:
     assert calls_of(response) == [("c", "write", json.loads(text))]
 
 
-def test_an_event_that_ends_inside_of_what_is_alike_is_seen_to_be_cut() -> None:
+def test_an_event_that_ends_inside_the_common_form_is_noticed_as_cut() -> None:
     whole = [event({"content": word}, None, tight=True, ascii_only=True) for word in ("one ", "two ", "three")]
     for cut in range(1, len(whole[2]) - 2):
         response = decode(b"".join([*whole[:2], whole[2][:-cut]]))
@@ -100,7 +100,7 @@ def test_an_event_that_ends_inside_of_what_is_alike_is_seen_to_be_cut() -> None:
         assert not response.complete
 
 
-def test_a_field_of_the_same_name_elsewhere_is_not_taken_for_the_text() -> None:
+def test_a_field_with_the_same_name_elsewhere_is_not_mistaken_for_the_text() -> None:
     def odd(elsewhere: str, text: str) -> bytes:
         body = '{"a":{"content":"%s"},"choices":[{"index":0,"delta":{"content" :"%s"},"finish_reason":null}]}'
         return b"data: " + (body % (elsewhere, text)).encode() + b"\n\n"
@@ -109,7 +109,7 @@ def test_a_field_of_the_same_name_elsewhere_is_not_taken_for_the_text() -> None:
     assert decode(b"".join(events)).text == "HiHiHiHi"
 
 
-def test_a_damaged_text_between_the_same_bytes_is_damage() -> None:
+def test_a_damaged_text_between_common_bytes_is_damage() -> None:
     events = [event({"content": word}, None, tight=True, ascii_only=True) for word in ("one ", "two ", "XX", "four")]
     for damage in (b"\x01", b'"', b"\\", b"\xff", b'","content":"'):
         broken = [each.replace(b"XX", damage) for each in events]

@@ -42,7 +42,7 @@ def _values(value: Any) -> int:
 @PIECES
 @costly
 @given(st.dictionaries(TEXTS, JSON) | st.lists(JSON), SPACES, st.booleans())
-def test_what_is_read_in_pieces_is_what_a_parser_reads(piece: int, value: Any, indent: int | None, ascii: bool) -> None:
+def test_reading_in_pieces_equals_parsing(piece: int, value: Any, indent: int | None, ascii: bool) -> None:
     data = json.dumps(value, indent=indent, ensure_ascii=ascii).encode("utf-8", "replace")
     counts: list[int] = []
     assert loads_in_pieces(data, counts.append, piece=piece) == loads_faithful(data)
@@ -52,7 +52,7 @@ def test_what_is_read_in_pieces_is_what_a_parser_reads(piece: int, value: Any, i
 @PIECES
 @costly
 @given(JSON, st.lists(TEXTS))
-def test_what_is_written_in_pieces_is_what_a_writer_writes(piece: int, value: Any, texts: list[str]) -> None:
+def test_writing_in_pieces_equals_serialising(piece: int, value: Any, texts: list[str]) -> None:
     assert loads_faithful(dumps_in_pieces(value, piece=piece)) == loads_faithful(dumps(value))
     assert dumps_in_pieces(texts, piece=piece) == dumps(texts)
 
@@ -79,7 +79,7 @@ def test_what_is_written_in_pieces_is_what_a_writer_writes(piece: int, value: An
     st.integers(0, 400),
     st.sampled_from([b"", b",", b"]", b"[", b"}", b"{", b":", b'"', b" ", b"\\", b"1", b"x"]),
 )
-def test_what_a_parser_refuses_is_refused_in_pieces(piece: int, data: bytes, at: int, put: bytes) -> None:
+def test_reading_in_pieces_refuses_what_a_parser_refuses(piece: int, data: bytes, at: int, put: bytes) -> None:
     broken = data[: at % (len(data) + 1)] + put + data[at % (len(data) + 1) + 1 :] if put or at else data
     try:
         whole = loads_faithful(broken)
@@ -95,14 +95,14 @@ def test_what_a_parser_refuses_is_refused_in_pieces(piece: int, data: bytes, at:
 
 @PIECES
 @pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])
-def test_names_that_are_no_numbers_are_refused(piece: int, name: str) -> None:
+def test_nan_and_infinity_are_refused(piece: int, name: str) -> None:
     with pytest.raises(Damaged):
         loads_in_pieces(f'{{"a": [1, {name}], "b": "NaN"}}'.encode(), piece=piece)
     assert loads_in_pieces(b'{"NaN": "Infinity"}', piece=piece) == {"NaN": "Infinity"}
 
 
 @PIECES
-def test_what_is_nested_too_deep_is_refused_and_what_is_not_is_read(piece: int) -> None:
+def test_deep_nesting_is_refused_and_the_rest_is_read(piece: int) -> None:
     deep = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     assert loads_in_pieces(deep, piece=piece) == loads_faithful(deep)
     with pytest.raises(TooDeep):
@@ -110,7 +110,7 @@ def test_what_is_nested_too_deep_is_refused_and_what_is_not_is_read(piece: int) 
 
 
 @PIECES
-def test_reading_stops_where_the_count_of_values_is_refused(piece: int) -> None:
+def test_reading_stops_when_the_count_of_values_is_exceeded(piece: int) -> None:
     def check(values: int) -> None:
         if values > 5000:
             raise LookupError(values)
@@ -137,5 +137,5 @@ def test_a_string_longer_than_a_piece_is_read_and_written(text: str) -> None:
 
 
 @given(st.text(alphabet="a\ud800\udbff\udc00\udfff\U0001f642é\n", max_size=12))
-def test_halves_of_pairs_are_joined_or_replaced_as_utf_16_has_it(text: str) -> None:
+def test_surrogate_halves_are_joined_or_replaced_as_in_utf_16(text: str) -> None:
     assert without_halves(text) == text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -29,7 +29,7 @@ def more(index: Any = 0, arguments: Any = "{}") -> Object:
     return {"index": index, "function": {"arguments": arguments}}
 
 
-def test_calls_in_pieces_as_openai_sends_them_are_tidy_in_one_portion_or_many() -> None:
+def test_calls_in_pieces_from_openai_are_well_formed_in_one_portion_or_many() -> None:
     events = [chat(first()), chat(more()), chat(first(1, "b")), chat(more(1))]
     assert find_wire("openai-chat").relay.check().feed(sse(*events))
     stream = find_wire("openai-chat").relay.check()
@@ -59,7 +59,7 @@ def test_each_choice_counts_its_own_calls() -> None:
         [{"choices": [{"index": 0, "message": {"tool_calls": [first()]}}]}],
     ],
 )
-def test_whatever_clients_merge_or_lose_is_not_tidy(events: list[Object]) -> None:
+def test_anything_that_clients_merge_or_lose_is_malformed(events: list[Object]) -> None:
     assert not find_wire("openai-chat").relay.check().feed(sse(*events))
 
 
@@ -70,7 +70,7 @@ def block(index: Any, **fields: Any) -> Object:
 TOOL_USE: Object = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 
 
-def test_blocks_in_their_order_are_tidy() -> None:
+def test_blocks_in_order_are_well_formed() -> None:
     delta = {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{}"}}
     events = [block(0, type="text", text=""), block(1, **TOOL_USE), delta]
     assert find_wire("anthropic-messages").relay.check().feed(sse(*events, named=True))
@@ -86,16 +86,16 @@ def test_blocks_in_their_order_are_tidy() -> None:
         [block(0, **TOOL_USE), {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta"}}],
     ],
 )
-def test_blocks_out_of_order_or_of_a_wrong_type_are_not(events: list[Object]) -> None:
+def test_blocks_out_of_order_or_of_a_wrong_type_are_malformed(events: list[Object]) -> None:
     assert not find_wire("anthropic-messages").relay.check().feed(sse(*events, named=True))
 
 
-def test_events_without_names_are_not_tidy_where_clients_go_by_them() -> None:
+def test_events_without_names_are_malformed_if_clients_need_them() -> None:
     assert not find_wire("anthropic-messages").relay.check().feed(sse(block(0, type="text", text="")))
     assert not find_wire("openai-responses").relay.check().feed(sse({"type": "response.created"}))
 
 
-def test_items_of_responses_are_counted_too() -> None:
+def test_items_of_responses_are_checked_too() -> None:
     item = {"type": "function_call", "call_id": "a", "name": "f", "arguments": ""}
     added = {"type": "response.output_item.added", "output_index": 0, "item": item}
     assert find_wire("openai-responses").relay.check().feed(sse(added, named=True))
@@ -107,7 +107,7 @@ def test_items_of_responses_are_counted_too() -> None:
     )
 
 
-def test_arguments_of_gemini_are_an_object() -> None:
+def test_arguments_of_gemini_must_be_an_object() -> None:
     def event(args: Any) -> Object:
         return {"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": args}}]}}]}
 
@@ -116,7 +116,7 @@ def test_arguments_of_gemini_are_an_object() -> None:
     assert not find_wire("gemini").relay.body_conforms(event(None))
 
 
-def test_a_stream_that_is_no_json_is_not_tidy_where_calls_stand_in_it() -> None:
+def test_a_stream_that_is_not_json_is_malformed_if_it_contains_calls() -> None:
     assert not find_wire("openai-chat").relay.check().feed(b'data: {"tool_calls": \n\n')
 
 
@@ -130,6 +130,6 @@ def test_a_stream_that_is_no_json_is_not_tidy_where_calls_stand_in_it() -> None:
         ("gemini", b'{"finishReason": "STOP"}', b'{"candidates": []}'),
     ],
 )
-def test_the_last_event_of_each_wire_is_known(wire: str, whole: bytes, cut: bytes) -> None:
+def test_the_last_event_of_each_wire_is_recognised(wire: str, whole: bytes, cut: bytes) -> None:
     assert find_wire(wire).relay.has_end(whole)
     assert not find_wire(wire).relay.has_end(cut)

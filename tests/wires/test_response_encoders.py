@@ -206,7 +206,7 @@ def data_of(stream: bytes) -> list[Object]:
 
 
 @every_wire
-def test_a_stream_cut_anywhere_and_gone_on_with_says_what_the_whole_says(wire: str) -> None:
+def test_a_stream_that_is_cut_anywhere_and_continued_equals_the_original(wire: str) -> None:
     events = STREAMS[wire]()
     whole = decode(b"".join(events), wire)
     assert whole.verdict.whole
@@ -274,7 +274,7 @@ ODD = [crlf, unnamed, in_one_piece, with_comments, without_blank_lines, spaced, 
 
 @every_wire
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.__name__)
-def test_odd_framings_are_followed_too(wire: str, odd: Callable[[list[bytes]], list[bytes]]) -> None:
+def test_unusual_framings_are_followed_too(wire: str, odd: Callable[[list[bytes]], list[bytes]]) -> None:
     events = STREAMS[wire]()
     whole = decode(b"".join(events), wire)
     for at in range(1, len(events) + 1):
@@ -284,7 +284,7 @@ def test_odd_framings_are_followed_too(wire: str, odd: Callable[[list[bytes]], l
 
 @every_wire
 @given(data=st.binary(max_size=60), told=st.lists(st.sampled_from([b"data: ", b"\n", b'{"', b"type", b"}", b"[]"])))
-def test_nothing_that_was_passed_is_too_odd_to_follow(wire: str, data: bytes, told: list[bytes]) -> None:
+def test_any_stream_can_be_followed(wire: str, data: bytes, told: list[bytes]) -> None:
     encoder = find_wire(wire).encoder("m", "r_1")
     encoder.follow(b"".join(told) + data + b"\n\n")
     written = encoder.feed(TextDelta("hi")) + encoder.feed(Ended(Verdict("whole")))
@@ -294,7 +294,7 @@ def test_nothing_that_was_passed_is_too_odd_to_follow(wire: str, data: bytes, to
 @every_wire
 @costly
 @given(message=answers(), share=st.floats(0, 1), size=st.integers(1, 300))
-def test_what_an_encoder_wrote_can_be_gone_on_with_by_another(
+def test_a_stream_of_one_encoder_can_be_continued_by_another(
     wire: str, message: Assistant, share: float, size: int
 ) -> None:
     deltas: list[Delta] = [ReasoningDelta(message.reasoning)] if message.reasoning else []
@@ -333,7 +333,7 @@ def test_a_long_stream_is_followed_to_its_end(wire: str) -> None:
 # Valid in the wire's own terms, at every cut
 
 
-def test_chat_chunks_are_of_one_response_and_say_the_role_once() -> None:
+def test_chat_chunks_belong_to_one_response_and_have_the_role_once() -> None:
     events = chat_events()
     for at in range(1, len(events)):
         told = data_of(b"".join(cut("openai-chat", events, at)))
@@ -347,7 +347,7 @@ def test_chat_chunks_are_of_one_response_and_say_the_role_once() -> None:
         assert sum(1 for chunk in told if chunk.get("usage")) == 1
 
 
-def test_the_first_chunk_of_azure_says_nothing_and_is_not_taken_for_the_head() -> None:
+def test_the_empty_first_chunk_of_azure_is_not_mistaken_for_the_head() -> None:
     encoder = find_wire("openai-chat").encoder("m", "chatcmpl-1", created=5)
     encoder.follow(framed({"id": "", "model": "", "created": 0, "choices": [], "prompt_filter_results": []}))
     (chunk,) = data_of(encoder.feed(TextDelta("hi")))
@@ -376,7 +376,7 @@ def test_blocks_begin_and_end_one_after_the_other() -> None:
         assert not is_open
 
 
-def test_text_goes_on_in_the_block_that_is_open_and_other_speech_closes_it() -> None:
+def test_text_continues_in_the_open_block_and_other_content_closes_it() -> None:
     start, *_ = events = anthropic_events()
     text = next(at for at, event in enumerate(events) if b'{"type":"text","text":""}' in event)
     passed = [start, events[text], events[text + 1]]
@@ -393,14 +393,14 @@ def test_text_goes_on_in_the_block_that_is_open_and_other_speech_closes_it() -> 
     ]
 
 
-def test_input_tokens_that_were_told_at_the_beginning_stay() -> None:
+def test_input_tokens_reported_at_the_beginning_are_kept() -> None:
     encoder = find_wire("anthropic-messages").encoder("m", "msg_1")
     encoder.follow(anthropic_events()[0])
     told = data_of(encoder.feed(TextDelta("hi")) + encoder.feed(Ended(Verdict("whole"))))
     assert [event["usage"] for event in told if "usage" in event] == [{"output_tokens": 1}]
 
 
-def test_events_of_a_response_are_numbered_and_its_end_holds_every_item() -> None:
+def test_events_of_a_response_are_numbered_and_its_end_has_every_item() -> None:
     events = responses_events()
     whole = data_of(events[-1])[0]["response"]
     for at in range(1, len(events)):
@@ -443,7 +443,7 @@ def assert_items_are_told_whole(told: list[Object]) -> None:
             assert part["text"] == texts[item["id"], number]
 
 
-def test_a_message_that_is_open_is_gone_on_with_under_its_own_id() -> None:
+def test_an_open_message_is_continued_under_its_own_id() -> None:
     events = responses_events()
     at = next(at for at, event in enumerate(events) if b'"delta":"Let me "' in event)
     encoder = find_wire("openai-responses").encoder("m", "resp_1")
@@ -461,7 +461,7 @@ def test_a_message_that_is_open_is_gone_on_with_under_its_own_id() -> None:
     assert told[3]["output_index"] == 2
 
 
-def test_encrypted_reasoning_whose_end_never_came_is_not_handed_on() -> None:
+def test_encrypted_reasoning_without_an_end_is_not_forwarded() -> None:
     first = responses_events()[0]
     begun: Object = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "half"}
     added: Object = {"type": "response.output_item.added", "sequence_number": 4, "output_index": 0, "item": begun}
@@ -494,7 +494,7 @@ piecewise = pytest.mark.parametrize("wire", PIECEWISE)
 
 
 @piecewise
-def test_half_a_call_that_is_never_finished_makes_a_cut_answer(wire: str) -> None:
+def test_half_a_call_that_is_never_finished_gives_a_cut_off_answer(wire: str) -> None:
     events, _ = inside_a_call(wire)
     encoder = find_wire(wire).encoder("m", "resp_1")
     encoder.follow(b"".join(events))
@@ -504,7 +504,7 @@ def test_half_a_call_that_is_never_finished_makes_a_cut_answer(wire: str) -> Non
 
 
 @piecewise
-def test_another_call_after_half_a_call_is_written_whole(wire: str) -> None:
+def test_a_different_call_after_half_a_call_is_written_completely(wire: str) -> None:
     events, _ = inside_a_call(wire)
     encoder = find_wire(wire).encoder("m", "resp_1")
     encoder.follow(b"".join(events))
@@ -515,7 +515,7 @@ def test_another_call_after_half_a_call_is_written_whole(wire: str) -> None:
 
 
 @piecewise
-def test_a_call_that_contradicts_what_has_passed_of_it_is_not_mixed_with_it(wire: str) -> None:
+def test_a_call_that_contradicts_what_was_forwarded_is_not_mixed_with_it(wire: str) -> None:
     events, id = inside_a_call(wire)
     encoder = find_wire(wire).encoder("m", "resp_1")
     encoder.follow(b"".join(events))
@@ -526,7 +526,7 @@ def test_a_call_that_contradicts_what_has_passed_of_it_is_not_mixed_with_it(wire
 
 
 @every_wire
-def test_another_call_under_the_id_of_one_that_has_passed_whole_makes_a_cut_answer(wire: str) -> None:
+def test_a_different_call_under_the_id_of_a_forwarded_one_gives_a_cut_off_answer(wire: str) -> None:
     events = STREAMS[wire]()
     *_, last = decode(b"".join(events), wire).calls
     until = {"openai-chat": -3, "openai-responses": -1, "anthropic-messages": -2, "gemini": -1}[wire]
@@ -549,7 +549,7 @@ def test_numbers_beyond_64_bits_are_compared_as_they_were_sent() -> None:
 
 
 @every_wire
-def test_the_first_call_as_it_came_is_an_answer_of_its_own(wire: str) -> None:
+def test_the_raw_first_call_is_a_valid_answer(wire: str) -> None:
     """One call at a time: the events of the others are held back, and the end is written here."""
     events = STREAMS[wire]()
     first = decode(b"".join(events), wire).calls[0]
@@ -582,7 +582,7 @@ def test_a_failure_after_raw_events_is_an_error_of_the_wire(wire: str, kind: Ver
 
 
 @every_wire
-def test_nothing_follows_an_end_that_has_passed(wire: str) -> None:
+def test_nothing_follows_an_end_that_was_forwarded(wire: str) -> None:
     for ended in (Ended(Verdict("whole")), Ended(Verdict("error", "late"))):
         encoder = find_wire(wire).encoder("m", "resp_1")
         encoder.follow(b"".join(STREAMS[wire]()))
@@ -593,7 +593,7 @@ def test_nothing_follows_an_end_that_has_passed(wire: str) -> None:
 
 
 @every_wire
-def test_every_encoder_takes_the_time_and_the_wish_for_usage(wire: str) -> None:
+def test_every_encoder_accepts_the_time_and_the_usage_option(wire: str) -> None:
     writer = ResponseWriter(wire, "m", "resp_1", created=1750000000, include_usage=False)
     deltas: list[Delta] = [TextDelta("hi"), UsageReported(Usage(3, 2)), Ended(Verdict("whole"))]
     stream = b"".join(map(writer.feed, deltas))
@@ -611,7 +611,7 @@ def test_every_encoder_takes_the_time_and_the_wish_for_usage(wire: str) -> None:
 
 @every_wire
 @pytest.mark.parametrize("text", ["", "a", 'q"\\\n', "日本😀", "half \ud83d of a pair"])
-def test_the_quick_way_to_write_text_writes_what_the_slow_one_does(wire: str, text: str) -> None:
+def test_the_fast_way_to_write_text_equals_the_slow_one(wire: str, text: str) -> None:
     def normal(stream: bytes) -> list[Object]:
         return [{**event, "sequence_number": 0} for event in data_of(stream)]
 

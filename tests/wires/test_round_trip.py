@@ -76,7 +76,7 @@ def read(wire: str, body: bytes, size: int = 4096) -> Response:
 @every_wire
 @costly
 @given(message=answers(), size=st.integers(1, 200))
-def test_a_response_that_is_written_is_read_back(wire: str, message: Assistant, size: int) -> None:
+def test_a_written_response_can_be_read_back(wire: str, message: Assistant, size: int) -> None:
     for body in written(wire, deltas_of(message)):
         response = read(wire, body, size)
         assert (response.text, response.reasoning) == (message.text, message.reasoning)
@@ -90,7 +90,7 @@ def test_a_response_that_is_written_is_read_back(wire: str, message: Assistant, 
 
 @every_wire
 @pytest.mark.parametrize("meaning", ["done", "length", "refused"])
-def test_what_a_finish_means_survives_the_wire(wire: str, meaning: Any) -> None:
+def test_the_meaning_of_a_finish_reason_survives_the_wire(wire: str, meaning: Any) -> None:
     for body in written(wire, deltas_of(Assistant("hi"), Verdict("whole", meaning=meaning))):
         verdict = read(wire, body).verdict
         assert (verdict.meaning, verdict.kind) == (meaning, "whole")
@@ -112,7 +112,7 @@ def test_a_response_of_any_wire_can_be_written_for_any_other(wire: str, body: by
 
 
 @every_wire
-def test_a_body_takes_back_what_a_stream_could_not(wire: str) -> None:
+def test_a_body_omits_what_a_stream_could_not_take_back(wire: str) -> None:
     a, b = ToolCall("call_a", "f", {"x": 1}, '{"x": 1}', 0), ToolCall("call_b", "g", {}, "{}", 1)
     spoiled = replace(a, arguments=None, complete=False, problem="more text came")
     for undone in (CallSpoiled(spoiled), CallWithdrawn(0), Restarted(("call_a",))):
@@ -123,14 +123,14 @@ def test_a_body_takes_back_what_a_stream_could_not(wire: str) -> None:
 
 @every_wire
 @pytest.mark.parametrize("kind", ["error", "unfinished", "damaged"])
-def test_a_response_that_failed_is_written_as_an_error(wire: str, kind: VerdictKind) -> None:
+def test_a_failed_response_is_written_as_an_error(wire: str, kind: VerdictKind) -> None:
     for body in written(wire, [TextDelta("Let me"), Ended(Verdict(kind, "it broke", finish="stop"))]):
         verdict = decode(body, wire=wire).verdict
         assert (verdict.kind, "it broke" in verdict.reason) == ("error", True)
 
 
 @every_wire
-def test_a_cut_call_is_written_as_a_cut_answer(wire: str) -> None:
+def test_an_incomplete_call_is_written_as_a_cut_off_answer(wire: str) -> None:
     for body in written(wire, [TextDelta("Let me"), Ended(Verdict("cut_call", meaning="done"))]):
         assert decode(body, wire=wire).verdict.meaning == "length"
 
@@ -165,7 +165,7 @@ def without_images_in_results(messages: tuple[Message, ...]) -> tuple[Message, .
 @every_wire
 @costly
 @given(messages=histories())
-def test_a_history_that_is_written_is_read_back(wire: str, messages: tuple[Message, ...]) -> None:
+def test_a_written_history_can_be_read_back(wire: str, messages: tuple[Message, ...]) -> None:
     if wire == "openai-chat":
         messages = without_images_in_results(messages)
     corner = find_wire(wire)
@@ -196,7 +196,7 @@ SETTINGS = [
 
 @every_wire
 @pytest.mark.parametrize("request_", SETTINGS, ids=lambda r: f"{r.choice} {r.parallel} {r.reasoning} {r.stream}")
-def test_settings_that_are_written_are_read_back(wire: str, request_: Request) -> None:
+def test_written_settings_can_be_read_back(wire: str, request_: Request) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     tools = (ToolSpec("get_weather", "The weather in a city.", schema), ToolSpec("get_news", "News."))
     given_ = replace(request_, tools=tools, model="m")
@@ -218,7 +218,7 @@ def test_settings_that_are_written_are_read_back(wire: str, request_: Request) -
 
 
 @every_wire
-def test_the_final_request_keeps_its_tools_and_lets_none_be_called(wire: str) -> None:
+def test_the_final_request_keeps_its_tools_and_allows_no_calls(wire: str) -> None:
     request = Request((User.of("hi"),), tools=(ToolSpec("f"),), final=True, choice="required", model="m")
     corner = find_wire(wire)
     again = corner.decode_request(corner.encode_request(request))
@@ -227,7 +227,7 @@ def test_the_final_request_keeps_its_tools_and_lets_none_be_called(wire: str) ->
 
 
 @every_wire
-def test_anything_else_goes_through_extra(wire: str) -> None:
+def test_other_fields_go_through_extra(wire: str) -> None:
     body = find_wire(wire).encode_request(
         Request((User.of("hi"),), extra={"service_tier": "flex", "x": [1]}, model="m")
     )
@@ -236,7 +236,7 @@ def test_anything_else_goes_through_extra(wire: str) -> None:
 
 
 @every_wire
-def test_a_call_that_was_cut_goes_back_as_an_empty_object(wire: str) -> None:
+def test_an_incomplete_call_is_sent_back_as_an_empty_object(wire: str) -> None:
     body = dict(SAMPLES)[wire]
     message = read(wire, body).message
     cut = replace(message, calls=(replace(message.calls[0], arguments=None, raw='{"ci', complete=False),))
@@ -250,7 +250,7 @@ def test_a_call_that_was_cut_goes_back_as_an_empty_object(wire: str) -> None:
 
 
 @every_wire
-def test_half_a_surrogate_pair_does_not_kill_a_request(wire: str) -> None:
+def test_half_a_surrogate_pair_does_not_break_a_request(wire: str) -> None:
     messages = (User.of("a \ud83d b", Media(mime="image/png", data="iVBORw0KGgo=")), Assistant("c \ude00"))
     body = dumps(find_wire(wire).encode_request(Request(messages, model="m")))
     assert "\ufffd" in body.decode()
@@ -258,20 +258,20 @@ def test_half_a_surrogate_pair_does_not_kill_a_request(wire: str) -> None:
 
 @every_wire
 @pytest.mark.parametrize("body", [[], None, "x", 5])
-def test_a_request_that_is_no_object_is_refused_in_words(wire: str, body: Any) -> None:
+def test_a_request_that_is_not_an_object_is_refused_with_a_message(wire: str, body: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"reading a request of {wire} failed"):
         find_wire(wire).decode_request(body)
 
 
 @every_wire
-def test_a_message_of_no_known_kind_is_refused_in_words(wire: str) -> None:
+def test_an_unknown_message_is_refused_with_a_message(wire: str) -> None:
     odd: Any = User("plain text where parts should stand")  # pyright: ignore[reportArgumentType] - that is the point
     with pytest.raises(CannotEncode, match=f"writing a request for {wire} failed"):
         find_wire(wire).encode_request(Request((odd,), model="m"))
 
 
 @every_wire
-def test_a_number_that_is_larger_than_any_float_is_written_as_the_model_wrote_it(wire: str) -> None:
+def test_a_number_beyond_floats_is_written_as_the_model_wrote_it(wire: str) -> None:
     raw = '{"n": 1e400, "m": 1180591620717411303425}'
     call = ToolCall("call_1", "pay", {"n": float("inf"), "m": 1180591620717411303425}, raw)
     stream, body = written(wire, [CallReady(call), Ended(Verdict("whole"))])

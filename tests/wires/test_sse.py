@@ -51,7 +51,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_every_framing_at_every_split(name: str) -> None:
+def test_every_framing_works_at_every_split(name: str) -> None:
     body = BODIES[name]
     for size in range(1, len(body) + 1):
         assert [json.loads(event) for event in frames(body, size)] == [json.loads(A), json.loads(B)], size
@@ -81,19 +81,19 @@ def test_comments_before_a_pretty_printed_body_hide_nothing() -> None:
         assert [json.loads(event) for event in frames(body, size)] == [json.loads(B)]
 
 
-def test_the_fields_of_events_after_a_first_line_of_json_are_no_noise() -> None:
+def test_event_fields_after_a_first_line_of_json_are_not_noise() -> None:
     body = A + b"\r\n" + b": ping\r\n" * 40 + b"retry: 100\r\ndata: " + B + b"\r\ndata: [DONE]\r\n"
     assert frames(body, 5) == frames(body, len(body)) == [A, B, b"[DONE]"]
 
 
-def test_utf8_cut_in_the_middle_of_a_character_is_whole_again() -> None:
+def test_utf8_that_is_split_inside_a_character_is_joined() -> None:
     body = 'data: {"a": "é中😀"}\n\n'.encode()
     for size in range(1, len(body)):
         assert [loads(event) for event in frames(body, size)] == [{"a": "é中😀"}]
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))
-def test_any_bytes_frame_alike_at_any_split(body: bytes, size: int) -> None:
+def test_any_bytes_are_framed_the_same_way_at_any_split(body: bytes, size: int) -> None:
     assert frames(body, size) == frames(body, len(body) + 1)
 
 
@@ -101,7 +101,7 @@ def test_any_bytes_frame_alike_at_any_split(body: bytes, size: int) -> None:
     st.lists(st.sampled_from([b"data: ", b"{", b"}", b'"', b"\\", b"\n", b"\r", b"[", b",", b":", b"x", b"\n\n"])),
     st.integers(1, 7),
 )
-def test_any_marks_frame_alike_at_any_split(marks: list[bytes], size: int) -> None:
+def test_any_marks_are_framed_the_same_way_at_any_split(marks: list[bytes], size: int) -> None:
     body = b"".join(marks)
     assert frames(body, size) == frames(body, len(body) + 1)
 
@@ -113,13 +113,13 @@ def feed_all(framer: Framer, pieces: list[bytes]) -> None:
 
 @pytest.mark.parametrize("head", [b"data: ", b"{", b"x", b"data: {}\n\ndata: ", b'[{"a": "'])
 @pytest.mark.parametrize("size", [1000, 5000])
-def test_an_event_beyond_the_limit_is_refused_before_it_is_kept(head: bytes, size: int) -> None:
+def test_an_event_beyond_the_limit_is_refused_before_it_is_stored(head: bytes, size: int) -> None:
     with pytest.raises(TooLarge, match="larger than 10,000 bytes; if that is meant, raise max_event"):
         feed_all(Framer(max_event=10_000), [head, *[b"y" * size] * (20_000 // size)])
 
 
 @pytest.mark.parametrize("head", [b'{"a": "', b'[{"a": "', b"data: {}\n\n{", b"data: "])
-def test_an_event_that_comes_in_one_piece_is_held_to_the_limit_too(head: bytes) -> None:
+def test_an_event_in_one_piece_has_the_same_limit(head: bytes) -> None:
     with pytest.raises(TooLarge):
         Framer(max_event=10_000).feed(head + b"y" * 20_000 + b'"}\n\n')
 
@@ -155,7 +155,7 @@ def test_brackets_inside_strings_are_not_depth() -> None:
     assert shallow(b"[" * 512 + b"]" * 512)
 
 
-def test_what_orjson_refuses_is_read_by_the_standard_parser() -> None:
+def test_the_standard_parser_reads_what_orjson_refuses() -> None:
     assert loads(b'{"a": "\\ud83d"}') == {"a": "\ud83d"}
     with pytest.raises(Damaged, match="not JSON"):
         loads(b'{"a": "\xff"}')  # bytes that are no text: what they were cannot be known
@@ -163,6 +163,6 @@ def test_what_orjson_refuses_is_read_by_the_standard_parser() -> None:
         loads(b'{"a": ')
 
 
-def test_outgoing_halves_become_the_replacement_character() -> None:
+def test_outgoing_surrogate_halves_become_the_replacement_character() -> None:
     assert json.loads(dumps({"a": "x\ud83dy", "b": ["\ude00"]})) == {"a": "x\ufffdy", "b": ["\ufffd"]}
     assert json.loads(dumps({"n": 10**30})) == {"n": 10**30}

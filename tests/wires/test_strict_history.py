@@ -104,7 +104,7 @@ def changed(wire: str, change: Callable[[list[Body]], object]) -> list[str]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_calls_with_their_results_are_taken(wire: str) -> None:
+def test_calls_with_their_results_are_accepted(wire: str) -> None:
     for ids in ("a", "ab", "abc"):
         assert check_request(wire, body_of(wire, TELLERS[wire](*ids))) == []
 
@@ -135,7 +135,7 @@ def test_results_out_of_order_are_refused(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_result_after_something_else_was_said_is_refused(wire: str) -> None:
+def test_a_result_after_other_content_is_refused(wire: str) -> None:
     messages = TELLERS[wire]("a")
     messages.insert(-1, messages[0])
     problems = check_request(wire, body_of(wire, messages))
@@ -143,11 +143,11 @@ def test_a_result_after_something_else_was_said_is_refused(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
-def test_two_calls_of_one_id_are_refused(wire: str) -> None:
+def test_two_calls_with_one_id_are_refused(wire: str) -> None:
     assert any("two calls have the id 'a'" in line for line in check_request(wire, body_of(wire, TELLERS[wire](*"aa"))))
 
 
-def test_anthropic_takes_an_id_only_once_in_a_history() -> None:
+def test_anthropic_accepts_an_id_only_once_in_a_history() -> None:
     (problem,) = check_request("anthropic-messages", body_of("anthropic-messages", anthropic("a") + anthropic("a")))
     assert problem == "messages[4]: the id 'a' was already used by an earlier call"
     assert check_request("openai-chat", body_of("openai-chat", chat("a") + chat("a"))) == []
@@ -221,7 +221,7 @@ REFUSED: list[tuple[str, Body, str]] = [
 
 
 @pytest.mark.parametrize(("wire", "body", "problem"), REFUSED, ids=[line[2] for line in REFUSED])
-def test_it_is_refused(wire: str, body: Body, problem: str) -> None:
+def test_an_invalid_request_is_refused(wire: str, body: Body, problem: str) -> None:
     assert any(problem in line for line in check_request(wire, body))
 
 
@@ -236,7 +236,7 @@ ASKED_IN = {wire: next(field for field in ("messages", "input", "contents") if f
 
 @pytest.mark.parametrize("check", [check_request, check_shape])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_request_that_asks_nothing_or_has_a_field_of_a_wrong_type_is_refused_by_the_laxest_server_too(
+def test_a_request_without_messages_or_with_a_field_of_a_wrong_type_is_always_refused(
     wire: str, check: Callable[[str, Any], list[str]]
 ) -> None:
     asks, field = ASKS[wire], ASKED_IN[wire]
@@ -258,20 +258,20 @@ def test_a_request_that_asks_nothing_or_has_a_field_of_a_wrong_type_is_refused_b
         assert check(wire, {**asks, "stream": "yes"}) == ["stream: it is a text, and has to be true or false"]
 
 
-def test_a_result_before_other_content_is_what_anthropic_wants() -> None:
+def test_anthropic_requires_results_before_other_content() -> None:
     said, results = {"type": "text", "text": "Here."}, anthropic("a")[-1]["content"]
     for content, refused in (([*results, said], 0), ([said, *results], 1)):
         messages = [*anthropic("a")[:2], {"role": "user", "content": content}]
         assert len(check_request("anthropic-messages", body_of("anthropic-messages", messages))) == refused
 
 
-def test_a_result_may_answer_a_call_that_the_provider_has_stored() -> None:
+def test_a_result_may_answer_a_call_that_the_provider_stores() -> None:
     result = responses("a")[-1:]
     assert len(check_request("openai-responses", body_of("openai-responses", result))) == 1
     assert check_request("openai-responses", body_of("openai-responses", result, previous_response_id="resp_1")) == []
 
 
-def test_what_is_no_object_is_refused() -> None:
+def test_anything_but_an_object_is_refused() -> None:
     for wire in WIRES:
         assert check_request(wire, ["x"]) == ["the body is not a JSON object"]
         assert check_request(wire, {"messages": 3, "input": 4, "contents": "x", "tools": None}) != []

@@ -35,7 +35,7 @@ def test_chat_keeps_one_call_of_each_choice() -> None:
     assert after == body
 
 
-def test_anthropic_keeps_signatures_text_and_what_the_server_ran() -> None:
+def test_anthropic_keeps_signatures_text_and_server_calls() -> None:
     content: list[Object] = [
         {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
         {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}},
@@ -84,7 +84,7 @@ def test_gemini_keeps_the_signature_of_its_first_call() -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @costly
 @given(message=answers())
-def test_a_trimmed_body_says_the_same_but_for_the_later_calls(wire: str, message: Assistant) -> None:
+def test_a_trimmed_body_is_equal_except_for_the_later_calls(wire: str, message: Assistant) -> None:
     writer = ResponseWriter(wire, "m", "resp_1")
     for delta in (TextDelta(message.text), *map(CallReady, message.calls), Ended(Verdict("whole"))):
         writer.feed(delta)
@@ -108,12 +108,12 @@ def test_the_bodies_of_the_samples_are_left_with_one_call(wire: str, sample: byt
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("junk", [None, 7, "x", [], {}, [7], [{}], [{"message": 7, "content": 7}]], ids=repr)
-def test_bodies_of_no_known_shape_stay_as_they_are(wire: str, junk: Any) -> None:
+def test_unknown_bodies_are_not_changed(wire: str, junk: Any) -> None:
     for field in ("choices", "content", "output", "candidates"):
         body: Object = {field: junk}
         assert find_wire(wire).keep_first_call(body) is body
 
 
-def test_a_wire_that_is_not_known_is_named() -> None:
+def test_an_unknown_wire_is_named() -> None:
     with pytest.raises(UnknownWire, match="carrier-pigeon"):
         find_wire("carrier-pigeon").keep_first_call({})

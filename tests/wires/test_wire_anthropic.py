@@ -126,12 +126,12 @@ def test_interleaved_blocks_are_kept_apart_by_their_index() -> None:
     assert calls_of(read(streamed(*events))) == [("t0", "f", {"a": 1}), ("t1", "f", {"b": 2})]
 
 
-def test_an_index_that_starts_again_is_another_block() -> None:
+def test_a_repeated_index_is_another_block() -> None:
     body = streamed(*use(0, "a", "f", '{"n": 1}'), *use(0, "b", "f", '{"n": 2}'))
     assert calls_of(read(body)) == [("a", "f", {"n": 1}), ("b", "f", {"n": 2})]
 
 
-def test_an_id_used_before_is_replaced_and_the_block_goes_back_with_the_new_one() -> None:
+def test_a_used_id_is_replaced_and_the_block_is_sent_back_with_the_new_one() -> None:
     history = (User.of("x"), Assistant("", (ToolCall("a", "f", {}, "{}"),)))
     decoder = Decoder(WIRE.name, request=Request(messages=history))
     decoder.feed(streamed(begin(0, type="redacted_thinking", data="zz"), end(0), *use(1, "a", "f", '{"n": 1}')))
@@ -141,14 +141,14 @@ def test_an_id_used_before_is_replaced_and_the_block_goes_back_with_the_new_one(
     assert [block.get("id") for block in turn["content"]] == [None, "call_1_0"]
 
 
-def test_arguments_after_the_end_of_their_block_spoil_the_call() -> None:
+def test_arguments_after_the_end_of_their_block_invalidate_the_call() -> None:
     deltas = feed(streamed(*use(0, "a", "f", '{"n": 1}'), piece(0, '{"n": 2}')), 64, WIRE.name)
     assert [d.call.complete for d in deltas if isinstance(d, CallReady | CallSpoiled)] == [True, False]
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "model_context_window_exceeded"])
 @pytest.mark.parametrize("pieces", [[], ['{"path": "/etc', "/ho"]])
-def test_a_call_cut_by_the_limit_never_runs_though_its_block_ends(reason: str, pieces: list[str]) -> None:
+def test_a_call_cut_off_by_the_limit_never_runs_even_if_its_block_ends(reason: str, pieces: list[str]) -> None:
     response = read(streamed(*use(0, "a", "write", *pieces), reason=reason))
     (call,) = response.calls
     assert (call.arguments, call.complete, response.verdict.kind) == (None, False, "cut_call")
@@ -156,14 +156,14 @@ def test_a_call_cut_by_the_limit_never_runs_though_its_block_ends(reason: str, p
 
 
 @pytest.mark.parametrize("shown", [{}, {"path": "/etc"}])
-def test_the_last_call_of_a_whole_body_that_the_limit_cut_never_runs(shown: dict[str, Any]) -> None:
+def test_the_last_call_of_a_non_streaming_body_that_the_limit_cut_off_never_runs(shown: dict[str, Any]) -> None:
     first = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": 1}}
     last = {"type": "tool_use", "id": "b", "name": "f", "input": shown}
     assert [call.arguments for call in read(whole(first, last, reason="max_tokens")).calls] == [{"n": 1}, None]
     assert [call.arguments for call in read(whole(first, last)).calls] == [{"n": 1}, shown]
 
 
-def test_input_that_stands_in_the_beginning_of_a_block_is_whole() -> None:
+def test_input_at_the_beginning_of_a_block_is_complete() -> None:
     opened = begin(0, type="tool_use", id="a", name="f", input={"n": 10**30})
     assert calls_of(read(streamed(opened, end(0)))) == [("a", "f", {"n": 10**30})]
     assert calls_of(read(streamed(opened))) == [("a", "f", {"n": 10**30})]
@@ -177,7 +177,7 @@ def test_a_block_without_its_end_is_decided_by_the_end_of_the_stream() -> None:
     assert read(sse(START, *opened)).verdict.kind == "unfinished"
 
 
-def test_a_stop_reason_is_a_terminal_sign_and_done_is_not() -> None:
+def test_a_stop_reason_ends_a_response_and_done_does_not() -> None:
     assert read(sse(START, *text(0, "hi"), finish("end_turn"))).verdict.whole
     assert read(sse(START, *text(0, "hi"), STOP)).verdict.whole
     assert read(sse(START, *text(0, "hi")) + b"data: [DONE]\n\n").verdict.kind == "unfinished"
@@ -194,13 +194,13 @@ def test_a_stop_reason_is_a_terminal_sign_and_done_is_not() -> None:
         ("pause_turn", "paused"),
     ],
 )
-def test_what_a_stop_reason_means(reason: str, meaning: Meaning) -> None:
+def test_stop_reasons_have_meanings(reason: str, meaning: Meaning) -> None:
     for body in (streamed(*text(0, "hi"), reason=reason), whole({"type": "text", "text": "hi"}, reason=reason)):
         verdict = read(body).verdict
         assert (verdict.finish, verdict.meaning, verdict.kind) == (reason, meaning, "whole")
 
 
-def test_usage_of_start_and_end_is_merged_and_input_means_all_input() -> None:
+def test_usage_of_start_and_end_is_merged_and_input_includes_everything() -> None:
     start = {"input_tokens": 7, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20, "output_tokens": 1}
     body = sse(
         {"type": "message_start", "message": {"usage": start}},
@@ -216,7 +216,7 @@ def test_usage_of_start_and_end_is_merged_and_input_means_all_input() -> None:
 
 
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use"])
-def test_a_tool_that_the_provider_runs_is_reported_and_never_a_call(kind: str) -> None:
+def test_a_tool_that_the_provider_runs_is_reported_and_is_never_a_call(kind: str) -> None:
     opened = begin(0, type=kind, id="srv_1", name="web_search", input={})
     found = begin(1, type="web_search_tool_result", tool_use_id="srv_1", content=[{"encrypted_content": "xyz"}])
     body = streamed(opened, piece(0, '{"query":'), piece(0, ' "snow"}'), end(0), found, end(1), *text(2, "It snows."))
@@ -265,7 +265,7 @@ def test_blocks_are_rebuilt_from_deltas_with_citations_and_unknown_fields() -> N
     assert native.ids == ("a",)
 
 
-def test_thinking_that_was_cut_before_its_signature_does_not_travel_back() -> None:
+def test_thinking_that_was_cut_before_its_signature_is_not_sent_back() -> None:
     opened = begin(0, type="thinking", thinking="", signature="")
     response = read(sse(START, opened, delta(0, "thinking_delta", thinking="Hm"), *text(1, "a"), *text(2, "b")))
     assert response.reasoning == "Hm"
@@ -294,7 +294,7 @@ def test_text_without_the_beginning_of_its_block_is_still_text() -> None:
     assert (response.text, response.verdict.kind) == ("hi!", "whole")
 
 
-def test_arguments_that_belong_to_no_call_damage_the_response() -> None:
+def test_arguments_without_a_call_damage_the_response() -> None:
     response = read(streamed(piece(5, "{}"), *text(0, "hi")))
     assert response.verdict.kind == "damaged"
 
@@ -332,12 +332,12 @@ def test_values_of_a_wrong_type_never_raise(event: Event) -> None:
     assert not any(call.complete for call in response.calls)
 
 
-def test_arguments_that_are_no_object_are_refused() -> None:
+def test_arguments_that_are_not_an_object_are_refused() -> None:
     body = whole({"type": "tool_use", "id": "a", "name": "f", "input": [1]})
     assert read(body).calls[0].problem == "the arguments are not a JSON object but an array"
 
 
-def test_something_that_is_not_of_this_wire_is_not_recognised() -> None:
+def test_a_body_of_another_format_is_not_recognised() -> None:
     assert read(b'data: {"choices": []}\n\n').verdict.kind == "foreign"
 
 
@@ -373,7 +373,7 @@ def assistants(draw: st.DrawFn) -> Assistant:
 
 
 @given(assistants())
-def test_what_is_written_is_read_back_streamed_and_whole(message: Assistant) -> None:
+def test_a_written_response_is_read_back_streamed_or_not(message: Assistant) -> None:
     for body in written(deltas_of(message)):
         response = read(body, 1000)
         assert (response.text, response.reasoning) == (message.text, message.reasoning)
@@ -386,7 +386,7 @@ def test_what_is_written_is_read_back_streamed_and_whole(message: Assistant) -> 
 @pytest.mark.parametrize(
     ("meaning", "reason"), [("length", "max_tokens"), ("refused", "refusal"), ("paused", "pause_turn")]
 )
-def test_a_meaning_is_written_as_this_wire_spells_it(meaning: Meaning, reason: str) -> None:
+def test_a_meaning_is_written_in_the_format_of_this_wire(meaning: Meaning, reason: str) -> None:
     for body in written(deltas_of(Assistant("hi"), meaning)):
         assert read(body).finish == reason
 
@@ -420,14 +420,14 @@ def test_a_call_with_free_text_is_written_as_an_object() -> None:
         assert calls_of(read(body)) == [("c", "patch", {"input": "*** begin"})]
 
 
-def test_a_response_that_says_nothing_is_still_a_proper_stream() -> None:
+def test_an_empty_response_is_still_a_valid_stream() -> None:
     stream, body = written([Ended(Verdict("empty"))])
     assert [read(b).finish for b in (stream, body)] == ["end_turn", "end_turn"]
     assert decode(body, wire=WIRE.name).verdict.kind == "empty"
 
 
 @pytest.mark.parametrize("pieces", [(), ('{"a":',)], ids=["before its arguments", "in them"])
-def test_a_call_that_was_cut_is_asked_for_again_wherever_it_was_cut(pieces: tuple[str, ...]) -> None:
+def test_an_incomplete_call_is_retried_wherever_it_was_cut(pieces: tuple[str, ...]) -> None:
     call = begin(0, type="tool_use", id="t", name="look", input={})
     lies = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
     response = decode(sse(START, call, *(piece(0, text) for text in pieces), lies, STOP), "anthropic-messages")

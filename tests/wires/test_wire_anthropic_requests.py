@@ -82,7 +82,7 @@ def test_a_round_of_calls_is_an_assistant_turn_and_a_user_turn_of_results() -> N
     }
 
 
-def test_system_text_stands_on_top_and_later_system_text_keeps_its_place() -> None:
+def test_system_text_is_at_the_top_and_later_system_text_keeps_its_position() -> None:
     body = encoded(System.of("One."), System.of("Two."), User.of("Hi"), System.of("Now in verse."))
     assert body["system"] == [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]
     assert body["messages"][-1] == {"role": "user", "content": "<system>Now in verse.</system>"}
@@ -106,13 +106,13 @@ def test_text_that_the_api_refuses_is_never_sent() -> None:
     assert "system" not in encoded(System.of(" "), User.of("Hi"))
 
 
-def test_a_call_that_was_cut_goes_back_with_no_arguments_and_free_text_as_an_object() -> None:
+def test_an_incomplete_call_is_sent_back_without_arguments_and_free_text_as_an_object() -> None:
     cut = ToolCall("a", "find", None, '{"q": "sn', complete=False, problem="cut")
     free = ToolCall("b", "patch", None, "*** begin", complete=False, kind="custom")
     assert [block["input"] for block in turns(Assistant("", (cut, free)))[0]] == [{}, {"input": "*** begin"}]
 
 
-def test_ids_are_fitted_in_call_and_result_alike() -> None:
+def test_ids_are_adapted_in_call_and_result() -> None:
     asked = call("functions.find:0|" + "x" * 200)
     assistant, results = turns(Assistant("", (asked,)), ToolMessage((ToolResult.of(asked, "ok"),)))
     assert assistant[0]["id"] == results[0]["tool_use_id"]
@@ -143,7 +143,7 @@ def test_media_are_images_or_documents_also_inside_results() -> None:
 
 
 @pytest.mark.parametrize(("mime", "data"), [("audio/wav", "AAAA"), ("text/plain", "not base64 é")])
-def test_media_that_this_wire_cannot_carry_is_a_typed_error(mime: str, data: str) -> None:
+def test_unsupported_media_raise_a_typed_error(mime: str, data: str) -> None:
     with pytest.raises(CannotEncode, match=mime):
         encoded(User.of(Media(mime=mime, data=data)))
 
@@ -167,20 +167,20 @@ def whole(*blocks: dict[str, Any], reason: str = "tool_use") -> bytes:
     return json.dumps({"type": "message", "content": list(blocks), "stop_reason": reason}).encode()
 
 
-def test_blocks_come_back_byte_for_byte() -> None:
+def test_blocks_are_sent_back_byte_for_byte() -> None:
     message = decode(whole(*BLOCKS), wire=WIRE.name).message
     assert json.dumps(turns(message)[0]) == json.dumps(BLOCKS)
     through = WIRE.decode_request(encoded(User.of("x"), message)).messages[1]
     assert json.dumps(turns(through)[0]) == json.dumps(BLOCKS)
 
 
-def test_a_call_that_left_the_history_leaves_the_blocks_too() -> None:
+def test_a_removed_call_is_removed_from_the_blocks_too() -> None:
     message = decode(whole(*BLOCKS), wire=WIRE.name).message
     kept = Assistant(message.text, message.calls[1:], message.reasoning, message.native)
     assert turns(kept)[0] == [*BLOCKS[:5], *BLOCKS[6:]]
 
 
-def test_a_new_call_and_a_cut_call_are_written_into_the_blocks() -> None:
+def test_a_new_call_and_an_incomplete_call_are_written_into_the_blocks() -> None:
     cut = ToolCall("call_0_0", "find", None, '{"n', complete=False, problem="cut")
     blocks: list[Any] = [THOUGHT, {"type": "tool_use", "id": "", "name": "find", "input": {"n": 1}}]
     message = Assistant("", (cut, call("new", q="x")), native=Native(WIRE.name, blocks, ("call_0_0",)))
@@ -191,13 +191,13 @@ def test_a_new_call_and_a_cut_call_are_written_into_the_blocks() -> None:
     ]
 
 
-def test_two_calls_with_one_id_get_their_own_ids() -> None:
+def test_two_calls_with_one_id_get_separate_ids() -> None:
     blocks = [{"type": "tool_use", "id": "a", "name": "find", "input": {"n": n}, "caller": {}} for n in (1, 2)]
     message = decode(whole(*blocks), wire=WIRE.name).message
     assert [block["id"] for block in turns(message)[0]] == [call.id for call in message.calls] == ["a", "call_0_1"]
 
 
-def test_thinking_that_the_api_refuses_stays_behind() -> None:
+def test_thinking_that_the_api_refuses_is_not_sent() -> None:
     unsigned = {"type": "thinking", "thinking": "Hm.", "signature": ""}
     message = decode(whole(unsigned, {"type": "text", "text": "Hi"}), wire=WIRE.name).message
     assert turns(message) == [[{"type": "text", "text": "Hi"}]]
@@ -205,7 +205,7 @@ def test_thinking_that_the_api_refuses_stays_behind() -> None:
     assert turns(decode(whole(THOUGHT, reason="max_tokens"), wire=WIRE.name).message) == []
 
 
-def test_the_blocks_of_another_wire_are_not_ours_to_send() -> None:
+def test_blocks_of_another_wire_are_not_sent() -> None:
     message = Assistant("Hi", native=Native("gemini", [{"text": "Hi"}]))
     assert turns(message) == [[{"type": "text", "text": "Hi"}]]
 
@@ -293,7 +293,7 @@ def marks(body: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize(("cache", "expected"), [("5m", MARK), ("1h", {**MARK, "ttl": "1h"})])
-def test_marks_stand_where_they_were_put(cache: CacheMark, expected: Any) -> None:
+def test_marks_stay_where_they_were_set(cache: CacheMark, expected: Any) -> None:
     body = encoded(
         System.of(Text("Be brief.", cache)),
         User.of(Text("Hi", cache), Media(url="https://x.test/a.png", cache=cache)),
@@ -303,7 +303,7 @@ def test_marks_stand_where_they_were_put(cache: CacheMark, expected: Any) -> Non
     assert [block["cache_control"] for block in [*body["system"], *user, *results]] == [expected] * 4
 
 
-def test_automatic_marks_stand_on_the_last_tool_system_text_and_message() -> None:
+def test_automatic_marks_are_on_the_last_tool_system_text_and_message() -> None:
     body = encoded(System.of("a", "b"), User.of("x"), User.of("y"), tools=(TOOL, ToolSpec("now")), cache=True)
     assert [tool.get("cache_control") for tool in body["tools"]] == [None, MARK]
     assert [block.get("cache_control") for block in body["system"]] == [None, MARK]
@@ -330,7 +330,7 @@ def test_a_mark_for_an_hour_never_follows_one_for_five_minutes() -> None:
 # What a client sends
 
 
-def test_results_in_several_messages_and_beside_text_are_one_tool_message() -> None:
+def test_results_in_several_messages_and_next_to_text_are_one_tool_message() -> None:
     request = WIRE.decode_request(
         {
             "messages": [
@@ -364,7 +364,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", WRONG)
-def test_a_body_of_wrong_types_is_read_as_far_as_it_goes(body: dict[str, Any]) -> None:
+def test_a_body_with_wrong_types_is_read_as_far_as_possible(body: dict[str, Any]) -> None:
     WIRE.encode_request(WIRE.decode_request(body))
 
 
@@ -400,5 +400,5 @@ def histories(draw: st.DrawFn) -> tuple[Message, ...]:
 
 
 @given(histories())
-def test_messages_that_were_sent_are_read_back(messages: tuple[Message, ...]) -> None:
+def test_sent_messages_can_be_read_back(messages: tuple[Message, ...]) -> None:
     assert WIRE.decode_request(json.loads(json.dumps(encoded(*messages)))).messages == messages

@@ -50,7 +50,7 @@ def thinks(*messages: Message, **fields: Any) -> bool:
     return "thinking" in body
 
 
-def test_thinking_stays_on_through_a_loop_of_calls_that_began_with_it() -> None:
+def test_thinking_stays_on_in_a_loop_of_calls_that_began_with_it() -> None:
     loop: tuple[Message, ...] = (User.of("x"), *round_of("a", THOUGHT))
     for id in "bcd":
         assert thinks(*loop)
@@ -58,7 +58,7 @@ def test_thinking_stays_on_through_a_loop_of_calls_that_began_with_it() -> None:
     assert thinks(*loop)
 
 
-def test_thinking_is_off_to_the_end_of_a_loop_that_began_without_it() -> None:
+def test_thinking_stays_off_in_a_loop_that_began_without_it() -> None:
     began = (User.of("x"), *round_of("a"))
     assert not thinks(*began)
     assert not thinks(*began, *round_of("b", THOUGHT))
@@ -67,7 +67,7 @@ def test_thinking_is_off_to_the_end_of_a_loop_that_began_without_it() -> None:
     assert not thinks(User.of("x"), *round_of("a", THOUGHT), User.of("And?"), *round_of("b"))
 
 
-def test_thinking_is_off_where_a_call_is_forced_and_where_words_are_put_into_the_mouth() -> None:
+def test_thinking_is_off_if_a_call_is_forced_or_the_answer_is_prefilled() -> None:
     assert not thinks(User.of("x"), tools=(ToolSpec("find"),), choice="required")
     assert not thinks(User.of("x"), Assistant("The answer is"))
 
@@ -85,7 +85,7 @@ def test_thinking_is_off_where_a_call_is_forced_and_where_words_are_put_into_the
         ({"type": "kinds to come"}, {}, None),
     ],
 )
-def test_thinking_that_an_effort_cannot_say_goes_back_exactly(
+def test_thinking_that_an_effort_cannot_express_is_sent_back_exactly(
     thinking: dict[str, Any], more: dict[str, Any], effort: Effort | None
 ) -> None:
     body = ask({"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}, thinking=thinking, **more)
@@ -95,13 +95,13 @@ def test_thinking_that_an_effort_cannot_say_goes_back_exactly(
 
 
 @pytest.mark.parametrize("thinking", [{"type": "disabled"}, {"type": "enabled", "budget_tokens": 8192}])
-def test_thinking_that_an_effort_says_exactly_needs_no_extra(thinking: dict[str, Any]) -> None:
+def test_thinking_that_an_effort_expresses_exactly_needs_no_extra(thinking: dict[str, Any]) -> None:
     body = ask({"type": "image", "source": {"type": "url", "url": "https://x.test/a"}}, thinking=thinking)
     assert WIRE.decode_request(body).extra == {}
     assert there_and_back(body) == body
 
 
-def test_a_limit_that_nobody_gave_leaves_room_for_the_exact_budget() -> None:
+def test_a_default_limit_leaves_room_for_the_exact_budget() -> None:
     extra = {"thinking": {"type": "enabled", "budget_tokens": 10000}}
     assert WIRE.encode_request(Request((User.of("x"),), extra=extra))["max_tokens"] == 18192
 
@@ -115,7 +115,7 @@ def test_a_temperature_above_one_is_sent_as_one(given: float, sent: float) -> No
     assert WIRE.encode_request(request)["temperature"] == sent
 
 
-def test_adaptive_thinking_takes_no_temperature_either() -> None:
+def test_adaptive_thinking_accepts_no_temperature_either() -> None:
     sampling = Sampling(temperature=0.3, top_p=0.5)
     request = Request((User.of("x"),), sampling=sampling, extra={"thinking": {"type": "adaptive"}})
     assert {"temperature", "top_p"}.isdisjoint(WIRE.encode_request(request))
@@ -135,7 +135,7 @@ def test_adaptive_thinking_takes_no_temperature_either() -> None:
         {"type": "custom"},
     ],
 )
-def test_what_a_tool_says_beyond_our_fields_goes_back(more: dict[str, Any]) -> None:
+def test_additional_fields_of_a_tool_are_sent_back(more: dict[str, Any]) -> None:
     tool = {"name": "find", "description": "Finds.", "input_schema": SCHEMA, "strict": True, **more}
     body = ask({"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}, tools=[tool])
     (spec,) = WIRE.decode_request(body).tools
@@ -143,7 +143,7 @@ def test_what_a_tool_says_beyond_our_fields_goes_back(more: dict[str, Any]) -> N
     assert json.dumps(there_and_back(body)["tools"]) == json.dumps([tool])
 
 
-def test_a_tool_that_our_fields_say_has_no_other_form() -> None:
+def test_a_tool_without_additional_fields_has_no_native_form() -> None:
     tools = [
         {"name": "find", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral", "ttl": "1h"}, "strict": None},
         {"name": "now", "description": "Now.", "input_schema": SCHEMA, "strict": False},
@@ -190,20 +190,20 @@ def with_results(block: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("block", ONLY_HERE + MORE_HERE, ids=lambda block: block["type"])
-def test_a_block_that_our_fields_cannot_say_goes_back_as_it_is(block: dict[str, Any]) -> None:
+def test_a_block_with_additional_fields_is_sent_back_unchanged(block: dict[str, Any]) -> None:
     body = with_results(block)
     assert json.dumps(there_and_back(body)["messages"]) == json.dumps(body["messages"])
 
 
 @pytest.mark.parametrize("block", ONLY_HERE, ids=lambda block: block["type"])
-def test_a_block_that_only_this_wire_has_is_a_part_that_holds_nothing_else(block: dict[str, Any]) -> None:
+def test_a_block_that_only_this_wire_has_is_a_native_part(block: dict[str, Any]) -> None:
     alone = Media(native=Native(WIRE.name, block))
     request = WIRE.decode_request(with_results(block))
     assert request.messages[0] == User.of("x", alone)
     assert request.messages[2] == ToolMessage((ToolResult("a", (alone,), name="find"),))
 
 
-def test_a_block_of_another_wire_is_announced_here() -> None:
+def test_a_block_of_another_wire_becomes_a_note() -> None:
     video = Media(native=Native("gemini", {"fileData": {"fileUri": "gs://x"}}), cache="5m")
     body = WIRE.encode_request(Request((User.of(video), ToolMessage((ToolResult("a", (video,)),)))))
     said = [{"type": "text", "text": FOREIGN, "cache_control": {"type": "ephemeral"}}]
@@ -222,13 +222,13 @@ def test_a_block_of_another_wire_is_announced_here() -> None:
         ({"type": "image", "source": {"type": "url", "url": "https://x.test/a"}}, Media(url="https://x.test/a")),
     ],
 )
-def test_media_that_our_fields_say_have_no_other_form(block: dict[str, Any], media: Media) -> None:
+def test_media_without_additional_fields_have_no_native_form(block: dict[str, Any], media: Media) -> None:
     request = WIRE.decode_request(ask(block))
     assert request.messages == (User.of(media),)
     assert WIRE.decode_request(WIRE.encode_request(request)).messages == request.messages
 
 
-def test_a_block_in_the_system_text_that_is_no_text_is_kept_as_its_json() -> None:
+def test_a_block_in_the_system_text_that_is_not_text_is_kept_as_json() -> None:
     block = {"type": "image", "source": IMAGE}
     body = there_and_back(ask({"type": "text", "text": "x"}, system=[{"type": "text", "text": "Brief."}, block]))
     assert [part["text"] for part in body["system"]] == ["Brief.", json.dumps(block)]
@@ -259,14 +259,14 @@ def test_settings_that_only_this_wire_has_stay_with_the_request() -> None:
             assert extra.keys().isdisjoint(find_wire(wire).encode_request(request))
 
 
-def test_a_choice_among_tools_that_the_provider_runs_survives() -> None:
+def test_a_choice_among_provider_tools_survives() -> None:
     body: dict[str, Any] = ask("x", tool_choice={"type": "any"})
     body["tools"] = [{"type": "web_search_20250305", "name": "web_search"}]
     again = WIRE.encode_request(WIRE.decode_request(body))
     assert (again["tool_choice"], again["tools"]) == (body["tool_choice"], body["tools"])
 
 
-def test_ids_that_come_back_in_a_later_round_stay_apart_from_all_others() -> None:
+def test_repeated_ids_in_a_later_round_stay_unique() -> None:
     def round_of(*ids: str) -> tuple[Message, ...]:
         calls = tuple(ToolCall(id, "f", {}, "{}", n) for n, id in enumerate(ids))
         return Assistant("", calls), ToolMessage(tuple(ToolResult(id, (Text("ok"),)) for id in ids))

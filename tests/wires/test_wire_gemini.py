@@ -59,7 +59,7 @@ def sent_back(response: Response) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_framing_gives_the_same(size: int) -> None:
+def test_every_framing_gives_the_same_result(size: int) -> None:
     events = [
         chunk({"text": "Let me th", "thought": True}),
         chunk({"text": "ink.", "thought": True}, {"text": "Zürich"}),
@@ -82,13 +82,13 @@ def test_every_framing_gives_the_same(size: int) -> None:
         assert r.usage == Usage(3, 4, raw={"promptTokenCount": 3, "candidatesTokenCount": 4})
 
 
-def test_a_whole_body_is_one_chunk() -> None:
+def test_a_non_streaming_body_is_one_chunk() -> None:
     body = json.dumps(chunk({"text": "Hi"}, call("f", {"x": 1}, thoughtSignature="c2ln"), finish="STOP"), indent=2)
     r = decode(body.encode(), "gemini", stream=False)
     assert (r.text, calls_of(r), r.verdict.whole) == ("Hi", [("call_0_0", "f", {"x": 1})], True)
 
 
-def test_a_call_is_ready_as_soon_as_its_chunk_is_there() -> None:
+def test_a_call_is_ready_as_soon_as_its_chunk_has_arrived() -> None:
     decoder = Decoder("gemini")
     deltas = decoder.feed(sse(chunk(call("f", {}), {"functionCall": {"name": "g", "id": "own"}}), done=False))
     assert [(d.call.id, d.call.name, d.call.arguments) for d in deltas if isinstance(d, CallReady)] == [
@@ -114,13 +114,13 @@ def test_numbers_are_exact() -> None:
 
 
 @pytest.mark.parametrize("args", ['{"a": 1', [1], 5, "text", True])
-def test_arguments_that_are_no_object_are_refused(args: Any) -> None:
+def test_arguments_that_are_not_an_object_are_refused(args: Any) -> None:
     r = gemini(chunk(call("f", args), finish="STOP"))
     assert not r.calls[0].complete
     assert r.verdict.kind == "cut_call"
 
 
-def test_arguments_as_text_are_read() -> None:
+def test_arguments_as_a_string_are_read() -> None:
     assert gemini(chunk(call("f", '{"a": 1}'), finish="STOP")).calls[0].arguments == {"a": 1}
 
 
@@ -129,7 +129,7 @@ def test_a_call_without_a_name_never_runs() -> None:
     assert [call.complete for call in r.calls] == [False]
 
 
-def test_tools_of_the_provider_are_told_and_not_called() -> None:
+def test_provider_tools_are_reported_and_not_called() -> None:
     r = gemini(
         chunk({"executableCode": {"language": "PYTHON", "code": "1+1", "id": "x"}}),
         chunk({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2"}}),
@@ -159,7 +159,7 @@ def test_tools_of_the_provider_are_told_and_not_called() -> None:
         ("SPII", "refused"),
     ],
 )
-def test_finish_reasons_keep_their_spelling_and_get_a_meaning(finish: Any, meaning: str) -> None:
+def test_finish_reasons_keep_their_names_and_get_a_meaning(finish: Any, meaning: str) -> None:
     r = gemini(chunk({"text": "a"}, finish=finish), chunk(finish="OTHER"))
     assert (r.finish, r.verdict.meaning, r.complete) == (str(finish), meaning, True)
 
@@ -170,7 +170,7 @@ def test_without_a_finish_reason_the_response_is_unfinished(finish: Any) -> None
     assert (r.finish, r.complete, r.verdict.kind) == (None, False, "unfinished")
 
 
-def test_an_answer_that_could_not_be_read_is_an_error() -> None:
+def test_an_unreadable_answer_is_an_error() -> None:
     event = chunk(finish="MALFORMED_FUNCTION_CALL")
     event["candidates"][0]["finishMessage"] = "print(f())"
     r = gemini(event)
@@ -184,7 +184,7 @@ def test_a_blocked_prompt_is_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("candidates", [{}, {"candidates": []}])
-def test_a_prompt_that_is_blocked_in_words_only_is_a_refusal(candidates: dict[str, Any]) -> None:
+def test_a_prompt_that_is_blocked_only_in_text_is_a_refusal(candidates: dict[str, Any]) -> None:
     r = gemini({**candidates, "promptFeedback": {"blockReasonMessage": "No."}})
     assert (r.finish, r.verdict.meaning, r.complete) == (None, "refused", True)
     answered = gemini(chunk({"text": "a"}, finish="STOP", promptFeedback={"blockReasonMessage": "No."}))
@@ -236,7 +236,7 @@ def test_an_error_is_found_in_every_framing(wrap: str) -> None:
     assert (r.error, r.verdict.kind) == (error, "error")
 
 
-def test_usage_is_told_when_it_changes_and_the_last_one_stands() -> None:
+def test_usage_is_reported_when_it_changes_and_the_last_one_is_used() -> None:
     last = {
         "promptTokenCount": 10,
         "toolUsePromptTokenCount": 5,
@@ -279,7 +279,7 @@ def test_arguments_in_pieces_become_one_call(size: int) -> None:
     assert "".join(d.text for d in deltas if isinstance(d, CallArguments)) == calls[0].raw
 
 
-def test_a_streamed_call_goes_back_as_one_part_with_its_signature() -> None:
+def test_a_streamed_call_is_sent_back_as_one_part_with_its_signature() -> None:
     r = gemini(*STREAMED)
     assert r.verdict.whole
     assert sent_back(r) == [call("write", WRITTEN, thoughtSignature="c2lnbmF0dXJl")]
@@ -293,7 +293,7 @@ def test_a_streamed_call_may_end_with_an_empty_part() -> None:
 
 
 @pytest.mark.parametrize("end", ["finish", "done", "nothing"])
-def test_a_streamed_call_that_is_cut_is_never_complete(end: str) -> None:
+def test_an_incomplete_streamed_call_is_never_complete(end: str) -> None:
     for count in range(1, len(STREAMED) - 1):
         events = STREAMED[:count] + ([chunk(finish="STOP")] if end == "finish" else [])
         r = decode(sse(*events, done=end == "done"), "gemini")
@@ -302,11 +302,11 @@ def test_a_streamed_call_that_is_cut_is_never_complete(end: str) -> None:
         assert sent_back(r) == [call("write", {}, thoughtSignature="c2lnbmF0dXJl")]
 
 
-def test_what_is_known_of_a_cut_call_can_be_quoted() -> None:
+def test_the_known_part_of_an_incomplete_call_can_be_quoted() -> None:
     assert gemini(*STREAMED[:4]).calls[0].raw == '{"files":[{"path":"a/b","text":"He said \\"hi\\"\\n'
 
 
-def test_halves_of_a_character_in_two_pieces_are_joined() -> None:
+def test_surrogate_halves_in_two_pieces_are_joined() -> None:
     events = [chunk(partial(string("$.a", half, True), name="f")) for half in ("\ud83d", "\ude00")]
     r = gemini(*events, chunk(partial(string("$.a", ""), goes_on=False)), chunk(finish="STOP"))
     assert r.calls[0].arguments == {"a": "😀"}
@@ -317,7 +317,7 @@ def test_a_call_that_another_call_interrupts_is_never_complete() -> None:
     assert [(c.name, c.complete) for c in r.calls] == [("f", False), ("g", True)]
 
 
-def test_a_string_that_was_to_go_on_is_not_whole_when_the_call_ends() -> None:
+def test_a_string_that_should_continue_is_not_complete_when_the_call_ends() -> None:
     r = gemini(chunk(partial(name="f")), chunk(partial(string("$.a", "x", True), goes_on=False)), chunk(finish="STOP"))
     assert [c.complete for c in r.calls] == [False]
 
@@ -342,13 +342,13 @@ def test_a_string_that_was_to_go_on_is_not_whole_when_the_call_ends() -> None:
         [string("$" + ".a" * 600, "x")],
     ],
 )
-def test_pieces_that_cannot_be_are_refused(values: list[Any]) -> None:
+def test_invalid_pieces_are_refused(values: list[Any]) -> None:
     r = gemini(chunk(partial(name="f")), chunk(partial(*values)), chunk(partial(goes_on=False)), chunk(finish="STOP"))
     assert [(c.name, c.complete) for c in r.calls] == [("f", False)]
     assert r.verdict.kind == "damaged"
 
 
-def test_pieces_out_of_order_are_put_in_their_places() -> None:
+def test_pieces_out_of_order_are_put_in_place() -> None:
     values = [string("$.a.x", "1"), string("$.b", "2"), string("$.a.y", "3")]
     r = gemini(chunk(partial(*values, name="f", goes_on=False)), chunk(finish="STOP"))
     assert r.calls[0].arguments == {"a": {"x": "1", "y": "3"}, "b": "2"}
@@ -375,7 +375,7 @@ full = st.recursive(
 
 @costly
 @given(st.dictionaries(st.text(), full, max_size=4), st.integers(1, 5))
-def test_any_object_comes_back_from_its_leaves(value: dict[str, Any], size: int) -> None:
+def test_any_object_can_be_rebuilt_from_its_leaves(value: dict[str, Any], size: int) -> None:
     collected = PartialArguments()
     text = "{"
     for path, leaf in leaves(value):

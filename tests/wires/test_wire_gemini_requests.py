@@ -64,7 +64,7 @@ def without_notes(message: Assistant) -> Assistant:
 # What travels back
 
 
-def test_signatures_stay_on_the_parts_on_which_they_came() -> None:
+def test_signatures_stay_on_their_parts() -> None:
     stream = [
         [{"text": "Hm", "thought": True}],
         [{"text": "m.", "thought": True}, {"text": "I "}],
@@ -98,18 +98,18 @@ def test_signatures_stay_on_the_parts_on_which_they_came() -> None:
     assert through(request).messages == request.messages
 
 
-def test_text_and_calls_need_nothing_kept() -> None:
+def test_text_and_calls_need_no_native_form() -> None:
     assert decode(body_of({"text": "a"}, fc("f", {"a": 1}), fc("g", {}, id="x")), "gemini").message.native is None
     assert decode(body_of(fc("f", {}), {"text": "after"}), "gemini").message.native is not None
 
 
-def test_calls_that_were_left_out_do_not_travel_back() -> None:
+def test_removed_calls_are_not_sent_back() -> None:
     r = decode(body_of(fc("f", {}, thoughtSignature="cw=="), fc("g", {}), {"text": "x"}), "gemini")
     [first] = contents(replace(r.message, calls=r.calls[:1]))
     assert first["parts"] == [fc("f", {}, thoughtSignature="cw=="), {"text": "x"}]
 
 
-def test_a_call_that_was_found_in_the_text_gets_a_part_of_its_own() -> None:
+def test_a_call_found_in_the_text_gets_a_separate_part() -> None:
     leaked = '<tool_call>{"name": "g", "arguments": {"x": 1}}</tool_call>'
     r = decode(body_of({"text": leaked}, fc("f", {"a": 1}, thoughtSignature="cw==")), "gemini", tools=["f", "g"])
     parts = [part["functionCall"]["name"] for part in contents(r.message)[0]["parts"] if "functionCall" in part]
@@ -117,7 +117,7 @@ def test_a_call_that_was_found_in_the_text_gets_a_part_of_its_own() -> None:
 
 
 @pytest.mark.skipif(not RECORDINGS, reason=ABSENT)
-def test_recorded_parts_come_back_byte_for_byte() -> None:
+def test_recorded_parts_are_sent_back_byte_for_byte() -> None:
     seen = 0
     for recording in RECORDINGS:
         if recording.wire == "gemini" and not recording.stream:
@@ -133,7 +133,7 @@ def test_recorded_parts_come_back_byte_for_byte() -> None:
 # Requests
 
 
-def test_a_conversation_is_written_as_the_api_wants_it() -> None:
+def test_a_conversation_is_written_in_the_format_of_the_api() -> None:
     calls = (ToolCall("call_0_0", "f", {"a": 1}), ToolCall("toolu_1", "f", None, '{"a', 1, False))
     image = Media("image/png", "aWNv")
     request = Request(
@@ -213,7 +213,7 @@ def test_the_final_request_keeps_the_tools_and_forbids_calls() -> None:
 
 @pytest.mark.parametrize("choice", [None, "auto", "none", "required", OneTool("f")])
 @pytest.mark.parametrize("effort", [None, "none", "minimal", "low", "medium", "high", "xhigh"])
-def test_settings_come_back(choice: Choice | None, effort: Effort | None) -> None:
+def test_settings_survive_a_round_trip(choice: Choice | None, effort: Effort | None) -> None:
     request = Request(
         (User.of("?"),),
         tools=(ToolSpec("f", "F", {"type": "object", "properties": {"a": {"type": "string"}}}), ToolSpec("g")),
@@ -231,7 +231,7 @@ def test_settings_come_back(choice: Choice | None, effort: Effort | None) -> Non
     assert through(request) == request
 
 
-def test_a_thinking_setting_of_its_own_reaches_the_same_wire_unchanged() -> None:
+def test_a_thinking_setting_reaches_the_same_wire_unchanged() -> None:
     for thinking, effort in (
         ({"thinkingBudget": 1000, "includeThoughts": False}, "low"),
         ({"thinkingLevel": "HIGH", "includeThoughts": False}, "high"),
@@ -243,7 +243,7 @@ def test_a_thinking_setting_of_its_own_reaches_the_same_wire_unchanged() -> None
         assert WIRE.encode_request(request) == body
 
 
-def test_model_and_stream_are_read_where_the_url_was_put_into_the_body() -> None:
+def test_model_and_stream_are_read_from_the_url_in_the_body() -> None:
     plain = WIRE.decode_request({"contents": []})
     assert (plain.model, plain.stream) == ("", True)
     given_both = WIRE.decode_request({"contents": [], "model": "models/gemini-x", "stream": False})
@@ -272,7 +272,7 @@ def test_both_spellings_are_read() -> None:
     assert request.messages[3] == ToolMessage((ToolResult("call_0_0", (Text("1"),), name="f"),))
 
 
-def test_results_without_ids_go_to_the_open_calls_of_their_name_in_order() -> None:
+def test_results_without_ids_belong_to_the_open_calls_of_their_name_in_order() -> None:
     def answer(name: str, output: Any, id: str = "") -> Object:
         return {"functionResponse": {**({"id": id} if id else {}), "name": name, "response": output}}
 
@@ -298,7 +298,7 @@ def test_results_without_ids_go_to_the_open_calls_of_their_name_in_order() -> No
     assert [(r.call_id, r.text) for r in second.results] == [("call_1_0", ""), ("unknown_h", "?")]
 
 
-def test_an_id_that_comes_twice_is_told_apart() -> None:
+def test_a_duplicate_id_is_resolved() -> None:
     parts = [fc("f", {"n": 1}, id="x"), fc("f", {"n": 2}, id="x")]
     answers = [{"functionResponse": {"id": "x", "name": "f", "response": {"output": n}}} for n in "12"]
     messages = WIRE.decode_request({"contents": [{"role": "model", "parts": parts}, {"parts": answers}]}).messages
@@ -363,7 +363,7 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
 
 
 @given(conversations())
-def test_messages_come_back_from_a_request(messages: tuple[Message, ...]) -> None:
+def test_messages_can_be_read_back_from_a_request(messages: tuple[Message, ...]) -> None:
     assert through(Request(messages)).messages == messages
 
 
@@ -373,7 +373,7 @@ deltas = st.lists(
 
 
 @given(deltas, st.sampled_from(["done", "length", "refused"]))
-def test_an_answer_comes_back_from_what_a_client_gets(said: list[Delta], meaning: Meaning) -> None:
+def test_an_answer_can_be_read_back_from_a_client_response(said: list[Delta], meaning: Meaning) -> None:
     encoder = GeminiEncoder("gemini-x", "r1")
     fed: list[Delta] = [*said]
     fed += [UsageReported(Usage(10, 7, 2, 0, 3)), Ended(Verdict("whole", meaning=meaning))]
@@ -397,7 +397,7 @@ def test_a_count_of_tokens_is_never_negative() -> None:
     assert (usage["candidatesTokenCount"], usage["thoughtsTokenCount"]) == (0, 9)
 
 
-def test_the_whole_body_says_what_the_stream_says() -> None:
+def test_the_non_streaming_body_equals_the_stream() -> None:
     def said(r: Response) -> Any:
         return r.message, r.finish, r.usage
 

@@ -52,7 +52,7 @@ def from_client(*parts: Object) -> Message:
 # What says nothing
 
 
-def test_texts_and_messages_that_say_nothing_are_left_out() -> None:
+def test_empty_texts_and_messages_are_left_out() -> None:
     body = WIRE.encode_request(
         Request(
             (
@@ -76,7 +76,7 @@ def test_texts_and_messages_that_say_nothing_are_left_out() -> None:
     assert "systemInstruction" not in WIRE.encode_request(Request((System.of(""), User.of("x"))))
 
 
-def test_an_empty_text_beside_results_is_no_message() -> None:
+def test_an_empty_text_next_to_results_is_not_a_message() -> None:
     body = {"contents": [{"role": "user", "parts": [answer("f", {"output": "1"}), {"text": ""}]}]}
     assert [type(message) for message in WIRE.decode_request(body).messages] == [ToolMessage]
 
@@ -94,7 +94,7 @@ def test_an_empty_text_beside_results_is_no_message() -> None:
         ({}, "", False),
     ],
 )
-def test_a_result_that_is_an_object_reaches_the_same_wire_as_it_was(response: Object, text: str, error: bool) -> None:
+def test_an_object_result_reaches_the_same_wire_unchanged(response: Object, text: str, error: bool) -> None:
     body = {"contents": [{"role": "model", "parts": [fc("f")]}, {"role": "user", "parts": [answer("f", response)]}]}
     request = WIRE.decode_request(body)
     message = request.messages[1]
@@ -115,7 +115,7 @@ def test_the_other_fields_of_a_result_reach_the_same_wire() -> None:
     assert [(m.data, m.name) for m in message.results[0].content if isinstance(m, Media)] == [("aWNv", "a.png")]
 
 
-def test_a_result_that_our_fields_say_needs_nothing_kept() -> None:
+def test_a_result_without_additional_fields_needs_no_native_form() -> None:
     image = {"inlineData": {"mimeType": "image/png", "data": "aWNv"}}
     for part in (answer("f", {"output": "1"}, parts=[image]), answer("f", {"error": "no"}), answer("f", None)):
         message = from_client(part)
@@ -134,7 +134,7 @@ def test_a_result_that_our_fields_say_needs_nothing_kept() -> None:
         ({"newThing": {"a": [1]}, "other": 1}, "", ""),
     ],
 )
-def test_a_part_that_says_more_than_our_fields_reaches_the_same_wire(part: Object, mime: str, name: str) -> None:
+def test_a_part_with_additional_fields_reaches_the_same_wire(part: Object, mime: str, name: str) -> None:
     message = from_client({"text": "look"}, part)
     assert isinstance(message, User)
     media = message.parts[1]
@@ -184,7 +184,7 @@ def test_a_property_named_like_a_keyword_is_a_property() -> None:
     }
 
 
-def test_keywords_in_snake_case_and_counts_in_text_are_read() -> None:
+def test_keywords_in_snake_case_and_counts_as_strings_are_read() -> None:
     schema = {
         "any_of": [{"type": "ARRAY", "min_items": "1", "max_items": 3, "items": {"type": "STRING", "maxLength": "9"}}],
         "property_ordering": ["a_b"],
@@ -213,7 +213,7 @@ def signed_by(parts: list[Object]) -> list[Any]:
     return [part.get("thoughtSignature") for part in parts if "functionCall" in part]
 
 
-def test_an_unsigned_call_of_this_turn_gets_the_placeholder_where_the_model_refuses_it_else() -> None:
+def test_an_unsigned_call_of_this_turn_gets_the_placeholder_if_the_model_requires_it() -> None:
     first, second = (ToolCall(f"toolu_{n}", "f", {}, index=n) for n in range(2))
     asked = Assistant("I look.", (first, second))
     results = ToolMessage((ToolResult.of(first, "1"), ToolResult.of(second, "2")))
@@ -262,7 +262,7 @@ anything = st.recursive(
 
 
 @given(anything, st.sampled_from(KEYS))
-def test_a_request_of_any_shape_is_read_and_written_without_an_exception(value: Json, key: str) -> None:
+def test_any_request_is_read_and_written_without_an_exception(value: Json, key: str) -> None:
     for body in (
         as_dict(value),
         {key: value},

@@ -26,26 +26,26 @@ def sent_back(message: Assistant) -> dict[str, Any]:
 # Reading
 
 
-def test_a_whole_message_at_the_end_of_a_stream_is_not_said_twice() -> None:
+def test_a_complete_message_at_the_end_of_a_stream_is_not_read_twice() -> None:
     last = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"content": "Hello there"}}]}
     response = decode(sse(chunk({"content": "Hello "}), chunk({"content": "there"}), last))
     assert (response.text, response.finish) == ("Hello there", "stop")
 
 
-def test_a_whole_message_after_a_delta_that_says_nothing_is_read() -> None:
+def test_a_complete_message_after_an_empty_delta_is_read() -> None:
     last = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"content": "Hello"}}]}
     assert decode(sse(chunk({"role": "assistant", "content": ""}), last)).text == "Hello"
 
 
 @pytest.mark.parametrize("indexes", [[1, 1, 1], [None, 0, "0"], ["0", None, 0], [0, 0, 0]])
-def test_the_first_choice_is_the_one_that_comes_first(indexes: list[Any]) -> None:
+def test_the_first_choice_is_the_one_that_arrives_first(indexes: list[Any]) -> None:
     events = [chunk({"content": "a"}), chunk({"content": "b"}), chunk({}, "stop")]
     for event, index in zip(events, indexes, strict=True):
         event["choices"][0]["index"] = index
     assert (decode(sse(*events)).text, decode(sse(*events)).finish) == ("ab", "stop")
 
 
-def test_a_message_beside_every_delta_is_not_read() -> None:
+def test_a_message_next_to_every_delta_is_ignored() -> None:
     both = [
         {"choices": [{"index": 0, "delta": {"content": "Hel"}, "message": {"content": "Hel"}, "finish_reason": None}]},
         {
@@ -58,17 +58,17 @@ def test_a_message_beside_every_delta_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("reason", ["error", "network_error", "insufficient_system_resource", "abort"])
-def test_a_finish_reason_that_says_the_server_gave_up_is_an_error(reason: str) -> None:
+def test_a_finish_reason_for_a_server_failure_is_an_error(reason: str) -> None:
     response = decode(sse(chunk({"content": "Hel"}), chunk({}, reason)))
     assert (response.verdict.kind, response.finish) == ("error", reason)
 
 
-def test_the_error_object_says_more_than_the_finish_reason() -> None:
+def test_the_error_object_has_priority_over_the_finish_reason() -> None:
     response = decode(sse(chunk({"content": "Hel"}), {**chunk({}, "error"), "error": {"code": 502, "message": "dead"}}))
     assert response.error == {"code": 502, "message": "dead"}
 
 
-def test_minimax_puts_its_errors_beside_empty_choices() -> None:
+def test_minimax_errors_next_to_empty_choices_are_read() -> None:
     body = {"choices": None, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}
     response = decode(json.dumps(body).encode())
     assert response.error == {"code": 1008, "message": "insufficient balance"}
@@ -76,18 +76,18 @@ def test_minimax_puts_its_errors_beside_empty_choices() -> None:
     assert decode(sse(fine)).verdict.whole
 
 
-def test_text_that_comes_with_a_call_comes_before_it() -> None:
+def test_text_next_to_a_call_comes_before_it() -> None:
     body = sse(chunk({"content": "Look: ", "tool_calls": [piece(0, "a", "f", "{}")]}), chunk({}, "tool_calls"))
     response = decode(body)
     assert (response.text, len(response.calls)) == ("Look: ", 1)
 
 
-def test_the_same_reasoning_under_two_names_is_told_once() -> None:
+def test_the_same_reasoning_under_two_names_is_reported_once() -> None:
     response = decode(sse(chunk({"reasoning_content": "Hm.", "reasoning": "Hm."}), chunk({"content": "x"}, "stop")))
     assert response.reasoning == "Hm."
 
 
-def test_usage_is_told_in_one_spelling_and_raw() -> None:
+def test_usage_is_reported_with_our_names_and_raw() -> None:
     raw = {
         "prompt_tokens": 10,
         "completion_tokens": 7,
@@ -106,7 +106,7 @@ def test_an_answer_that_is_an_image_is_not_empty() -> None:
     assert decode(sse(chunk({}, "stop"))).verdict.kind == "empty"
 
 
-def test_a_finish_reason_that_is_the_word_null_is_none() -> None:
+def test_the_finish_reason_null_as_a_string_means_none() -> None:
     response = decode(sse(chunk({"content": "par"}, "null"), done=False))
     assert (response.finish, response.complete, response.verdict.kind) == (None, False, "unfinished")
 
@@ -137,7 +137,7 @@ def test_usage_is_found_where_kimi_and_groq_put_it() -> None:
         assert (found.input_tokens, found.output_tokens, found.cached_tokens) == (12, 5, 4)
 
 
-def test_xai_counts_reasoning_beside_the_completion() -> None:
+def test_xai_counts_reasoning_next_to_the_completion() -> None:
     raw = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 35}
     usage = decode(
         sse(
@@ -149,7 +149,7 @@ def test_xai_counts_reasoning_beside_the_completion() -> None:
     assert (usage.output_tokens, usage.total_tokens) == (25, 35)
 
 
-def test_a_search_that_the_provider_runs_is_no_call_of_ours() -> None:
+def test_a_search_that_the_provider_runs_is_not_our_call() -> None:
     search = piece(0, "c", "get_search_result", '{"q": "x"}', type="web_search")
     result = {"role": "tool", "tool_call_id": "c", "content": '[{"no": 1}]'}
     response = decode(
@@ -181,22 +181,22 @@ def test_reasoning_is_read_under_all_its_names(message: dict[str, Any]) -> None:
         {"x_groq": {"error": "bad"}},
     ],
 )
-def test_errors_of_odd_shapes_are_errors(body: dict[str, Any]) -> None:
+def test_errors_of_unusual_form_are_errors(body: dict[str, Any]) -> None:
     response = decode(json.dumps(body).encode())
     assert response.verdict.kind == "error"
     assert "bad" in response.verdict.reason
 
 
-def test_success_is_no_error() -> None:
+def test_success_is_not_an_error() -> None:
     done = {"code": 0, "message": "Success", "sid": "c", "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
     assert decode(sse(chunk({"content": "x"}, "stop"), done)).verdict.whole
 
 
-def test_a_whole_body_without_choices_says_nothing() -> None:
+def test_a_non_streaming_body_without_choices_yields_nothing() -> None:
     assert decode(b'{"object": "chat.completion", "choices": []}').verdict.kind == "empty"
 
 
-def test_a_tool_that_zhipu_runs_is_no_call_of_ours() -> None:
+def test_a_tool_that_zhipu_runs_is_not_our_call() -> None:
     run = {"id": "call_1", "index": 0, "type": "code_interpreter", "code_interpreter": {"input": "1+1"}}
     shown = {**run, "code_interpreter": {"outputs": [{"logs": "2"}]}}
     response = decode(sse(calls_chunk(run), calls_chunk(shown), chunk({"content": "2"}, "stop")))
@@ -206,7 +206,7 @@ def test_a_tool_that_zhipu_runs_is_no_call_of_ours() -> None:
     ]
 
 
-def test_the_choice_of_index_0_is_preferred_where_several_come_at_once() -> None:
+def test_the_choice_with_index_0_is_preferred_if_several_arrive_at_once() -> None:
     choices = [
         {"index": 1, "message": {"content": "B"}, "finish_reason": "stop"},
         {"index": 0, "message": {"content": "A"}, "finish_reason": "length"},
@@ -222,19 +222,19 @@ def test_content_that_is_neither_text_nor_parts_is_damage() -> None:
 # What must travel back
 
 
-def test_an_empty_reasoning_content_goes_back_too() -> None:
+def test_an_empty_reasoning_content_is_sent_back_too() -> None:
     message = {"content": "", "reasoning_content": "", "tool_calls": [piece(None, "a", "f", "{}")]}
     whole = json.dumps({"choices": [{"message": message, "finish_reason": "tool_calls"}]}).encode()
     assert sent_back(decode(whole).message)["reasoning_content"] == ""
 
 
-def test_what_copilot_hides_goes_back() -> None:
+def test_hidden_fields_of_copilot_are_sent_back() -> None:
     body = sse(chunk({"reasoning_text": "Hm.", "reasoning_opaque": "b3A="}), chunk({"content": "x"}, "stop"))
     sent = sent_back(decode(body).message)
     assert (sent["reasoning_text"], sent["reasoning_opaque"]) == ("Hm.", "b3A=")
 
 
-def test_signatures_stay_with_their_calls_however_they_come() -> None:
+def test_signatures_stay_with_their_calls_in_any_order() -> None:
     signed = {"google": {"thought_signature": "c2ln"}}
     late = chat(piece(0, "a", "f", '{"x"'), piece(0, arguments=": 1}", extra_content=signed), piece(1, "b", "g", "{}"))
     repeated = chat(
@@ -257,7 +257,7 @@ def test_reasoning_details_with_different_ids_stay_apart() -> None:
         assert sent_back(decode(body).message)["reasoning_details"] == details
 
 
-def test_reasoning_content_goes_back_as_it_came() -> None:
+def test_reasoning_content_is_sent_back_unchanged() -> None:
     body = sse(
         chunk({"reasoning_content": "Let me "}),
         chunk({"reasoning_content": "think."}),
@@ -267,7 +267,7 @@ def test_reasoning_content_goes_back_as_it_came() -> None:
     assert sent_back(decode(body).message)["reasoning_content"] == "Let me think."
 
 
-def test_reasoning_details_are_put_together_block_by_block() -> None:
+def test_reasoning_details_are_joined_block_by_block() -> None:
     def details(*items: dict[str, Any]) -> dict[str, Any]:
         return chunk({"reasoning": "x", "reasoning_details": list(items)})
 
@@ -284,7 +284,7 @@ def test_reasoning_details_are_put_together_block_by_block() -> None:
     ]
 
 
-def test_mistrals_thinking_goes_back_as_a_part_of_the_content() -> None:
+def test_mistrals_thinking_is_sent_back_as_a_part_of_the_content() -> None:
     def thinking(text: str) -> dict[str, Any]:
         return chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]})
 
@@ -296,7 +296,7 @@ def test_mistrals_thinking_goes_back_as_a_part_of_the_content() -> None:
     ]
 
 
-def test_a_thought_signature_goes_back_with_its_own_call() -> None:
+def test_a_thought_signature_is_sent_back_with_its_own_call() -> None:
     signed = piece(1, "b", "g", "{}", extra_content={"google": {"thought_signature": "c2ln"}})
     message = decode(chat(piece(0, "a", "f", "{}"), signed)).message
     calls = sent_back(message)["tool_calls"]
@@ -305,12 +305,12 @@ def test_a_thought_signature_goes_back_with_its_own_call() -> None:
     assert sent_back(only_second)["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "c2ln"}}
 
 
-def test_what_another_wire_kept_is_not_sent_here() -> None:
+def test_native_data_of_another_wire_is_not_sent() -> None:
     message = Assistant("hi", reasoning="secret", native=Native("anthropic-messages", [{"type": "thinking"}]))
     assert sent_back(message) == {"role": "assistant", "content": "hi"}
 
 
-def test_streamed_and_whole_keep_the_same() -> None:
+def test_streamed_and_unstreamed_responses_keep_the_same() -> None:
     streamed = sse(
         chunk({"reasoning_content": "Hm"}),
         chunk({"reasoning_content": "."}),

@@ -43,7 +43,7 @@ def part_sent_as_text(media: Media) -> str:
 # Writing requests
 
 
-def test_a_request_in_full() -> None:
+def test_a_complete_request_is_written() -> None:
     body = encoded(
         System.of("Be brief."),
         User.of("What is this?", Media(mime="image/png", data="iVBORw0KGgo=")),
@@ -99,12 +99,12 @@ def test_a_request_in_full() -> None:
     }
 
 
-def test_tool_settings_are_left_out_where_there_are_no_tools() -> None:
+def test_tool_settings_are_left_out_without_tools() -> None:
     body = encoded(User.of("hi"), choice="required", parallel=False, final=True)
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(body)
 
 
-def test_each_result_is_a_message_and_images_follow_in_one_of_the_user() -> None:
+def test_each_result_is_a_message_and_images_follow_in_one_user_message() -> None:
     image = Media(url="https://example.com/a.png")
     results = (ToolResult("a", (Text("one"), image)), ToolResult("b", (Text("two"),), error=True))
     calls = (ToolCall("a", "f", {}, "{}"), ToolCall("b", "f", {}, "{}", 1))
@@ -114,7 +114,7 @@ def test_each_result_is_a_message_and_images_follow_in_one_of_the_user() -> None
     assert messages[4]["content"][1] == {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 
 
-def test_ids_that_are_too_long_are_shortened_alike_in_call_and_result() -> None:
+def test_ids_that_are_too_long_are_shortened_in_call_and_result() -> None:
     long = "toolu_" + "x" * 60
     calls = (ToolCall(long, "f", {}, "{}"),)
     messages = encoded(User.of("x"), Assistant("", calls), ToolMessage((ToolResult(long, (Text("ok"),)),)))["messages"]
@@ -124,7 +124,7 @@ def test_ids_that_are_too_long_are_shortened_alike_in_call_and_result() -> None:
     assert fit(long, ID_RULE) != fit(long + "y", ID_RULE)
 
 
-def test_an_id_that_fits_stays_and_mistrals_rule_is_met() -> None:
+def test_a_valid_id_stays_and_mistrals_rule_is_met() -> None:
     assert fit("call_abc", ID_RULE) == "call_abc"
     assert fit("D681PevKs", MISTRAL) == "D681PevKs"
     short = fit("call_abc", MISTRAL)
@@ -188,7 +188,7 @@ def test_the_old_function_messages_become_a_call_and_its_result() -> None:
     assert assistant.calls[0].id == results.results[0].call_id == "call_0_0"
 
 
-def test_results_without_ids_find_their_calls_by_name_and_then_by_place() -> None:
+def test_results_without_ids_find_their_calls_by_name_and_then_by_position() -> None:
     def call(name: str) -> dict[str, Any]:
         return {"type": "function", "function": {"name": name, "arguments": "{}"}}
 
@@ -208,13 +208,13 @@ def test_results_without_ids_find_their_calls_by_name_and_then_by_place() -> Non
     assert len(set(one_too_many)) == 4
 
 
-def test_an_id_that_is_made_up_is_not_one_that_a_client_uses() -> None:
+def test_a_generated_id_is_not_one_that_a_client_uses() -> None:
     calls = [{"function": {"name": "f"}}, {"id": "call_0_0", "function": {"name": "g"}}]
     ids = [call.id for call in read_answer(content=None, tool_calls=calls).calls]
     assert ids == ["call_0_0a", "call_0_0"]
 
 
-def test_the_old_single_call_beside_the_list_is_not_a_second_one() -> None:
+def test_the_old_single_call_next_to_the_list_is_not_a_second_one() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert len(read_answer(content=None, tool_calls=[call], function_call=call["function"]).calls) == 1
 
@@ -249,7 +249,7 @@ def test_a_file_always_has_a_name(mime: str, name: str, sent: str) -> None:
         ("audio/flac", "flac"),
     ],
 )
-def test_the_format_of_a_sound_is_named_as_openai_names_it(mime: str, format: str) -> None:
+def test_the_format_of_audio_has_openais_name(mime: str, format: str) -> None:
     part = part_sent(Media(mime=mime, data="AAAA"))
     assert part == {"type": "input_audio", "input_audio": {"data": "AAAA", "format": format}}
 
@@ -262,7 +262,7 @@ def test_the_format_of_a_sound_is_named_as_openai_names_it(mime: str, format: st
         Media(url="https://example.com/a.pdf?x=1"),
     ],
 )
-def test_a_file_by_its_address_that_is_no_image_is_told_in_words(media: Media) -> None:
+def test_a_file_address_that_is_not_an_image_is_refused_with_a_message(media: Media) -> None:
     assert media.url in part_sent_as_text(media)
     result = ToolMessage((ToolResult("a", (media,)),))
     sent = encoded(Assistant("", (ToolCall("a", "f", {}, "{}"),)), result)["messages"]
@@ -286,7 +286,7 @@ END = Ended(Verdict("whole"))
 @pytest.mark.parametrize(
     "first", [TextDelta("hi"), ReasoningDelta("Hm."), CallReady(ToolCall("a", "f", {}, "{}")), END], ids=repr
 )
-def test_the_first_chunk_and_no_other_says_the_role(first: Delta) -> None:
+def test_only_the_first_chunk_has_the_role(first: Delta) -> None:
     told = chunks(first, TextDelta("more"), END) if first is not END else chunks(END)
     assert [chunk["choices"][0]["delta"].get("role") for chunk in told] == ["assistant"] + [None] * (len(told) - 1)
 
@@ -299,7 +299,7 @@ def test_a_client_that_did_not_ask_for_usage_gets_no_chunk_without_choices() -> 
     assert all(chunk["choices"] and "usage" not in chunk for chunk in told)
 
 
-def test_a_whole_body_has_usage_whatever_a_stream_would_have() -> None:
+def test_a_non_streaming_body_always_has_usage() -> None:
     encoder = ChatEncoder("m", include_usage=False)
     for delta in (TextDelta("hi"), UsageReported(Usage(3, 2)), END):
         encoder.feed(delta)

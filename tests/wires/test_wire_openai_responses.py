@@ -33,7 +33,7 @@ from unbroken.wires.openai_responses import WIRE
 # Calls
 
 
-def test_call_is_ready_when_its_arguments_are_done_and_is_told_once() -> None:
+def test_a_call_is_ready_when_its_arguments_are_done_and_is_reported_once() -> None:
     item = call_item('{"q":"a"}')
     events = [
         added(0, call_item()),
@@ -48,7 +48,7 @@ def test_call_is_ready_when_its_arguments_are_done_and_is_told_once() -> None:
     assert (r.verdict.kind, r.finish) == ("whole", "completed")
 
 
-def test_text_of_the_item_wins_over_deltas_that_differ() -> None:
+def test_the_text_of_the_item_wins_over_different_deltas() -> None:
     r = read(
         added(0, call_item()),
         about("function_call_arguments.delta", "fc_1", 0, delta='{"q":"wro'),
@@ -84,12 +84,12 @@ def test_text_of_the_item_wins_over_deltas_that_differ() -> None:
         ],
     ],
 )
-def test_call_is_told_once_whichever_way_it_comes(events: list[Object]) -> None:
+def test_a_call_is_reported_once_in_any_form(events: list[Object]) -> None:
     r = read(*events)
     assert [(call.id, call.name, call.arguments) for call in r.calls] == [("call_1", "look", {"q": 1})]
 
 
-def test_whole_body_is_read_like_a_stream() -> None:
+def test_a_non_streaming_body_is_read_like_a_stream() -> None:
     body = {"object": "response", "status": "completed", "output": [REASONING, message_item("Hi"), call_item("{}")]}
     r = decode(json.dumps(body).encode(), "openai-responses")
     assert (r.reasoning, r.text, [call.arguments for call in r.calls]) == ("Think.", "Hi", [{}])
@@ -97,7 +97,7 @@ def test_whole_body_is_read_like_a_stream() -> None:
 
 
 @pytest.mark.parametrize("status", ["in_progress", "queued"])
-def test_whole_body_that_is_still_running_is_no_end(status: str) -> None:
+def test_a_body_that_is_still_running_is_not_an_end(status: str) -> None:
     body: Object = {"object": "response", "status": status, "output": []}
     assert decode(json.dumps(body).encode(), "openai-responses").verdict.kind == "unfinished"
 
@@ -133,7 +133,7 @@ def test_ids_that_change_with_every_event_are_joined_by_output_index() -> None:
     assert (r.text, [call.arguments for call in r.calls]) == ("Hi", [{"q": 1}])
 
 
-def test_items_that_all_have_index_0_are_kept_apart_by_id() -> None:
+def test_items_that_all_have_index_0_are_distinguished_by_id() -> None:
     one, two = call_item('{"n":1}'), call_item('{"n":2}', n=2)
     r = read(
         added(0, message_item("")),
@@ -157,7 +157,7 @@ def test_one_call_id_for_two_calls_is_two_calls() -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"q":', '{"q":"a'])
-def test_call_cut_by_the_token_limit_is_never_complete(text: str) -> None:
+def test_a_call_cut_off_by_the_token_limit_is_never_complete(text: str) -> None:
     item = call_item(text, status="incomplete")
     limit = {"incomplete_details": {"reason": "max_output_tokens"}}
     r = read(
@@ -170,19 +170,19 @@ def test_call_cut_by_the_token_limit_is_never_complete(text: str) -> None:
     assert (r.verdict.kind, r.verdict.meaning, r.finish) == ("cut_call", "length", "incomplete")
 
 
-def test_placeholder_in_the_first_event_of_a_cut_call_is_not_its_arguments() -> None:
+def test_a_placeholder_in_the_first_event_of_an_incomplete_call_is_not_its_arguments() -> None:
     item = call_item("", status="incomplete")
     for end in ([done(0, item)], []):
         r = read(added(0, call_item("{}")), *end, completed(status="incomplete"))
         assert [call.complete for call in r.calls] == [False]
 
 
-def test_empty_call_that_its_item_calls_incomplete_does_not_trust_a_good_end() -> None:
+def test_an_empty_call_that_its_item_marks_incomplete_ignores_a_good_end() -> None:
     r = read(done(0, call_item("", status="incomplete")), completed())
     assert not r.calls[0].complete
 
 
-def test_cut_custom_call_is_not_taken_for_whole() -> None:
+def test_an_incomplete_custom_call_is_not_accepted_as_complete() -> None:
     item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "run", "input": "print("}
     r = read(done(0, {**item, "status": "incomplete"}), completed(status="incomplete"))
     assert r.calls[0].problem
@@ -193,7 +193,7 @@ def test_empty_arguments_are_an_empty_object_after_a_good_end() -> None:
     assert read(done(0, call_item("")), completed()).calls[0].arguments == {}
 
 
-def test_custom_call_keeps_its_raw_input() -> None:
+def test_a_custom_call_keeps_its_raw_input() -> None:
     item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "run"}
     r = read(
         added(0, {**item, "input": ""}),
@@ -217,7 +217,7 @@ def test_custom_call_keeps_its_raw_input() -> None:
         ({"type": "tool_search_call", "execution": "client", "arguments": {"queries": ["x"]}}, None),
     ],
 )
-def test_built_in_call_of_the_client_has_its_object_for_arguments(item: Object, arguments: Object | None) -> None:
+def test_a_built_in_client_call_has_its_object_as_arguments(item: Object, arguments: Object | None) -> None:
     item = {"id": "x_1", "call_id": "call_1", "status": "completed", **item}
     expected = arguments or item.get("action") or item.get("operation") or item["arguments"]
     r = read(added(0, item), done(0, item), completed(item))
@@ -234,7 +234,7 @@ def test_integers_in_an_object_stay_exact() -> None:
         assert read(*events).calls[0].arguments == item["action"]
 
 
-def test_what_the_provider_runs_is_reported_once_and_never_a_call() -> None:
+def test_provider_tools_are_reported_once_and_are_never_a_call() -> None:
     hosted = {"type": "container_reference", "container_id": "cntr_1"}
     items: list[Object] = [
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
@@ -266,13 +266,13 @@ def test_what_the_provider_runs_is_reported_once_and_never_a_call() -> None:
     ],
 )
 @pytest.mark.parametrize("end", [[done(0, message_item("Hello"))], []])
-def test_text_is_said_once(events: list[Object], end: list[Object]) -> None:
+def test_text_is_yielded_once(events: list[Object], end: list[Object]) -> None:
     r = read(added(0, message_item("")), *events, *end, completed(message_item("Hello")))
     assert r.text == "Hello"
 
 
 @pytest.mark.parametrize("place", [{}, {"content_index": 0}])
-def test_parts_that_are_not_numbered_apart_are_said_once(place: Object) -> None:
+def test_unnumbered_parts_are_yielded_once(place: Object) -> None:
     content = [{"type": "output_text", "text": "One. "}, {"type": "output_text", "text": "Two."}]
     item = {**message_item(""), "content": content}
     r = read(
@@ -286,7 +286,7 @@ def test_parts_that_are_not_numbered_apart_are_said_once(place: Object) -> None:
     assert r.text == "One. Two."
 
 
-def test_text_that_no_delta_brought_is_said_at_the_end_of_its_item() -> None:
+def test_text_without_deltas_is_yielded_at_the_end_of_its_item() -> None:
     r = read(
         about("output_text.delta", "msg_1", 0, content_index=0, delta="Hel"),
         done(0, message_item("Hello")),
@@ -295,7 +295,7 @@ def test_text_that_no_delta_brought_is_said_at_the_end_of_its_item() -> None:
     assert r.text == "Hello"
 
 
-def test_refusal_is_text() -> None:
+def test_a_refusal_is_text() -> None:
     item = {**message_item(""), "content": [{"type": "refusal", "refusal": "No."}]}
     r = read(added(0, item), about("refusal.delta", "msg_1", 0, content_index=0, delta="No."), completed(item))
     assert r.text == "No."
@@ -313,7 +313,7 @@ def test_summary_parts_follow_each_other_without_a_separator() -> None:
         assert r.reasoning == "One.Two."
 
 
-def test_reasoning_text_in_the_shape_of_vllm_is_no_text() -> None:
+def test_reasoning_text_in_the_form_of_vllm_is_not_text() -> None:
     content = {"type": "reasoning_text", "text": "Hm."}
     item: Object = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [content]}
     r = read(
@@ -326,7 +326,7 @@ def test_reasoning_text_in_the_shape_of_vllm_is_no_text() -> None:
     assert (r.reasoning, r.text) == ("Hm.", "Hi")
 
 
-def test_failed_response_and_error_event_are_errors() -> None:
+def test_a_failed_response_and_an_error_event_are_errors() -> None:
     r = read(completed(status="failed", error={"code": "server_error", "message": "broke"}))
     assert (r.error["message"], r.finish, r.verdict.kind) == ("broke", "failed", "error")
     r = read({"type": "error", "code": "rate_limit", "message": "slow down", "param": None, "sequence_number": 1})
@@ -335,14 +335,14 @@ def test_failed_response_and_error_event_are_errors() -> None:
         assert decode(json.dumps(body).encode(), "openai-responses").error["message"] == "bad"
 
 
-def test_content_filter_is_a_refusal_and_an_unknown_reason_a_cut() -> None:
+def test_a_content_filter_is_a_refusal_and_an_unknown_reason_a_cut() -> None:
     item = message_item("Hi")
     details = {"incomplete_details": {"reason": "content_filter"}}
     assert read(completed(item, status="incomplete", **details)).verdict.meaning == "refused"
     assert read(completed(item, status="incomplete")).verdict.meaning == "length"
 
 
-def test_stream_without_its_last_event_is_unfinished_and_pings_are_nothing() -> None:
+def test_a_stream_without_its_last_event_is_unfinished_and_pings_are_ignored() -> None:
     events: list[Object] = [{"type": "ping"}, {"type": "response.created", "response": {}}, done(0, message_item("Hi"))]
     for end in (b"", b"data: [DONE]\n\n"):
         r = decode(sse(*events) + end, "openai-responses")
@@ -378,7 +378,7 @@ def test_wrong_types_raise_nothing(junk: Any) -> None:
 
 
 @given(st.lists(texts.filter(bool), max_size=3), st.lists(texts.filter(bool), max_size=3), calls(), st.integers(1, 40))
-def test_response_comes_back_from_its_own_encoding(
+def test_a_response_survives_its_own_encoding(
     reasoning: list[str], said: list[str], made: tuple[ToolCall, ...], size: int
 ) -> None:
     encoder = WIRE.encoder("m", "resp_1")
@@ -395,7 +395,7 @@ def test_response_comes_back_from_its_own_encoding(
         assert (r.usage.input_tokens, r.usage.cached_tokens) == (5, 2)
 
 
-def test_encoded_events_are_numbered_and_end_as_the_verdict_says() -> None:
+def test_encoded_events_are_numbered_and_end_according_to_the_verdict() -> None:
     ends = [
         (Verdict("whole", meaning="length"), "incomplete"),
         (Verdict("whole", meaning="refused"), "incomplete"),

@@ -39,13 +39,13 @@ PNG = "data:image/png;base64,AAAA"
         {"type": "input_text", "text": 5},
     ],
 )
-def test_part_of_a_client_goes_out_as_it_came(part: Object) -> None:
+def test_a_part_of_a_client_is_sent_unchanged(part: Object) -> None:
     assert again(input=[user(part)])["input"] == [user(part)]
     output: Object = {"type": "function_call_output", "call_id": "call_1", "output": [part]}
     assert again(input=[output])["input"] == [output]
 
 
-def test_part_is_kept_verbatim_only_where_it_says_more_than_our_fields() -> None:
+def test_a_part_is_kept_verbatim_only_if_it_has_additional_fields() -> None:
     plain: list[Object] = [
         {"type": "input_image", "image_url": PNG},
         {"type": "input_image", "image_url": PNG, "detail": "auto", "file_id": None},
@@ -62,13 +62,13 @@ def test_part_is_kept_verbatim_only_where_it_says_more_than_our_fields() -> None
     )
 
 
-def test_part_of_another_wire_is_missed_in_words() -> None:
+def test_a_part_of_another_wire_is_replaced_by_a_note() -> None:
     video = Media(native=Native("gemini", {"fileData": {"fileUri": "x"}}))
     sent = WIRE.encode_request(Request((User.of(video),)))["input"]
     assert sent == [user({"type": "input_text", "text": FOREIGN})]
 
 
-def test_tool_with_fields_of_its_own_goes_out_as_it_came() -> None:
+def test_a_tool_with_additional_fields_is_sent_unchanged() -> None:
     tool: Object = {"type": "function", "name": "look", "parameters": {"type": "object"}, "defer_loading": True}
     assert again(input="Hi", tools=[tool])["tools"] == [tool]
     plain: Object = {**tool, "strict": False, "description": "Looks.", "defer_loading": None}
@@ -77,7 +77,7 @@ def test_tool_with_fields_of_its_own_goes_out_as_it_came() -> None:
     )
 
 
-def test_strict_that_a_client_of_this_wire_left_out_stays_out() -> None:
+def test_strict_that_a_client_left_out_stays_out() -> None:
     tool: Object = {"type": "function", "name": "look", "description": "", "parameters": {"type": "object"}}
     assert again(input="Hi", tools=[tool])["tools"] == [tool]
     assert WIRE.encode_request(Request((), (ToolSpec("look"),)))["tools"][0]["strict"] is False
@@ -97,18 +97,18 @@ def test_strict_that_a_client_of_this_wire_left_out_stays_out() -> None:
         },
     ],
 )
-def test_result_that_says_more_than_our_fields_goes_out_as_it_came(result: Object) -> None:
+def test_a_result_with_additional_fields_is_sent_unchanged(result: Object) -> None:
     result = {**result, "call_id": "call_1"}
     assert again(input=[result])["input"] == [result]
 
 
-def test_result_that_says_no_more_has_no_native() -> None:
+def test_a_result_without_additional_fields_has_no_native_form() -> None:
     item = {"type": "function_call_output", "id": "fco_1", "call_id": "call_1", "output": "one", "status": "completed"}
     assert WIRE.decode_request({"input": [item]}).messages == (ToolMessage((ToolResult("call_1", (Text("one"),)),)),)
 
 
 @pytest.mark.parametrize("content", [(), ("",), (" \n",)])
-def test_failure_without_words_still_tells_the_model(content: tuple[str, ...]) -> None:
+def test_a_failure_without_text_still_informs_the_model(content: tuple[str, ...]) -> None:
     r = read(completed(call_item("{}"), {**call_item(n=2), "type": "custom_tool_call", "input": "x"}))
     results = tuple(ToolResult.of(call, *content, error=True) for call in r.calls)
     sent = WIRE.encode_request(Request((r.message, ToolMessage(results))))["input"]
@@ -118,7 +118,7 @@ def test_failure_without_words_still_tells_the_model(content: tuple[str, ...]) -
 # System messages
 
 
-def test_instructions_stay_instructions_beside_a_message_of_the_developer() -> None:
+def test_instructions_stay_instructions_next_to_a_developer_message() -> None:
     """Codex sends both."""
     rules = {"type": "message", "role": "developer", "content": "Rules."}
     body = again(instructions="Be brief.", input=[rules, user({"type": "input_image", "file_id": "f"})])
@@ -128,14 +128,14 @@ def test_instructions_stay_instructions_beside_a_message_of_the_developer() -> N
 
 
 @pytest.mark.parametrize("instructions", [{}, {"instructions": None}, {"instructions": ""}])
-def test_message_of_the_developer_stays_a_message_where_there_are_no_instructions(instructions: Object) -> None:
+def test_a_developer_message_stays_a_message_without_instructions(instructions: Object) -> None:
     rules = {"type": "message", "role": "developer", "content": "Rules."}
     body = again(input=[rules], **instructions)
     assert body["input"] == [rules]
     assert "instructions" not in body
 
 
-def test_later_system_message_is_the_developers() -> None:
+def test_a_later_system_message_is_a_developer_message() -> None:
     sent = WIRE.encode_request(Request((User.of("Hi"), System.of("Rules."))))["input"]
     assert sent[1]["role"] == "developer"
 
@@ -143,7 +143,7 @@ def test_later_system_message_is_the_developers() -> None:
 # Settings
 
 
-def test_choice_and_parallel_are_sent_with_tools_of_the_provider_alone() -> None:
+def test_choice_and_parallel_are_sent_with_provider_tools_alone() -> None:
     body = again(
         input="Hi", tools=[{"type": "web_search"}], tool_choice="required", parallel_tool_calls=False, stream=True
     )
@@ -152,14 +152,14 @@ def test_choice_and_parallel_are_sent_with_tools_of_the_provider_alone() -> None
     assert "tool_choice" not in again(input="Hi", tool_choice="auto", parallel_tool_calls=True)
 
 
-def test_token_limit_below_the_least_that_the_api_takes_is_raised() -> None:
+def test_a_token_limit_below_the_minimum_of_the_api_is_raised() -> None:
     for asked, sent in ((1, 16), (16, 16), (17, 17)):
         request = Request((User.of("Hi"),), sampling=Sampling(max_tokens=asked))
         assert WIRE.encode_request(request)["max_output_tokens"] == sent
 
 
 @pytest.mark.parametrize(("mime", "format"), [("audio/mpeg", "mp3"), ("audio/x-wav", "wav"), ("audio/wav", "wav")])
-def test_sound_is_named_as_the_api_knows_it(mime: str, format: str) -> None:
+def test_audio_has_the_name_of_the_api(mime: str, format: str) -> None:
     sent = WIRE.encode_request(Request((User.of(Media(mime=mime, data="AAAA")),)))["input"]
     assert sent[0]["content"][0]["input_audio"]["format"] == format
 
@@ -167,7 +167,7 @@ def test_sound_is_named_as_the_api_knows_it(mime: str, format: str) -> None:
 # Reasoning
 
 
-def test_reasoning_goes_with_the_call_that_it_led_to() -> None:
+def test_reasoning_is_removed_with_the_call_that_it_led_to() -> None:
     second = {**REASONING, "id": "rs_2"}
     r = read(completed(REASONING, call_item('{"n":1}'), second, call_item('{"n":2}', n=2)))
     for kept, ids in ((r.calls[1:], ["rs_2", "fc_2"]), (r.calls[:1], ["rs_1", "fc_1"]), ((), [])):
@@ -175,14 +175,14 @@ def test_reasoning_goes_with_the_call_that_it_led_to() -> None:
         assert [item["id"] for item in sent] == ids
 
 
-def test_reasoning_stays_while_anything_that_it_led_to_does() -> None:
+def test_reasoning_stays_while_anything_that_it_led_to_stays() -> None:
     second = {**REASONING, "id": "rs_2"}
     r = read(completed(REASONING, second, call_item('{"n":1}'), call_item('{"n":2}', n=2)))
     sent = WIRE.encode_request(Request((Assistant("", r.calls[1:], "", r.message.native),)))["input"]
     assert [item["id"] for item in sent] == ["rs_1", "rs_2", "fc_2"]
 
 
-def test_reasoning_goes_with_the_message_whose_text_is_gone() -> None:
+def test_reasoning_is_removed_with_the_message_whose_text_is_gone() -> None:
     second = {**REASONING, "id": "rs_2"}
     r = read(completed(REASONING, message_item("<leak>"), second, call_item("{}")))
     sent = WIRE.encode_request(Request((Assistant("", r.calls, "", r.message.native),)))["input"]

@@ -21,7 +21,7 @@ FLAT: Object = {
 }
 
 
-def test_call_that_ends_as_another_item_was_run_by_the_provider() -> None:
+def test_a_call_that_ends_as_another_item_was_run_by_the_provider() -> None:
     """Perplexity."""
     body = sse(
         added(0, SEARCH),
@@ -44,14 +44,14 @@ def test_call_that_ends_as_another_item_was_run_by_the_provider() -> None:
 
 @pytest.mark.parametrize("output", [[FOUND, message_item("Found.")], [message_item("Found.")], [FOUND]])
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
-def test_whole_call_that_has_no_end_and_is_not_in_the_last_output_was_run_by_the_provider(
+def test_a_complete_call_without_an_end_that_is_not_in_the_last_output_was_run_by_the_provider(
     output: list[Object], status: str
 ) -> None:
     assert read(added(0, SEARCH), completed(*output, status=status)).calls == ()
 
 
 @pytest.mark.parametrize("arguments", ["", '{"q":1}'])
-def test_last_output_that_only_forgot_the_call_does_not_lose_it(arguments: str) -> None:
+def test_a_last_output_that_only_omitted_the_call_does_not_lose_it(arguments: str) -> None:
     """The router of sglang: no end of the item, and an empty message in place of the output."""
     empty = {**message_item(""), "content": [{"type": "text", "text": ""}]}
     pieces = [
@@ -66,7 +66,7 @@ def test_last_output_that_only_forgot_the_call_does_not_lose_it(arguments: str) 
     assert [call.arguments for call in r.calls] == [{"q": 1}]
 
 
-def test_call_that_is_announced_whole_is_the_clients_once_a_piece_or_its_end_comes() -> None:
+def test_a_call_that_is_announced_complete_is_the_clients_once_a_piece_or_its_end_arrives() -> None:
     decoder = Decoder("openai-responses")
     assert decoder.feed(sse(added(0, call_item('{"q":1}')))) == []
     early = decoder.feed(sse(about("function_call_arguments.delta", "fc_1", 0, delta='{"q":')))
@@ -75,7 +75,7 @@ def test_call_that_is_announced_whole_is_the_clients_once_a_piece_or_its_end_com
     assert [(call.id, call.complete) for call in r.calls] == [("call_2", True)]
 
 
-def test_item_of_the_provider_at_the_same_place_does_not_cost_a_call_that_has_its_own_end() -> None:
+def test_a_provider_item_at_the_same_position_does_not_cost_a_call_with_its_own_end() -> None:
     listed: Object = {"type": "mcp_list_tools", "id": "mcpl_1", "tools": []}
     for arguments in ("", '{"q":1}'):
         r = read(added(0, call_item(arguments)), done(0, listed), done(0, call_item('{"q":1}')), completed())
@@ -83,7 +83,7 @@ def test_item_of_the_provider_at_the_same_place_does_not_cost_a_call_that_has_it
         assert [call.type for call in r.server_calls] == ["mcp_list_tools"]
 
 
-def test_call_that_ends_as_another_item_after_its_pieces_is_never_ready() -> None:
+def test_a_call_that_ends_as_another_item_after_its_pieces_is_never_ready() -> None:
     for pieces in ([], [about("function_call_arguments.delta", "fc_1", 0, delta='{"q":1}')]):
         body = sse(added(0, call_item()), *pieces, done(0, FOUND), completed(FOUND, message_item("Found.")))
         decoder = Decoder("openai-responses")
@@ -98,7 +98,7 @@ def test_one_item_id_for_two_calls_is_two_calls() -> None:
     assert [call.id for call in read(done(0, first), done(1, second), completed()).calls] == ["c1", "c2"]
 
 
-def test_damage_after_a_whole_announcement_leaves_the_call_incomplete() -> None:
+def test_damage_after_a_complete_announcement_leaves_the_call_incomplete() -> None:
     body = sse(added(0, call_item('{"q":1}'))) + b'data: {"type": "response.output_i\n\n' + sse(completed())
     assert [call.complete for call in decode(body, "openai-responses").calls] == [False]
 
@@ -114,20 +114,20 @@ def test_announced_arguments_may_be_an_object() -> None:
 @pytest.mark.parametrize(
     "type", ["program", "search_results", "fetch_url_results", "openrouter:web_search", "mcp_call"]
 )
-def test_every_item_that_is_neither_speech_nor_a_clients_call_is_a_server_call(type: str) -> None:
+def test_every_item_that_is_neither_text_nor_a_client_call_is_a_server_call(type: str) -> None:
     item = {"type": type, "id": "x_1", "status": "completed"}
     r = read(added(0, item), done(0, item), completed(item, message_item("Hi")))
     assert [(call.type, call.id) for call in r.server_calls] == [(type, "x_1")]
 
 
-def test_compacted_history_is_no_server_call() -> None:
+def test_compacted_history_is_not_a_server_call() -> None:
     assert read(done(0, {"type": "compaction", "encrypted_content": "x"}), completed()).server_calls == ()
 
 
 # Ends and counts
 
 
-def test_last_event_without_a_response_is_read_itself() -> None:
+def test_a_last_event_without_a_response_is_read_itself() -> None:
     r = read(FLAT)
     assert (r.text, r.finish, r.verdict.kind) == ("Found.", "completed", "whole")
     assert r.usage is not None
@@ -136,7 +136,7 @@ def test_last_event_without_a_response_is_read_itself() -> None:
     assert (r.error, r.finish) == ({"message": "broke"}, "failed")
 
 
-def test_response_done_and_response_error_end_a_response_that_nothing_else_ended() -> None:
+def test_response_done_and_response_error_end_a_response_without_another_end() -> None:
     end: Object = {"type": "response.done", "response": {"output": [message_item("Hi")]}}
     assert (read(end).text, read(end).verdict.kind, read(end).finish) == ("Hi", "whole", "completed")
     cut: Object = {"type": "response.done", "response": {"status": "incomplete", "output": [message_item("Hi")]}}
@@ -146,7 +146,7 @@ def test_response_done_and_response_error_end_a_response_that_nothing_else_ended
         assert (r.error["message"], r.verdict.kind) == ("bad", "error")
 
 
-def test_response_done_and_response_error_after_the_end_say_nothing() -> None:
+def test_response_done_and_response_error_after_the_end_are_ignored() -> None:
     first = completed(message_item("Hi"), usage={"input_tokens": 1})
     for late in ({"type": "response.done", "usage": {"input_tokens": 9}}, {"type": "response.error", "code": "x"}):
         r = read(first, late)
@@ -155,7 +155,7 @@ def test_response_done_and_response_error_after_the_end_say_nothing() -> None:
         assert r.usage.input_tokens == 1
 
 
-def test_status_that_is_not_known_leaves_the_event_its_meaning() -> None:
+def test_an_unknown_status_does_not_change_the_event() -> None:
     event: Object = {"type": "response.completed", "response": {"status": "requires_action", "output": []}}
     r = read(added(0, call_item('{"q":1}')), event)
     assert [call.arguments for call in r.calls] == [{"q": 1}]

@@ -20,7 +20,7 @@ def items_of(*messages: Message, **fields: Any) -> list[Object]:
     return WIRE.encode_request(Request(messages, **fields))["input"]
 
 
-def test_reasoning_goes_back_byte_for_byte_in_its_place() -> None:
+def test_reasoning_is_sent_back_byte_for_byte_in_its_position() -> None:
     output = [REASONING, message_item("Hi", phase="commentary"), call_item('{"q": 1}', namespace="n")]
     r = read(*(done(n, item) for n, item in enumerate(output)), completed())
     sent = items_of(r.message, reasoning="low")
@@ -31,7 +31,7 @@ def test_reasoning_goes_back_byte_for_byte_in_its_place() -> None:
 
 
 @pytest.mark.skipif(not RECORDINGS, reason=ABSENT)
-def test_recorded_reasoning_goes_back_byte_for_byte() -> None:
+def test_recorded_reasoning_is_sent_back_byte_for_byte() -> None:
     checked = 0
     for recording in RECORDINGS:
         r = decode(recording.body, recording.wire) if recording.wire == WIRE.name else None
@@ -48,13 +48,13 @@ def test_recorded_reasoning_goes_back_byte_for_byte() -> None:
     assert checked
 
 
-def test_plain_message_and_calls_need_no_native() -> None:
+def test_a_plain_message_and_calls_need_no_native_form() -> None:
     r = read(completed(message_item("Hi"), call_item("{}")))
     assert r.message.native is None
     assert [item["type"] for item in items_of(r.message)] == ["message", "function_call"]
 
 
-def test_call_that_left_the_message_leaves_its_items_and_a_cut_one_goes_back_empty() -> None:
+def test_a_removed_call_removes_its_items_and_an_incomplete_one_is_sent_back_empty() -> None:
     output = [REASONING, call_item('{"n":1}'), call_item('{"n":', n=2), call_item('{"n":3}', n=3)]
     r = read(completed(*output))
     assert [call.complete for call in r.calls] == [True, False, True]
@@ -63,7 +63,7 @@ def test_call_that_left_the_message_leaves_its_items_and_a_cut_one_goes_back_emp
     assert items_of(Assistant("", (), "", r.message.native)) == []
 
 
-def test_minted_id_stands_in_call_and_result_alike() -> None:
+def test_a_generated_id_is_in_call_and_result() -> None:
     r = read(completed(REASONING, call_item('{"n":1}', call_id=""), call_item('{"n":2}', n=2)))
     sent = items_of(r.message, ToolMessage(tuple(ToolResult.of(call, "ok") for call in r.calls)))
     calls = [item["call_id"] for item in sent if item["type"] == "function_call"]
@@ -71,7 +71,7 @@ def test_minted_id_stands_in_call_and_result_alike() -> None:
     assert calls == ["call_0_0", "call_2"]
 
 
-def test_reasoning_that_is_only_a_reference_is_left_out_of_a_request_without_state() -> None:
+def test_reasoning_that_is_only_a_reference_is_left_out_of_a_stateless_request() -> None:
     bare = {key: value for key, value in REASONING.items() if key != "encrypted_content"}
     r = read(completed(bare, call_item("{}")))
     assert [item["type"] for item in items_of(r.message)] == ["reasoning", "function_call"]
@@ -80,12 +80,12 @@ def test_reasoning_that_is_only_a_reference_is_left_out_of_a_request_without_sta
     ]
 
 
-def test_native_of_another_wire_and_its_reasoning_are_left_out() -> None:
+def test_native_data_of_another_wire_and_its_reasoning_are_left_out() -> None:
     message = Assistant("Hi", reasoning="Hm.", native=Native("anthropic-messages", [{"type": "thinking"}]))
     assert [item["type"] for item in items_of(message)] == ["message"]
 
 
-def test_text_that_was_changed_replaces_the_message_item() -> None:
+def test_changed_text_replaces_the_message_item() -> None:
     r = read(completed(REASONING, message_item("<leak>"), call_item("{}")))
     changed = Assistant("Hi", r.calls, r.reasoning, r.message.native)
     sent = items_of(changed)
@@ -109,7 +109,7 @@ def test_text_that_was_changed_replaces_the_message_item() -> None:
         ),
     ],
 )
-def test_result_has_the_form_of_its_call(item: Object, error: bool, expected: Object) -> None:
+def test_a_result_has_the_form_of_its_call(item: Object, error: bool, expected: Object) -> None:
     r = read(completed({"id": "x_1", "call_id": "call_1", "status": "completed", **item}))
     answer = ToolMessage((ToolResult.of(r.calls[0], "out", error=error),))
     sent = items_of(r.message, answer)
@@ -135,7 +135,7 @@ def test_client_tool_search_and_screenshot_are_answered_in_their_own_form() -> N
     assert again == ToolMessage((ToolResult("a", (Text(tools),)), ToolResult("b", (shot,))))
 
 
-def test_request_in_the_spelling_of_the_wire() -> None:
+def test_a_request_has_the_format_of_the_wire() -> None:
     schema: Object = {"type": "object", "properties": {}}
     request = Request(
         messages=(System.of("Be brief."), User.of("Hi", Media(url="https://x/y.png"))),
@@ -176,21 +176,21 @@ def test_request_in_the_spelling_of_the_wire() -> None:
     }
 
 
-def test_final_request_keeps_its_tools_and_lets_none_be_called() -> None:
+def test_the_final_request_keeps_its_tools_and_allows_no_calls() -> None:
     tool = ToolSpec("look")
     for extra in ({}, {"tool_choice": {"type": "web_search"}}):
         body = WIRE.encode_request(Request((User.of("Hi"),), (tool,), choice="required", final=True, extra=extra))
         assert (len(body["tools"]), body["tool_choice"]) == (1, "none")
 
 
-def test_state_is_left_alone_when_extra_speaks_of_it() -> None:
+def test_state_is_not_changed_if_extra_sets_it() -> None:
     for extra in ({"store": True}, {"previous_response_id": "resp_1"}):
         body = WIRE.encode_request(Request((User.of("Hi"),), reasoning="low", extra=extra))
         assert "include" not in body
         assert body.get("store") is not False
 
 
-def test_request_of_a_client_is_read() -> None:
+def test_a_request_of_a_client_is_read() -> None:
     body: Object = {
         "model": "m",
         "instructions": "Be brief.",
@@ -249,7 +249,7 @@ def histories(draw: st.DrawFn) -> tuple[Message, ...]:
 
 
 @given(histories())
-def test_history_comes_back_from_its_own_encoding(messages: tuple[Message, ...]) -> None:
+def test_a_history_survives_its_own_encoding(messages: tuple[Message, ...]) -> None:
     body = json.loads(json.dumps(WIRE.encode_request(Request(messages))))
     again = WIRE.decode_request(body).messages
     assert [_without_native(message) for message in again] == list(messages)

@@ -39,7 +39,7 @@ def outside() -> list[Path]:
     ]
 
 
-def test_only_a_few_files_outside_of_its_package_name_a_wire() -> None:
+def test_only_a_few_files_outside_its_package_name_a_wire() -> None:
     naming = {path.relative_to(ROOT).as_posix() for path in outside() if _MENTION.search(path.read_text("utf-8"))}
     assert naming == set(NAMED_IN)
 
@@ -52,7 +52,7 @@ def test_no_package_of_a_wire_imports_another() -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_each_wire_is_recognised_by_what_it_writes(name: str) -> None:
+def test_each_wire_is_recognised_by_its_own_output(name: str) -> None:
     writer = WIRES[name].provider_writer("m", "r")
     stream = writer.begin() + writer.feed(TextDelta("Hello.")) + writer.end("done")
     assert guess_wire(stream) == guess_wire(writer.body()) == name

@@ -48,12 +48,12 @@ BEYOND: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", BEYOND)
-def test_what_a_client_keeps_in_an_answer_is_given_back(fields: dict[str, Any]) -> None:
+def test_additional_fields_of_a_client_answer_are_sent_back(fields: dict[str, Any]) -> None:
     message = {"role": "assistant", **fields}
     assert given_back(message)["messages"] == [message]
 
 
-def test_a_refusal_is_text_elsewhere_and_not_said_twice_here() -> None:
+def test_a_refusal_is_text_elsewhere_and_not_repeated_here() -> None:
     refused = read_answer(content=None, refusal="I cannot.", annotations=None)
     assert refused.text == "I cannot."
     assert encoded(replace(refused, text="Something else."))["messages"] == [
@@ -64,13 +64,13 @@ def test_a_refusal_is_text_elsewhere_and_not_said_twice_here() -> None:
         assert body.count("I cannot.") == 1
 
 
-def test_text_that_was_changed_replaces_the_parts_that_said_it() -> None:
+def test_changed_text_replaces_its_parts() -> None:
     thinking: dict[str, Any] = {"type": "thinking", "thinking": []}
     answer = read_answer(content=[{"type": "text", "text": "a"}, thinking])
     assert encoded(replace(answer, text="b"))["messages"][0]["content"] == [thinking, {"type": "text", "text": "b"}]
 
 
-def test_what_stands_beside_a_call_and_inside_it_is_given_back() -> None:
+def test_fields_next_to_a_call_and_inside_it_are_sent_back() -> None:
     calls: list[dict[str, Any]] = [
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}, "thought_signature": "c2ln"},
         {"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}", "provider_specific_fields": {}}},
@@ -93,7 +93,7 @@ def test_what_stands_beside_a_call_and_inside_it_is_given_back() -> None:
         {"type": "file", "file": {"file_data": "data:,"}},
     ],
 )
-def test_a_part_that_only_this_wire_understands_is_given_back_and_named_elsewhere(part: dict[str, Any]) -> None:
+def test_a_part_that_only_this_wire_understands_is_sent_back_and_named_elsewhere(part: dict[str, Any]) -> None:
     assert read_part(part) == Media(native=Native(NAME, part))
     message = {"role": "user", "content": [part]}
     assert given_back(message)["messages"] == [message]
@@ -130,7 +130,7 @@ def test_a_part_that_only_this_wire_understands_is_given_back_and_named_elsewher
         ),
     ],
 )
-def test_a_part_that_says_more_than_our_fields_is_both(part: dict[str, Any], media: Media) -> None:
+def test_a_part_with_additional_fields_has_both_forms(part: dict[str, Any], media: Media) -> None:
     assert read_part(part) == replace(media, native=Native(NAME, part))
     message = {"role": "user", "content": [part]}
     assert given_back(message)["messages"] == [message]
@@ -156,11 +156,11 @@ def test_a_part_that_says_more_than_our_fields_is_both(part: dict[str, Any], med
         ),
     ],
 )
-def test_a_part_that_our_fields_say_in_full_is_only_ours(part: dict[str, Any], media: Media) -> None:
+def test_a_part_without_additional_fields_has_only_ours(part: dict[str, Any], media: Media) -> None:
     assert read_part(part) == media
 
 
-def test_a_result_keeps_its_name_its_images_and_what_we_do_not_know() -> None:
+def test_a_result_keeps_its_name_its_images_and_unknown_fields() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     messages = [
@@ -170,7 +170,7 @@ def test_a_result_keeps_its_name_its_images_and_what_we_do_not_know() -> None:
     assert given_back(*messages)["messages"] == messages
 
 
-def test_cache_marks_of_a_client_go_back_to_this_wire_and_to_those_that_have_them() -> None:
+def test_cache_marks_of_a_client_are_sent_to_wires_that_have_them() -> None:
     block = {"type": "text", "text": "long", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     message = {"role": "user", "content": [block]}
     request = read(message)
@@ -180,7 +180,7 @@ def test_cache_marks_of_a_client_go_back_to_this_wire_and_to_those_that_have_the
     assert WIRES["anthropic-messages"].encode_request(request)["messages"][0]["content"] == [block]
 
 
-def test_a_tool_that_says_more_than_our_fields_is_given_back() -> None:
+def test_a_tool_with_additional_fields_is_sent_back() -> None:
     function: dict[str, Any] = {"name": "f", "description": "F.", "parameters": {"type": "object", "properties": {}}}
     plain = {"type": "function", "function": function}
     more = [{**plain, "cache_control": {"type": "ephemeral"}}, {"type": "function", "function": {**function, "x": 1}}]
@@ -189,7 +189,7 @@ def test_a_tool_that_says_more_than_our_fields_is_given_back() -> None:
     assert WIRE.encode_request(request)["tools"][:3] == [plain, *more]
 
 
-def test_settings_of_tools_are_sent_when_all_tools_are_of_another_kind() -> None:
+def test_tool_settings_are_sent_even_if_all_tools_are_of_another_kind() -> None:
     custom = {"type": "custom", "custom": {"name": "shell"}}
     body = given_back(tools=[custom], tool_choice="required", parallel_tool_calls=False)
     assert (body["tools"], body["tool_choice"], body["parallel_tool_calls"]) == ([custom], "required", False)
@@ -231,7 +231,7 @@ def without_raw(message: Message) -> Message:
 
 
 @given(messages=st.lists(st.tuples(ROLES, MESSAGES), max_size=4), tools=JSON | st.lists(PARTS, max_size=2), other=JSON)
-def test_anything_is_read_and_what_was_read_is_written_and_read_alike(
+def test_anything_can_be_read_and_written_and_read_again_equally(
     messages: list[tuple[Any, dict[str, Any]]], tools: Any, other: Any
 ) -> None:
     body = {"messages": [{"role": role, **fields} for role, fields in messages], "tools": tools}
@@ -242,7 +242,7 @@ def test_anything_is_read_and_what_was_read_is_written_and_read_alike(
 
 
 @pytest.mark.parametrize("key", ["text", "refusal", "input", "data", "url"])
-def test_values_nested_beyond_any_depth_are_not_looked_into(key: str) -> None:
+def test_deeply_nested_values_are_not_inspected(key: str) -> None:
     deep: Any = "x"
     for _ in range(100_000):
         deep = [deep]
