@@ -86,6 +86,9 @@ class Verdict:
     model: str = ""
     """The model that was asked, if known."""
 
+    left_out: tuple[str, ...] = ()
+    """Fields of the request that the model would have refused: left out, or replaced by what it accepts."""
+
     @property
     def whole(self) -> bool:
         """The response is complete. A token limit may still have ended it: see `meaning`."""

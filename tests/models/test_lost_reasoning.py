@@ -34,7 +34,7 @@ def test_kimi_gets_a_blank_if_its_reasoning_is_lost() -> None:
     kimi = model("moonshot:kimi-k2.5")
     request = Request(history(), (TOOL,))
     assert asked(kimi, request)["messages"][1]["reasoning_content"] == " "
-    assert kimi.lost_reasoning(request) == "left blank"
+    assert kimi.prepare(request).lost_reasoning == "left blank"
 
 
 def test_existing_reasoning_is_not_changed() -> None:
@@ -42,7 +42,7 @@ def test_existing_reasoning_is_not_changed() -> None:
     own = Native("openai-chat", {"reasoning_content": "I should look."}, ("call_1",))
     request = Request(history(own), (TOOL,))
     assert asked(kimi, request)["messages"][1]["reasoning_content"] == "I should look."
-    assert kimi.lost_reasoning(request) == ""
+    assert kimi.prepare(request).lost_reasoning == ""
 
 
 def test_a_forwarded_body_is_fixed_too_and_is_not_modified_itself() -> None:
@@ -68,7 +68,7 @@ def test_claude_does_not_think_in_a_turn_that_began_without_thinking() -> None:
     claude = model("anthropic:claude")
     request = Request(history(), (TOOL,), reasoning="high")
     assert "thinking" not in asked(claude, request)
-    assert claude.lost_reasoning(request) == "thinking is off"
+    assert claude.prepare(request).lost_reasoning == "thinking is off"
     assert "thinking" in asked(claude, Request((User.of("Look."),), (TOOL,), reasoning="high"))
 
 
@@ -84,7 +84,7 @@ def test_claude_thinks_if_its_signed_thinking_is_there() -> None:
     )
     request = Request(history(signed), (TOOL,), reasoning="high")
     assert asked(claude, request)["thinking"]["type"] == "enabled"
-    assert claude.lost_reasoning(request) == ""
+    assert claude.prepare(request).lost_reasoning == ""
 
 
 def test_thinking_requested_by_a_client_is_turned_off_as_well() -> None:
@@ -102,7 +102,7 @@ def test_thinking_requested_by_a_client_is_turned_off_as_well() -> None:
     request = RelayRequest(messages, (TOOL,), stream=False, verbatim=Verbatim("anthropic-messages", body, messages))
     claude = model("anthropic:claude")
     assert "thinking" not in asked(claude, request)
-    assert claude.lost_reasoning(request) == "thinking is off"
+    assert claude.prepare(request).lost_reasoning == "thinking is off"
     assert asked(claude, request)["max_tokens"] == 9000
 
 
@@ -131,11 +131,11 @@ def test_gemini_3_gets_the_documented_placeholder_also_in_a_forwarded_body() -> 
     gemini = model("gemini:gemini-3-pro")
     part = asked(gemini, request)["contents"][1]["parts"][0]
     assert part["thoughtSignature"] == "skip_thought_signature_validator"
-    assert gemini.lost_reasoning(request) == "signed with a placeholder"
-    assert model("gemini:gemini-2.5-pro").lost_reasoning(request) == ""
+    assert gemini.prepare(request).lost_reasoning == "signed with a placeholder"
+    assert model("gemini:gemini-2.5-pro").prepare(request).lost_reasoning == ""
 
 
 def test_a_provider_that_does_not_require_reasoning_is_not_affected() -> None:
     openai = model("openai:gpt-5")
-    assert openai.lost_reasoning(Request(history(), (TOOL,))) == ""
+    assert openai.prepare(Request(history(), (TOOL,))).lost_reasoning == ""
     assert "reasoning_content" not in asked(openai, Request(history(), (TOOL,)))["messages"][1]

@@ -29,7 +29,8 @@ from unbroken.models.quirks import NOTHING_RUNS, Quirks, fit_body, fit_request
 from unbroken.wires import WIRES
 
 ROOT = Path(__file__).parents[2]
-TOOLS = (ToolSpec("search", "finds", strict=True),)
+CLOSED: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS = (ToolSpec("search", "finds", CLOSED, strict=True),)
 ASK = Request((System.of("Be brief."), User.of("Hi")), tools=TOOLS)
 
 

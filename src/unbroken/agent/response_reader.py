@@ -157,6 +157,8 @@ class Listener:
                 self._batch.open(delta.index, tool is not None and tool.effect == "read" and tool.key is None)
             elif isinstance(delta, Ended):
                 self.ended = delta
+                if delta.verdict.left_out:
+                    self._run.note_left_out(delta.verdict)
             else:
                 self._take_other(delta)
         if texts:

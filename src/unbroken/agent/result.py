@@ -61,6 +61,8 @@ class Result(Generic[OutputT]):
     """A response broke and was retried without streaming, or with another model."""
     verdicts: tuple[Verdict, ...] = ()
     """What was wrong with each incomplete response."""
+    warnings: tuple[str, ...] = ()
+    """What was changed in requests because a model would have refused them, one sentence each."""
     question: User | None = None
     """While open calls of a given history are pending: the prompt that follows them."""
     numbers: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -102,6 +104,7 @@ class Result(Generic[OutputT]):
             "attempts": self.attempts,
             "fallback_used": self.fallback_used,
             "verdicts": [verdict_to_json(verdict) for verdict in self.verdicts],
+            "warnings": list(self.warnings),
             "question": to_json([self.question])[0] if self.question is not None else None,
             "numbers": dict(self.numbers),
             "next_call": self.next_call,
@@ -143,6 +146,7 @@ class Result(Generic[OutputT]):
                 attempts=fields.get("attempts", fields["requests"]),
                 fallback_used=fields.get("fallback_used", False),
                 verdicts=tuple(_verdict(each) for each in fields.get("verdicts", ())),
+                warnings=tuple(fields.get("warnings", ())),
                 question=_question(fields.get("question")),
                 numbers=fields.get("numbers", {}),
                 next_call=fields.get("next_call", 0),
@@ -183,11 +187,11 @@ class _KnownCost:
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Json]:
-    return {**asdict(verdict), "open_calls": list(verdict.open_calls)}
+    return {**asdict(verdict), "open_calls": list(verdict.open_calls), "left_out": list(verdict.left_out)}
 
 
 def _verdict(saved: dict[str, Any]) -> Verdict:
-    fields: dict[str, Any] = {**saved, "open_calls": tuple(saved["open_calls"])}
+    fields: dict[str, Any] = {**saved, **{name: tuple(saved.get(name, ())) for name in ("open_calls", "left_out")}}
     return Verdict(**fields)
 
 

@@ -124,6 +124,7 @@ class Run:
     emitter: Emitter
     repetition: Repetition = field(default_factory=Repetition)
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    warnings: dict[str, None] = field(default_factory=dict[str, None])
     """What was wrong with each incomplete response."""
     attempts: int = 0
     """Requests that were sent, including those that failed."""
@@ -178,6 +179,15 @@ class Run:
         if self.earlier is not None:
             for number, call in self.earlier.lost_calls():
                 observer.drop(number, call, NOT_RESUMED)
+
+    def note_left_out(self, verdict: Verdict) -> None:
+        """What a request could not have for this model. Each is reported once."""
+        model = verdict.model or self.plan.model.name
+        for name in verdict.left_out:
+            text = f"{model} does not accept `{name}` as it was given: it was left out or replaced"
+            if text not in self.warnings:
+                self.warnings[text] = None
+                LOG.warning("%s", text)
 
     def next_turn(self) -> None:
         self.emitter.turn = self.account.requests

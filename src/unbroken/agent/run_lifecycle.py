@@ -148,6 +148,7 @@ def _recall(run: Run, before: Result[Any]) -> None:
     run.emitter.counted.extend(before.events)
     run.numbers = dict(before.numbers)
     run.verdicts.extend(before.verdicts)
+    run.warnings.update(dict.fromkeys(before.warnings))
     run.attempts, run.fallback_used = before.attempts, before.fallback_used
     run.question = before.question
 
@@ -176,6 +177,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         attempts=run.attempts,
         fallback_used=run.fallback_used,
         verdicts=tuple(run.verdicts),
+        warnings=tuple(run.warnings),
         question=run.question if ending.stop_reason == "waiting" else None,
         numbers=run.numbers if ending.pending else {},
         next_call=run.emitter.next_call,

@@ -11,7 +11,7 @@ when a closing brace has arrived, so a fragment costs the same however long the 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import inf
 from operator import attrgetter
 from typing import cast
@@ -73,6 +73,8 @@ class Calls:
         self._turn = turn
         self._used = set(used_ids)
         self._names = frozenset(names)
+        self.shortened: Mapping[str, str] = {}
+        """Names of tools that the provider was sent in a shorter form, by that form."""
         self._calls: list[Pending] = []
         self._taken: set[int] = set()
         self._next_place = 0
@@ -336,7 +338,7 @@ class Calls:
     def _open(self, call: Pending) -> None:
         if not call.opened:
             call.opened = True
-            self._deltas.append(CallOpened(call.index, call.name, call.id))
+            self._deltas.append(CallOpened(call.index, self.shortened.get(call.name, call.name), call.id))
 
     def _append(self, call: Pending, text: str) -> None:
         if self.halves:
@@ -407,7 +409,7 @@ class Calls:
             self._used.add(id)
         return ToolCall(
             id=id,
-            name=call.name,
+            name=self.shortened.get(call.name, call.name),
             arguments=parsed.arguments,
             raw=call.raw,
             index=call.index,

@@ -23,7 +23,7 @@ from unbroken.validation import checked
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 from unbroken.wires.jsontext import Damaged, loads, loads_exact, shallow
 from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer, is_word
-from unbroken.wires.values import MISSHAPEN, Object
+from unbroken.wires.values import MISSHAPEN, Object, shortened
 from unbroken.wires.wire import Plain, Wire
 
 _orjson_loads = orjson.loads
@@ -74,14 +74,20 @@ class Decoder:
         history = [m for m in request.messages if isinstance(m, Assistant) and m.calls] if request else []
         self._max_tokens = request.sampling.max_tokens if request else None
         self._framer = Framer(max_event, max_body)
+        names = tools or ([tool.name for tool in request.tools] if request else ())
+        short = shortened(names, self.wire.name_rule)
+        if short:
+            names = (*names, *short)
+            tools = names if tools else None
         self._assembler = Assembler(
             turn=len(history),
             used_ids=set() if keeps_ids else _used(history, request),
-            names=tools or ([tool.name for tool in request.tools] if request else ()),
+            names=names,
             prose=Prose(tools) if tools else None,
             pieces=request.pieces if request else True,
             max_calls=max_calls,
         )
+        self._assembler.calls.shortened = short
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
         self._again: Callable[[bytes], bool] = getattr(self._reader, "again", _never)

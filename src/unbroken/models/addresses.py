@@ -185,6 +185,8 @@ class Endpoint:
     key_variable: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     quirks: Quirks = field(default_factory=Quirks)
+    vendor: str = ""
+    """The name of the provider's profile, whose rules its models follow."""
     secrets: tuple[str, ...] = ()
     """Secrets in addresses and headers, which must not be shown."""
 

@@ -309,6 +309,7 @@ def _endpoint(provider: Provider, base: URL, name: str, model: str, settings: Se
         key_variable=provider.keys[0] if provider.keys else "",
         headers=tuple(headers.items()),
         quirks=provider.quirks,
+        vendor=provider.name,
         secrets=secrets.collect(
             [
                 *secrets.in_address(base),

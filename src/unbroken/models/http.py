@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Self
 
@@ -30,12 +31,13 @@ from unbroken.models.connect import Settings, with_settings
 from unbroken.models.connections import HeadTimeout, Patience, Sent, Transport, Waiting, cause_of, refused_by_proxy
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_LIMIT
-from unbroken.models.quirks import fit_body, fit_request, fit_spelled, replace_lost_reasoning
+from unbroken.models.quirks import fit_body, fit_request, fit_spelled, replace_lost_reasoning, rules_of
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, verbatim_for
 from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
+from unbroken.wires.rules import obey
 from unbroken.wires.sse import MAX_BODY
 
 AFTER_FINISH = 3.0
@@ -55,6 +57,18 @@ _MOST_OF_AN_ERROR = 64 * 1024
 _UNFINISHED: tuple[str, How] = "", "unfinished"
 _LONGEST_ERROR = 10.0
 """Seconds to read the body of an error: its status alone is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A request as it is sent, and how it was changed for the provider."""
+
+    request: Request
+    body: dict[str, Json]
+    lost_reasoning: str = ""
+    """What is done because the provider requires reasoning that the request lacks; empty if nothing."""
+    left_out: tuple[str, ...] = ()
+    """Fields that the model would refuse: left out, or replaced by what it accepts."""
 
 
 @checked
@@ -85,6 +99,7 @@ class HTTPModel:
         self._secrets = (*endpoint.secrets, *secrets.collect(self._transport.secrets))
         self._recovers = endpoint.quirks.prose and find_wire(endpoint.wire).calls_leak
         # Built once, not for each request; a key that changes is filled in later.
+        self._prepared: tuple[Request | None, Written | None] = (None, None)
         self._stream_headers = self._write_headers(stream=True)
         self._whole_headers = self._write_headers(stream=False)
 
@@ -165,33 +180,47 @@ class HTTPModel:
 
     def write(self, request: Request) -> tuple[Request, bytes]:
         """The request adapted to this provider, and its body. Pure; this is what `stream` sends."""
-        request, body, _ = self._write(request)
-        return request, write_json(body)
+        written = self.prepare(request)
+        return written.request, write_json(written.body)
 
-    def lost_reasoning(self, request: Request) -> str:
-        """What is done because the provider requires reasoning that this request lacks, as text; empty if nothing."""
-        return self._write(request)[2] if self.endpoint.quirks.lost_reasoning else ""
+    def prepare(self, request: Request) -> Written:
+        """The request adapted to this provider, and how it was changed. Asked twice for the same request, it does the
+        work once: a gateway reports the changes before it sends the request."""
+        asked, written = self._prepared
+        if asked is not request or written is None:
+            written = self._prepare(request)
+            self._prepared = request, written
+        return written
 
-    def _write(self, request: Request) -> tuple[Request, dict[str, Json], str]:
+    def _prepare(self, asked: Request) -> Written:
         endpoint = self.endpoint
-        request = with_settings(request, self.settings, endpoint.model, endpoint.wire, self._streams)
+        request = with_settings(asked, self.settings, endpoint.model, endpoint.wire, self._streams)
         request = fit_request(request, endpoint.quirks)
         spelled = verbatim_for(request, endpoint.wire)
         if spelled is not None:
             body = fit_spelled(_as_spelled(spelled.body, request), endpoint.quirks)
         else:
             body = fit_body(self._wire.encode_request(request), request, endpoint.quirks)
-        return request, *replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning)
+        body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning)
+        headers = self._stream_headers if spelled is None else {**self._stream_headers, **spelled.headers}
+        rules = rules_of(endpoint.wire, endpoint.vendor, endpoint.model)
+        said = () if request.wire else request.extra
+        body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
+        return Written(request, body, lost, tuple(left_out))
 
     async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
         """One batch of deltas for each read of the connection. `sent` is what `send` returned, if the request was sent
         already."""
         log: Logged | None = None
+        left_out: tuple[str, ...] = ()
         if sent is not None:
             decoder = self._decoder_for(request)
             response, patience, key = await sent.head()
         else:
-            request, body = self.write(request)
+            written = self.prepare(request)
+            self._prepared = None, None
+            request, body, left_out = written.request, write_json(written.body), written.left_out
+            del written
             decoder = self._decoder_for(request)
             response, patience, key, log = await self._send(request, body)
             del body  # no longer needed, and may be long
@@ -249,7 +278,10 @@ class HTTPModel:
                 response.close()
             if log is not None and (lost is None or received):
                 log.end(*(self._cause(key, lost, patience.expired) if lost else _UNFINISHED))
-        yield self._conclude(decoder, key, lost, received, patience.expired, log)
+        last = self._conclude(decoder, key, lost, received, patience.expired, log)
+        if left_out and isinstance(end := last[-1], Ended):
+            end.verdict = replace(end.verdict, left_out=left_out)
+        yield last
 
     def _conclude(
         self,

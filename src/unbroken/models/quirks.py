@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from unbroken.messages import Effort, Json, OneTool, Request, System
-from unbroken.wires import WIRES
+from unbroken.messages import Effort, Json, OneTool, Request, System, User
+from unbroken.wires import WIRES, find_wire
+from unbroken.wires.rules import RulesByField, rules_for, to_obey
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
 
 # What to do if a provider requires its own reasoning back and it is missing: dropped by a client, or from another
@@ -70,8 +72,18 @@ class Quirks:
     """Recover calls that leaked into the text? Off for models that leak none."""
 
 
+@lru_cache(256)
+def rules_of(wire: str, vendor: str, model: str) -> RulesByField:
+    """What the requests for a model have to obey."""
+    return to_obey(rules_for(find_wire(wire).rules(), vendor, model))
+
+
 def fit_request(request: Request, quirks: Quirks) -> Request:
     """The request adapted to this provider. The same object if nothing has to change."""
+    last = request.messages[-1] if request.messages else None
+    if isinstance(last, System) and all(isinstance(each, System) for each in request.messages):
+        # Providers refuse a conversation in which nobody asks anything.
+        request = replace(request, messages=(*request.messages[:-1], User(last.parts)))
     if not request.tools:
         return request
     if request.stream and not quirks.stream_with_tools:

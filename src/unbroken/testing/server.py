@@ -26,14 +26,36 @@ from unbroken.testing.scenario import FOREVER, Chunks, Reply, Reset, Sent, Stray
 from unbroken.validation import checked
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 from unbroken.wires.http_api import Operation
-from unbroken.wires.values import as_dict
+from unbroken.wires.rules import Asked as AskedRequest
+from unbroken.wires.rules import Refusal, refusals, rules_for
+from unbroken.wires.values import as_dict, as_text
 
 # Checks whether a provider would refuse a request. The checkers themselves are in the packages of the wires.
 
 
-def check_request(wire: str, body: Json) -> list[str]:
-    """Everything for which a provider of this wire would refuse the request, one line each. Empty: it is accepted."""
-    return check_shape(wire, body) or find_wire(wire).for_tests().check_request(as_dict(body))
+def check_request(
+    wire: str,
+    body: Json,
+    *,
+    provider: str = "",
+    model: str = "",
+    headers: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Everything for which a provider would refuse the request, one line each. Empty: it is accepted. `provider` is the
+    name of a profile (default: the wire's own provider); `model` and `headers` are those of the request, if the body
+    does not name the model, or if a rule depends on a header."""
+    return [refusal.message for refusal in find_refusals(wire, body, provider, model, headers or {})]
+
+
+def find_refusals(wire: str, body: Json, provider: str, model: str, headers: Mapping[str, str]) -> list[Refusal]:
+    if problems := check_shape(wire, body):
+        return [Refusal("shape", 400, problem) for problem in problems]
+    fields, found = as_dict(body), find_wire(wire)
+    named = model or as_text(fields.get("model"))
+    rules = rules_for(found.rules(), provider or found.http.provider, named)
+    asked = AskedRequest(fields, named, headers, bool(fields.get("stream")))
+    problems = found.for_tests().check_request(fields)
+    return [Refusal("history", 400, problem) for problem in problems] or refusals(rules, asked)
 
 
 def check_shape(wire: str, body: Json) -> list[str]:
@@ -54,7 +76,8 @@ class ScriptedServer:
     Requests that ask no model, because the path is wrong or the body is not JSON, are in `strays`.
 
     With an `api_key` other keys are refused (401), with `models` other models (404); `strict` refuses what the provider
-    would refuse (400, see `check_request`); requests without messages, or with fields of a wrong type, are always
+    would refuse for this model, in its own words (see `check_request`); `provider` is the name of its profile, if it is
+    not the wire's own. Requests without messages, or with fields of a wrong type, are always
     refused. `wrap` is applied between the script and the socket: a function of the chunks that returns chunks.
     `on_sent` is called when a request has been answered, `on_stray` for each of the strays.
     """
@@ -71,6 +94,7 @@ class ScriptedServer:
         models: Sequence[str] = (),
         chunk_delay: float = 0.0,
         strict: bool = True,
+        provider: str = "",
         wrap: Callable[[Chunks], Chunks] | None = None,
         port: int = 0,
         on_sent: Callable[[Sent], None] | None = None,
@@ -90,6 +114,7 @@ class ScriptedServer:
         self._models = (*models, *(model for model in self._scripts if model not in models)) if models else ()
         self._chunk_delay = chunk_delay
         self._strict = strict
+        self._provider = provider
         self._wrap = wrap
         self._port = port
         self._on_sent = on_sent
@@ -210,9 +235,12 @@ class ScriptedServer:
         """Refuses what the provider would refuse."""
         if self._models and request.model not in self._models:
             raise ProviderError(f"the model {request.model!r} does not exist", status=404)
-        check = check_request if self._strict else check_shape
-        if problems := check(wire, body):
-            raise ProviderError("; ".join(problems), status=400)
+        if not self._strict:
+            if problems := check_shape(wire, body):
+                raise ProviderError("; ".join(problems), status=400)
+        elif refused := find_refusals(wire, body, self._provider, request.model, self.headers[-1]):
+            words = "; ".join([refusal.message for refusal in refused])
+            raise ProviderError(words, status=refused[0].status)
 
     def _reply(self, sent: Sent, request: Request, http: web.Request) -> Reply:
         steps = self._steps(sent, request)

@@ -195,7 +195,8 @@ def read_usage(saved: object) -> Usage | None:
 
 
 def read_verdict(saved: Line) -> Verdict:
-    return _known(Verdict, {**saved, "open_calls": tuple(saved.get("open_calls", ()))})
+    lists = {name: tuple(saved.get(name, ())) for name in ("open_calls", "left_out")}
+    return _known(Verdict, {**saved, **lists})
 
 
 def _known(kind: type[Any], saved: Line) -> Any:
@@ -225,6 +226,8 @@ def verdict_fields(verdict: Verdict) -> Line:
     }
     if verdict.model:
         saved["model"] = verdict.model
+    if verdict.left_out:
+        saved["left_out"] = list(verdict.left_out)
     return saved
 
 

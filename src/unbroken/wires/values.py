@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, cast
@@ -63,6 +64,8 @@ class IdRule:
     allowed: str = r"[^\x00-\x1f]"
     """A regular expression for one character."""
     shortest: int = 1
+    first: str = ""
+    """The same for the first character, if that may not be any of them."""
 
 
 @cache
@@ -70,6 +73,8 @@ def _all_of(allowed: str) -> re.Pattern[str]:
     return re.compile(f"{allowed}*")
 
 
+TOOL_NAME = IdRule(64, "[a-zA-Z0-9_-]")
+"""What most providers accept as the name of a tool."""
 MISTRAL = IdRule(9, "[A-Za-z0-9]", shortest=9)
 MINTED = "minted id"
 """The note of a call that came without one."""
@@ -77,10 +82,22 @@ MINTED = "minted id"
 
 def fit(id: str, rule: IdRule) -> str:
     """The id itself where the rule allows it, else a short form with a digest, so that different ids stay different."""
-    if rule.shortest <= len(id) <= rule.longest and _all_of(rule.allowed).fullmatch(id):
+    if rule.shortest <= len(id) <= rule.longest and _all_of(rule.first + rule.allowed).fullmatch(id):
         return id
     digest = hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     if rule.longest < 24:
         return digest[: rule.longest]
-    readable = "".join(re.findall(rule.allowed, id))[: rule.longest - len(digest) - 1]
+    readable = "".join(re.findall(rule.allowed, id))[: rule.longest - len(digest) - 1 - bool(rule.first)]
+    if rule.first and not re.match(rule.first, readable):
+        readable = f"_{readable}"
     return f"{readable}_{digest}"
+
+
+def fit_name(name: str, rule: IdRule) -> str:
+    """The same for the name of a tool. A call without a name has none."""
+    return fit(name, rule) if name else name
+
+
+def shortened(names: Iterable[str], rule: IdRule) -> dict[str, str]:
+    """The names that the rule does not allow, by the names that are sent in their place."""
+    return {short: name for name in names if (short := fit_name(name, rule)) != name}

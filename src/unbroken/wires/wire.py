@@ -17,7 +17,8 @@ from unbroken.messages import Assistant, Json, Request, ServerCall, ToolCall, Us
 from unbroken.wires.http_api import HttpApi, status_of
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.raw_history import RawHistory, Relay
-from unbroken.wires.values import MISSHAPEN, IdRule, Object
+from unbroken.wires.rules import Rule
+from unbroken.wires.values import MISSHAPEN, TOOL_NAME, IdRule, Object
 
 if TYPE_CHECKING:
     from unbroken.wires.event_shapes import ForTests
@@ -224,6 +225,10 @@ class KeepFirstCall(Protocol):
     def __call__(self, body: Object, new_id: str = "") -> Object: ...
 
 
+def _no_rules() -> tuple[Rule, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
     """A provider's protocol: everything that the rest of the library needs to know about it."""
@@ -257,6 +262,12 @@ class Wire:
 
     for_tests: Callable[[], ForTests]
     """The strict checker, and what faults need to know. Loaded on demand: no other program needs it."""
+
+    name_rule: IdRule = TOOL_NAME
+    """What providers accept as the name of a tool. Other names are shortened on the way out (`fit`), and the decoder
+    turns them back."""
+    rules: Callable[[], tuple[Rule, ...]] = _no_rules
+    """What its providers refuse, by model. Loaded with the first request."""
 
     done_ends: bool = False
     """Is `[DONE]` the end of a stream? On other wires some servers send it as well, and it means nothing."""

@@ -31,7 +31,7 @@ from unbroken.gateway.turns.turn import Turn, asked_key, chain, context_of, turn
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolMessage, Usage
 from unbroken.models.connections import Sent
-from unbroken.models.http import HTTPModel
+from unbroken.models.http import HTTPModel, Written
 from unbroken.models.model import RESPONSE_LIMIT, Model
 from unbroken.models.relay import PassingDecoder, RelayRequest, Verbatim, relay_request
 from unbroken.models.retrying import RetryingModel
@@ -332,10 +332,9 @@ def _signed(request: RelayRequest, origin: str) -> RelayRequest:
     return replace(request, messages=messages, verbatim=verbatim and replace(verbatim, messages=messages))
 
 
-def lost_reasoning(upstream: Upstream, request: Request) -> str:
-    if upstream.http is None or not any(isinstance(said, Assistant) and said.calls for said in request.messages):
-        return ""
-    return upstream.http.lost_reasoning(request)
+def changes_for(upstream: Upstream, request: Request) -> Written | None:
+    """How the upstream's model changes the request; None for a model without HTTP."""
+    return upstream.http.prepare(request) if upstream.http is not None else None
 
 
 def _is_unsigned(message: Message) -> bool:

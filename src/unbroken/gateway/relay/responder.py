@@ -36,9 +36,9 @@ from unbroken.gateway.relay.exchange import (
     Outcome,
     Outlet,
     can_forward,
+    changes_for,
     describe_edits,
     fetch,
-    lost_reasoning,
     name_of,
     prepare_request,
     send,
@@ -74,6 +74,7 @@ WHOLE_EVERY = 50
 _CALL = 200
 """Approximate bytes of a call."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
+DROPPED = "x-unbroken-dropped"
 
 
 class Responder:
@@ -272,8 +273,11 @@ class Responder:
             for name, times in Counter(map(name_of, edits)).items():
                 self._metrics.repaired(name, times)
             headers[REPAIRS] = ", ".join(outcome.repairs)
-        if lost := lost_reasoning(incoming.upstream, request):
-            headers[REASONING] = f"lost; {lost}"
+        changes = changes_for(incoming.upstream, request)
+        if changes is not None and changes.left_out:
+            headers[DROPPED] = ", ".join(changes.left_out)
+        if changes is not None and changes.lost_reasoning:
+            headers[REASONING] = f"lost; {changes.lost_reasoning}"
         elif doubts := [reason for reason in exchange.doubts.values() if reason in ("ambiguous", "unmatched")]:
             headers[REASONING] = f"not restored; {doubts[-1]}"
         client_stream = exchange.client_stream(

@@ -8,7 +8,8 @@ from unbroken.wires.anthropic.messages_content import NAME, is_all_signed, turn_
 from unbroken.wires.anthropic.messages_decoder import MARKS, MessagesDecoder, recognises
 from unbroken.wires.anthropic.messages_encoder import MessagesEncoder, MessagesProviderWriter, error_body, error_event
 from unbroken.wires.anthropic.messages_relay import HISTORY, RELAY, MessagesHttp, keep_first_call
-from unbroken.wires.anthropic.messages_requests import ID_RULE, decode_request, encode_request
+from unbroken.wires.anthropic.messages_requests import ID_RULE, NAME_RULE, decode_request, encode_request
+from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
@@ -21,12 +22,19 @@ def _for_tests() -> ForTests:
     return FOR_TESTS
 
 
+def _rules() -> tuple[Rule, ...]:
+    from unbroken.wires.anthropic.messages_rules import RULES  # noqa: PLC0415 - start-up time
+
+    return RULES
+
+
 WIRE = Wire(
     name=NAME,
     http=MessagesHttp(),
     encode_request=encode_request,
     decode_request=decode_request,
     id_rule=ID_RULE,
+    name_rule=NAME_RULE,
     history=HISTORY,
     decoder=MessagesDecoder,
     encoder=MessagesEncoder,
@@ -38,6 +46,7 @@ WIRE = Wire(
     recognises=recognises,
     marks=MARKS,
     for_tests=_for_tests,
+    rules=_rules,
     lost_reasoning={"off": turn_thinking_off},
     sign_is_last=True,
     takes_back=is_all_signed,

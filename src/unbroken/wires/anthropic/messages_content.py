@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from unbroken.errors import CannotEncode
 from unbroken.messages import CacheMark, Effort, Json, Media, Native, Part, Request, Text
+from unbroken.wires.anthropic.claude_models import SINCE_4_6, adaptive_effort
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import (
     FOREIGN,
@@ -144,13 +145,19 @@ _BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "hi
 _ADAPTIVE: dict[str, Effort] = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
 
 
-def encode_thinking(body: Object, effort: Effort | None) -> Object:
-    """The setting for a body that has its messages and its choice; empty if there is none to send."""
+def encode_thinking(body: Object, effort: Effort | None, model: str = "") -> Object:
+    """The setting for a body that has its messages and its choice; empty if there is none to send. Models that decide
+    themselves how much to think get an effort, others a budget."""
     # Two requests are refused with thinking, and the choice and the history are the harder facts: one that forces a
     # call, and one that continues a turn which began without thinking (or whose thinking another wire cannot give
     # back).
     forced = as_dict(body.get("tool_choice")).get("type") in ("any", "tool")
-    if effort not in (None, "none") and (forced or _began_without(body["messages"])):
+    if effort not in (None, "none") and forced:
+        return {}
+    if effort not in (None, "none") and model in SINCE_4_6:
+        body["output_config"] = {"effort": adaptive_effort(effort, model)}
+        return {"type": "adaptive"}
+    if effort not in (None, "none") and _began_without(body["messages"]):
         return {}
     return _spelled(effort)
 

@@ -27,6 +27,7 @@ from unbroken.messages import (
     ToolSpec,
     User,
 )
+from unbroken.wires.anthropic.claude_models import output_limit
 from unbroken.wires.anthropic.messages_content import (
     NAME,
     THINKING,
@@ -49,10 +50,11 @@ from unbroken.wires.parts import (
     says_more,
     with_extra,
 )
-from unbroken.wires.values import IdRule, Object, as_dict, as_int, as_list, as_number, as_text, dicts, fit
+from unbroken.wires.values import IdRule, Object, as_dict, as_int, as_list, as_number, as_text, dicts, fit, fit_name
 
 ID_RULE = IdRule(128, "[A-Za-z0-9_-]")
-_MAX_TOKENS = 8192  # the API demands a limit; this one every model accepts
+NAME_RULE = ID_RULE
+_MAX_TOKENS = 8192  # the API demands a limit; this is for models that are not known
 _MAX_MARKS = 4
 
 
@@ -73,7 +75,7 @@ def encode_request(request: Request) -> Object:
     system = _sayable(system)
     tools = [_encode_tool(tool) for tool in request.tools]
     _set_marks(tools, system, turns, request.cache)
-    body: Object = {"model": request.model, "max_tokens": _MAX_TOKENS, "messages": turns}
+    body: Object = {"model": request.model, "max_tokens": 0, "messages": turns}
     for turn in turns:
         if turn["role"] == "user":
             turn["content"] = _short(turn["content"])
@@ -87,7 +89,10 @@ def encode_request(request: Request) -> Object:
     _set_sampling(body, request)
     if request.stream:
         body["stream"] = True
+    effort = as_dict(body.get("output_config"))
     body = with_extra(body, extra)
+    if effort and "output_config" in extra:
+        body["output_config"] = {**effort, **as_dict(extra["output_config"])}
     if request.final and body.get("tools"):
         body["tool_choice"] = {"type": "none"}
     return body
@@ -120,12 +125,12 @@ def _with_unique_ids(messages: Iterable[Message]) -> Iterable[Message]:
 def _set_sampling(body: Object, request: Request) -> None:
     extra = own_extra(request, NAME)
     exactly = "thinking" in extra  # as it was said on this wire, which a budget of ours could only come near to
-    thinking = as_dict(extra["thinking"]) if exactly else encode_thinking(body, request.reasoning)
+    thinking = as_dict(extra["thinking"]) if exactly else encode_thinking(body, request.reasoning, request.model)
     if thinking:
         body["thinking"] = thinking
     budget = as_int(thinking.get("budget_tokens"))
     s = request.sampling
-    limit = _MAX_TOKENS if s.max_tokens is None else s.max_tokens
+    limit = s.max_tokens if s.max_tokens is not None else output_limit(request.model) or _MAX_TOKENS
     # Someone who said both exactly may mean it: with interleaved thinking the budget may exceed the limit.
     grows = limit <= budget and not (exactly and s.max_tokens is not None)
     body["max_tokens"] = budget + limit if grows else limit
@@ -142,7 +147,7 @@ def _set_sampling(body: Object, request: Request) -> None:
 def _encode_tool(tool: ToolSpec) -> Object:
     if own := as_dict(own_native(tool, NAME)):
         return {**own}
-    encoded: Object = {"name": tool.name}
+    encoded: Object = {"name": fit_name(tool.name, NAME_RULE)}
     if tool.description:
         encoded["description"] = tool.description
     encoded["input_schema"] = dict(tool.parameters)
@@ -157,7 +162,7 @@ def _encode_choice(request: Request) -> Object | None:
         case None if request.parallel is None:
             return None
         case OneTool(name):
-            encoded: Object = {"type": "tool", "name": name}
+            encoded: Object = {"type": "tool", "name": fit_name(name, NAME_RULE)}
         case "required":
             encoded = {"type": "any"}
         case "none":
@@ -235,7 +240,7 @@ def _encode_native(message: Assistant, native: Native) -> list[Object]:
 
 def encode_call(call: ToolCall) -> Object:
     arguments = {"input": call.raw} if call.kind == "custom" else outgoing_object(call)
-    return {"type": "tool_use", "id": fit(call.id, ID_RULE), "name": call.name, "input": arguments}
+    return {"type": "tool_use", "id": fit(call.id, ID_RULE), "name": fit_name(call.name, NAME_RULE), "input": arguments}
 
 
 def _encode_result(result: ToolResult) -> Object:

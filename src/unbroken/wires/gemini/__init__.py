@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from unbroken.wires.gemini.gemini_contents import sign_with_placeholder
 from unbroken.wires.gemini.gemini_decoder import MARKS, GeminiDecoder, recognises
 from unbroken.wires.gemini.gemini_encoder import GeminiEncoder, GeminiProviderWriter, error_body, error_event
-from unbroken.wires.gemini.gemini_parts import NAME
+from unbroken.wires.gemini.gemini_parts import NAME, NAME_RULE
 from unbroken.wires.gemini.gemini_relay import HISTORY, RELAY, GeminiHttp, keep_first_call
 from unbroken.wires.gemini.gemini_requests import decode_request, encode_request
+from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
@@ -22,12 +23,19 @@ def _for_tests() -> ForTests:
     return FOR_TESTS
 
 
+def _rules() -> tuple[Rule, ...]:
+    from unbroken.wires.gemini.gemini_rules import RULES  # noqa: PLC0415 - start-up time
+
+    return RULES
+
+
 WIRE = Wire(
     name=NAME,
     http=GeminiHttp(),
     encode_request=encode_request,
     decode_request=decode_request,
     id_rule=None,
+    name_rule=NAME_RULE,
     history=HISTORY,
     decoder=GeminiDecoder,
     encoder=GeminiEncoder,
@@ -39,6 +47,7 @@ WIRE = Wire(
     recognises=recognises,
     marks=MARKS,
     for_tests=_for_tests,
+    rules=_rules,
     lost_reasoning={"placeholder": sign_with_placeholder},
 )
 

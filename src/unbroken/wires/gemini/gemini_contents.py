@@ -30,6 +30,7 @@ from unbroken.messages import (
 )
 from unbroken.wires.gemini.gemini_parts import (
     NAME,
+    NAME_RULE,
     camel,
     decode_parts,
     encode_part,
@@ -40,7 +41,7 @@ from unbroken.wires.gemini.gemini_parts import (
 )
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import FOREIGN, call_from_text, outgoing_object, own_native
-from unbroken.wires.values import Object, as_dict, as_text, dicts
+from unbroken.wires.values import Object, as_dict, as_text, dicts, fit_name
 
 
 def encode_contents(messages: Iterable[Message], model: str = "") -> list[Object]:
@@ -88,8 +89,8 @@ class _Writer:
             parts = [{"text": message.text}]
         for index, call in calls.values():
             id = "" if call.id == f"call_{self._rounds}_{index}" else call.id
-            self._places[call.id] = (index, call.name, id)
-            value: Object = {"name": call.name, "args": encode_arguments(call)}
+            self._places[call.id] = (index, fit_name(call.name, NAME_RULE), id)
+            value: Object = {"name": fit_name(call.name, NAME_RULE), "args": encode_arguments(call)}
             parts.append({"functionCall": {"id": id, **value} if id else value})
         self._rounds += bool(message.calls)
         return parts
@@ -105,7 +106,7 @@ class _Writer:
                 continue
             index, call = calls.pop(ids.popleft() if ids else "", (0, None))
             if call is not None:
-                self._places[call.id] = (index, call.name, as_text(value.get("id")))
+                self._places[call.id] = (index, fit_name(call.name, NAME_RULE), as_text(value.get("id")))
                 # Some servers give the arguments as text, or null; the provider itself takes an object alone.
                 odd = call.kind == "function" and (
                     call.arguments is None or not isinstance(value.get("args", {}), dict)
@@ -114,7 +115,7 @@ class _Writer:
         return parts
 
     def _place(self, result: ToolResult) -> tuple[int, str, str]:
-        return self._places.get(result.call_id, (len(self._places), result.name, result.call_id))
+        return self._places.get(result.call_id, (len(self._places), fit_name(result.name, NAME_RULE), result.call_id))
 
     def _result(self, result: ToolResult) -> Object:
         _, name, id = self._place(result)

@@ -14,9 +14,11 @@ from typing import Any, TypeAlias, cast
 from unbroken.messages import Json, Media, Native, Part, Text
 from unbroken.wires.jsontext import MAX_DEPTH, dump_arguments
 from unbroken.wires.parts import FOREIGN, from_data_url, is_foreign, own_native
-from unbroken.wires.values import Object, as_dict, as_text, dicts
+from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts
 
 NAME = "gemini"
+NAME_RULE = IdRule(64, "[a-zA-Z0-9_.:-]", first="[a-zA-Z_]")
+"""Names of functions. Vertex AI accepts no longer ones."""
 
 
 def encode_part(part: Part) -> Object:

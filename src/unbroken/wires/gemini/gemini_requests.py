@@ -25,9 +25,9 @@ from typing import cast
 
 from unbroken.messages import Choice, Effort, Json, Native, OneTool, Request, Sampling, System, Text, ToolSpec
 from unbroken.wires.gemini.gemini_contents import decode_contents, encode_contents
-from unbroken.wires.gemini.gemini_parts import NAME, camel, listed, parts_of
+from unbroken.wires.gemini.gemini_parts import NAME, NAME_RULE, camel, listed, parts_of
 from unbroken.wires.parts import own_extra, own_native
-from unbroken.wires.values import Object, as_dict, as_number, as_text, dicts
+from unbroken.wires.values import Object, as_dict, as_number, as_text, dicts, fit_name
 
 _BUDGETS: dict[Effort, int] = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
 
@@ -100,7 +100,7 @@ def _merged(ours: Object, theirs: Object) -> Object:
 def _encode_tool(tool: ToolSpec) -> Object:
     if native := as_dict(own_native(tool, NAME)):
         return native
-    declaration: Object = {"name": tool.name}
+    declaration: Object = {"name": fit_name(tool.name, NAME_RULE)}
     if tool.description:
         declaration["description"] = tool.description
     # `parameters` takes a subset of OpenAPI; only this field takes JSON Schema with $ref and additionalProperties.
@@ -110,7 +110,7 @@ def _encode_tool(tool: ToolSpec) -> Object:
 
 def _encode_choice(choice: Choice) -> Object:
     if isinstance(choice, OneTool):
-        return {"mode": "ANY", "allowedFunctionNames": [choice.name]}
+        return {"mode": "ANY", "allowedFunctionNames": [fit_name(choice.name, NAME_RULE)]}
     return {"mode": {"auto": "AUTO", "none": "NONE", "required": "ANY"}[choice]}
 
 

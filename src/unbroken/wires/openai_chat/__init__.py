@@ -9,6 +9,7 @@ from unbroken.wires.openai_chat.chat_encoder import ChatEncoder, ChatProviderWri
 from unbroken.wires.openai_chat.chat_messages import ID_RULE, NAME, blank_reasoning
 from unbroken.wires.openai_chat.chat_relay import HISTORY, RELAY, ChatHttp, keep_first_call
 from unbroken.wires.openai_chat.chat_requests import decode_request, encode_request
+from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ def _for_tests() -> ForTests:
     from unbroken.wires.openai_chat.chat_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
 
     return FOR_TESTS
+
+
+def _rules() -> tuple[Rule, ...]:
+    from unbroken.wires.openai_chat.chat_rules import RULES  # noqa: PLC0415 - start-up time
+
+    return RULES
 
 
 WIRE = Wire(
@@ -38,6 +45,7 @@ WIRE = Wire(
     recognises=recognises,
     marks=MARKS,
     for_tests=_for_tests,
+    rules=_rules,
     lost_reasoning={"blank": blank_reasoning},
     done_ends=True,
     calls_leak=True,

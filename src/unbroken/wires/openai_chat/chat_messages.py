@@ -47,7 +47,7 @@ from unbroken.wires.parts import (
     own_native,
     says_more,
 )
-from unbroken.wires.values import IdRule, Object, as_dict, as_list, as_text, dicts, fit
+from unbroken.wires.values import TOOL_NAME, IdRule, Object, as_dict, as_list, as_text, dicts, fit, fit_name
 
 NAME = "openai-chat"
 ID_RULE = IdRule(40)
@@ -122,10 +122,10 @@ def _merged(call: Object, beside: Object) -> Object:
 
 
 def encode_call(call: ToolCall) -> Object:
+    id, name = fit(call.id, ID_RULE), fit_name(call.name, TOOL_NAME)
     if call.kind == "custom":
-        return {"id": fit(call.id, ID_RULE), "type": "custom", "custom": {"name": call.name, "input": call.raw}}
-    function = {"name": call.name, "arguments": outgoing_arguments(call)}
-    return {"id": fit(call.id, ID_RULE), "type": "function", "function": function}
+        return {"id": id, "type": "custom", "custom": {"name": name, "input": call.raw}}
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": outgoing_arguments(call)}}
 
 
 def _encode_results(message: ToolMessage, marks: bool, own_ids: Collection[str]) -> list[Object]:

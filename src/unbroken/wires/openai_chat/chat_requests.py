@@ -17,7 +17,7 @@ from typing import get_args
 from unbroken.messages import Choice, Effort, Json, Native, OneTool, Request, Sampling, ToolSpec
 from unbroken.wires.openai_chat.chat_messages import NAME, decode_messages, encode_messages
 from unbroken.wires.parts import cache_mark, own_extra, own_native, says_more, with_extra
-from unbroken.wires.values import Object, as_dict, as_flag, as_list, as_number, as_text, dicts
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_flag, as_list, as_number, as_text, dicts, fit_name
 
 
 def encode_request(request: Request) -> Object:
@@ -58,7 +58,8 @@ def _encode_tool(tool: ToolSpec) -> Object:
     own = as_dict(own_native(tool, NAME))
     if own:
         return own
-    function: Object = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    name = fit_name(tool.name, TOOL_NAME)
+    function: Object = {"name": name, "description": tool.description, "parameters": tool.parameters}
     if tool.strict is not None:
         function["strict"] = tool.strict
     return {"type": "function", "function": function}
@@ -66,7 +67,7 @@ def _encode_tool(tool: ToolSpec) -> Object:
 
 def _encode_choice(choice: Choice) -> Json:
     if isinstance(choice, OneTool):
-        return {"type": "function", "function": {"name": choice.name}}
+        return {"type": "function", "function": {"name": fit_name(choice.name, TOOL_NAME)}}
     return choice
 
 

@@ -15,6 +15,7 @@ from unbroken.wires.openai_responses.responses_items import NAME
 from unbroken.wires.openai_responses.responses_messages import ID_RULE
 from unbroken.wires.openai_responses.responses_relay import HISTORY, RELAY, ResponsesHttp, keep_first_call
 from unbroken.wires.openai_responses.responses_requests import decode_request, encode_request
+from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ def _for_tests() -> ForTests:
     from unbroken.wires.openai_responses.responses_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
 
     return FOR_TESTS
+
+
+def _rules() -> tuple[Rule, ...]:
+    from unbroken.wires.openai_responses.responses_rules import RULES  # noqa: PLC0415 - start-up time
+
+    return RULES
 
 
 WIRE = Wire(
@@ -44,6 +51,7 @@ WIRE = Wire(
     recognises=recognises,
     marks=MARKS,
     for_tests=_for_tests,
+    rules=_rules,
     native_has_text=False,
     sign_is_last=True,
 )

@@ -46,7 +46,7 @@ from unbroken.wires.parts import (
     own_native,
     says_more,
 )
-from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
+from unbroken.wires.values import TOOL_NAME, IdRule, Object, as_dict, as_text, dicts, fit, fit_name
 
 ID_RULE = IdRule(64)
 
@@ -157,9 +157,14 @@ def _encode_text(text: str) -> Object:
 def encode_call(call: ToolCall) -> Object:
     id = fit(call.id, ID_RULE)
     if call.kind == "custom":
-        return {"type": "custom_tool_call", "call_id": id, "name": call.name, "input": call.raw}
+        return {"type": "custom_tool_call", "call_id": id, "name": fit_name(call.name, TOOL_NAME), "input": call.raw}
     if call.kind not in PAYLOADS:
-        return {"type": "function_call", "call_id": id, "name": call.name, "arguments": outgoing_arguments(call)}
+        return {
+            "type": "function_call",
+            "call_id": id,
+            "name": fit_name(call.name, TOOL_NAME),
+            "arguments": outgoing_arguments(call),
+        }
     item: Object = {"type": call.kind, "call_id": id, PAYLOADS[call.kind]: call.arguments or {}, "status": "completed"}
     if call.kind == "tool_search_call":
         item["execution"] = "client"

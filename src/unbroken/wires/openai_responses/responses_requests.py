@@ -25,7 +25,7 @@ from unbroken.messages import (
 from unbroken.wires.openai_responses.responses_items import NAME
 from unbroken.wires.openai_responses.responses_messages import decode_messages, encode_messages
 from unbroken.wires.parts import own_extra, own_native, with_extra
-from unbroken.wires.values import Object, as_dict, as_number, as_text, dicts
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_number, as_text, dicts, fit_name
 
 _STATE = {"store", "include", "previous_response_id", "conversation"}
 _FEWEST_TOKENS = 16
@@ -94,7 +94,7 @@ def _encode_tool(tool: ToolSpec, wire: str) -> Object:
         return cast("Object", own)
     encoded: Object = {
         "type": "function",
-        "name": tool.name,
+        "name": fit_name(tool.name, TOOL_NAME),
         "description": tool.description,
         "parameters": tool.parameters,
     }
@@ -106,7 +106,7 @@ def _encode_tool(tool: ToolSpec, wire: str) -> Object:
 
 
 def _encode_choice(choice: Choice) -> Json:
-    return {"type": "function", "name": choice.name} if isinstance(choice, OneTool) else choice
+    return {"type": "function", "name": fit_name(choice.name, TOOL_NAME)} if isinstance(choice, OneTool) else choice
 
 
 # Requests, incoming

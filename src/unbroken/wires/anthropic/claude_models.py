@@ -1,0 +1,82 @@
+"""Claude models by version, and what the families differ in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from unbroken.wires.rules import Models, model_name
+
+_VERSION = re.compile(r"claude-(?:(?P<tier>[a-z]+)-)?(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2})(?!\d))?(?!\d)")
+
+
+@dataclass(frozen=True)
+class Claude:
+    """Claude models from one version to below another; `tiers` such as `opus`."""
+
+    since: tuple[int, int] = (0, 0)
+    before: tuple[int, int] = (99, 0)
+    tiers: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
+
+    def __contains__(self, model: str) -> bool:
+        name = model_name(model)
+        found = _VERSION.match(name)
+        if found is None:
+            return name.startswith("claude-") and self == CLAUDE
+        version = int(found["major"]), int(found["minor"] or 0)
+        tier = next((each for each in ("opus", "sonnet", "haiku") if each in name), found["tier"] or "")
+        if (self.tiers and tier not in self.tiers) or tier in self.but:
+            return False
+        return self.since <= version < self.before
+
+    def __str__(self) -> str:
+        tiers = "/".join(self.tiers) or "claude"
+        since = f" since {self.since[0]}.{self.since[1]}" if self.since > (0, 0) else ""
+        before = f" before {self.before[0]}.{self.before[1]}" if self.before < (99, 0) else ""
+        return f"{tiers}{since}{before}"
+
+
+@dataclass(frozen=True)
+class Either:
+    """The models of several."""
+
+    each: tuple[Models, ...]
+
+    def __contains__(self, model: str) -> bool:
+        return any(model in models for models in self.each)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.each))
+
+
+CLAUDE = Claude()
+SINCE_4_7 = Claude(since=(4, 7))
+"""No sampling settings, and thinking is adaptive only."""
+SINCE_4_6 = Claude(since=(4, 6))
+"""Adaptive thinking is known, and no prefill is accepted."""
+BEFORE_4_6 = Claude(before=(4, 6))
+WITHOUT_EFFORT = Either((Claude(before=(4, 5)), Claude((4, 5), (4, 6), but=("opus",))))
+"""`output_config.effort` is not known."""
+
+OUTPUT_LIMITS: tuple[tuple[Models, int], ...] = (
+    (Claude(before=(3, 5)), 4096),
+    (Claude((3, 5), (3, 7)), 8192),
+    (Claude((4, 0), (4, 5), tiers=("opus",)), 32_000),
+    (Either((Claude((3, 7), (4, 0)), Claude((4, 0), (4, 6), but=("opus",)), Claude((4, 5), (4, 6)))), 64_000),
+    (Claude((4, 6), (5, 0), tiers=("sonnet", "haiku")), 64_000),
+    (Either((Claude((4, 6), (5, 0), but=("sonnet", "haiku")), Claude(since=(5, 0)))), 128_000),
+)
+"""The most tokens that a model writes in one answer."""
+
+
+def output_limit(model: str) -> int | None:
+    """None for a model that is not known, for instance of another vendor with this wire."""
+    return next((limit for models, limit in OUTPUT_LIMITS if model in models), None)
+
+
+def adaptive_effort(effort: str, model: str) -> str:
+    """Our effort in the words of `output_config.effort`."""
+    if effort == "xhigh":
+        return "xhigh" if model in SINCE_4_7 else "max"
+    return "low" if effort == "minimal" else effort

@@ -1,0 +1,299 @@
+"""openai-responses: what OpenAI's models refuse, by family."""
+
+from __future__ import annotations
+
+from unbroken.wires.openai_models import (
+    BEFORE_XHIGH,
+    FIRST_EFFORTS,
+    FIRST_REASONING,
+    GPT_5,
+    LATER_EFFORTS,
+    LATER_GPT_5,
+    NOT_REASONING,
+    O_EFFORTS,
+    O_SERIES,
+    OPENAI,
+    OUTPUT_LIMITS,
+    XHIGH,
+)
+from unbroken.wires.rules import (
+    ANY_MODEL,
+    Asked,
+    AtMost,
+    Between,
+    Function,
+    Matches,
+    Mended,
+    Needs,
+    Never,
+    Only,
+    Refused,
+    Rule,
+    Sized,
+    StrictSchemas,
+    changed,
+    find,
+    without,
+)
+from unbroken.wires.schemas import as_object, is_object
+from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
+
+_DOCS = "platform.openai.com/docs"
+_PARAMETERS = "tools[]{type=function}.parameters"
+_CHAT_NAMES = {
+    "reasoning_effort": "reasoning.effort",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "stop": "",
+    "seed": "",
+    "messages": "input",
+    "frequency_penalty": "",
+    "presence_penalty": "",
+    "logit_bias": "",
+    "n": "",
+    "verbosity": "text.verbosity",
+}
+
+
+def _unsupported(name: str) -> str:
+    return f"Unsupported parameter: '{name}' is not supported with this model."
+
+
+def _sampling_with_effort(path: str) -> Function:
+    def check(asked: Asked) -> list[str]:
+        effort = as_dict(asked.body.get("reasoning")).get("effort")
+        return [where for where, value in find(asked.body, path) if effort not in (None, "none") and value != 1]
+
+    return Function(check, lambda body: (without(body, path), [path]), path)
+
+
+def _without_effort(body: Object) -> Mended | None:
+    """Without the effort, and without the object if nothing else is in it."""
+    rest = {key: value for key, value in as_dict(body.get("reasoning")).items() if key not in ("effort", "summary")}
+    body = {**body, "reasoning": rest} if rest else without(body, "reasoning")
+    include = [each for each in as_list(body.get("include")) if each != "reasoning.encrypted_content"]
+    body = {**body, "include": include} if include else without(body, "include")
+    return body, ["reasoning.effort"]
+
+
+def _reasoning_alone(asked: Asked) -> list[str]:
+    items = dicts(asked.body.get("input"))
+    return [
+        f"input[{n}]"
+        for n, item in enumerate(items)
+        if item.get("type") == "reasoning"
+        and (n + 1 == len(items) or as_text(items[n + 1].get("role")) in ("user", "system", "developer"))
+    ]
+
+
+def _not_strict(body: Object) -> Mended | None:
+    tools = [
+        {**tool, "strict": False} if tool.get("type") == "function" and tool.get("strict") is True else tool
+        for tool in dicts(body.get("tools"))
+    ]
+    return {**body, "tools": tools}, ["tools.strict"]
+
+
+RULES = (
+    *(
+        Rule(
+            f"responses.{name.replace('_', '-')}",
+            f"`{name}` is not accepted",
+            Refused(name, but=but),
+            FIRST_REASONING,
+            OPENAI,
+            _unsupported(name),
+            source="github.com/CopilotKit/CopilotKit/issues/7191",
+        )
+        for name, but in (("temperature", (1,)), ("top_p", (1,)), ("top_logprobs", ()))
+    ),
+    *(
+        Rule(
+            f"responses.{name.replace('_', '-')}-with-effort",
+            f"`{name}` needs `reasoning.effort` none",
+            _sampling_with_effort(name),
+            LATER_GPT_5,
+            OPENAI,
+            _unsupported(name),
+            source=f"{_DOCS}/guides/latest-model",
+        )
+        for name in ("temperature", "top_p", "top_logprobs")
+    ),
+    Rule(
+        "responses.effort-not-reasoning",
+        "`reasoning.effort` is for models that reason",
+        Refused("reasoning.effort", repair=_without_effort),
+        NOT_REASONING,
+        OPENAI,
+        _unsupported("reasoning.effort"),
+        source="github.com/BoundaryML/baml/issues/2708",
+    ),
+    Rule(
+        "responses.effort-o-series",
+        "`reasoning.effort` is low, medium or high",
+        Only("reasoning.effort", ("low", "medium", "high"), O_EFFORTS),
+        O_SERIES,
+        OPENAI,
+        "Unsupported value: this effort is not supported with this model. Supported values are: 'low', 'medium', and "
+        "'high'.",
+        source=f"{_DOCS}/guides/reasoning",
+    ),
+    Rule(
+        "responses.effort-gpt-5",
+        "`reasoning.effort` is minimal, low, medium or high",
+        Only("reasoning.effort", ("minimal", "low", "medium", "high"), {**FIRST_EFFORTS, **XHIGH}),
+        GPT_5,
+        OPENAI,
+        "Unsupported value: this effort is not supported with the 'gpt-5' model. Supported values are: 'minimal', "
+        "'low', 'medium', and 'high'.",
+        source=f"{_DOCS}/guides/latest-model",
+    ),
+    Rule(
+        "responses.effort-minimal",
+        "`reasoning.effort` minimal is known to the first GPT-5 only",
+        Never("reasoning.effort", ("minimal",), LATER_EFFORTS),
+        LATER_GPT_5,
+        OPENAI,
+        "Unsupported value: 'minimal' is not supported with the 'gpt-5.1' model. Supported values are: 'none', 'low', "
+        "'medium', and 'high'.",
+        source="github.com/openai/openai-agents-python/issues/2089",
+    ),
+    Rule(
+        "responses.effort-xhigh",
+        "`reasoning.effort` xhigh is known since GPT-5.2",
+        Never("reasoning.effort", ("xhigh",), XHIGH),
+        BEFORE_XHIGH,
+        OPENAI,
+        "Unsupported value: 'xhigh' is not supported with this model.",
+        source="github.com/anomalyco/opencode/issues/4451",
+    ),
+    *(
+        Rule(
+            f"responses.max-tokens-{limit}",
+            f"the answer has at most {limit} tokens",
+            Between("max_output_tokens", 16, limit),
+            models,
+            OPENAI,
+            "Invalid 'max_output_tokens': integer out of range.",
+            source=f"{_DOCS}/models",
+        )
+        for models, limit in OUTPUT_LIMITS
+    ),
+    *(
+        Rule(
+            f"responses.no-{name.replace('_', '-')}",
+            f"`{name}` is a field of chat completions",
+            Refused(name),
+            ANY_MODEL,
+            OPENAI,
+            f"Unsupported parameter: '{name}'."
+            + (f" In the Responses API, this parameter has moved to '{moved}'." if moved else ""),
+            source="github.com/OpenHands/software-agent-sdk/issues/755",
+        )
+        for name, moved in _CHAT_NAMES.items()
+    ),
+    Rule(
+        "responses.reasoning-followed",
+        "a reasoning item is followed by the item that it led to",
+        Function(_reasoning_alone),
+        ANY_MODEL,
+        OPENAI,
+        "Item of type 'reasoning' was provided without its required following item.",
+        source="github.com/vercel/ai/issues/7099",
+        obeyed="by the encoder",
+    ),
+    Rule(
+        "responses.stateless-reasoning",
+        "with `store` false a reasoning item has its `encrypted_content`",
+        Function(
+            lambda asked: (
+                [where for where, _ in find(asked.body, "input[]{type=reasoning}{!encrypted_content}")]
+                if asked.body.get("store") is False
+                else []
+            )
+        ),
+        ANY_MODEL,
+        OPENAI,
+        "Items are not persisted when `store` is set to false. Try again with `store` set to true, or remove this item "
+        "from your input.",
+        source="github.com/anomalyco/opencode/issues/8987",
+        obeyed="by the encoder",
+    ),
+    Rule(
+        "responses.call-id",
+        "`call_id` has 1 to 64 characters",
+        Sized("input[].call_id", 1, 64),
+        ANY_MODEL,
+        OPENAI,
+        "Invalid '{where}': string too long. Expected a string with maximum length 64.",
+        source="github.com/decolua/9router/issues/393",
+        obeyed="by the encoder",
+    ),
+    *(
+        Rule(
+            f"responses.{kind.replace('_', '-')}-id",
+            f"the id of an item of type {kind} begins with {prefix}",
+            Matches(f"input[]{{type={kind}}}.id", f"{prefix}[a-zA-Z0-9_-]*"),
+            ANY_MODEL,
+            OPENAI,
+            f"Invalid '{{where}}'. Expected an ID that begins with '{prefix}'.",
+            source="github.com/openai/codex/issues/33176",
+            obeyed="by the encoder",
+        )
+        for kind, prefix in (("function_call", "fc"), ("message", "msg"), ("reasoning", "rs"))
+    ),
+    Rule(
+        "responses.strict-schema",
+        "in a strict tool every object is closed and every property is required",
+        StrictSchemas("tools[]{type=function}{strict=True}.parameters", repair=_not_strict),
+        ANY_MODEL,
+        OPENAI,
+        "Invalid schema for function: 'additionalProperties' is required to be supplied and to be false.",
+        source=f"{_DOCS}/guides/structured-outputs",
+    ),
+    Rule(
+        "responses.schema-root",
+        "the schema of a tool is an object without `oneOf`, `anyOf`, `allOf`, `enum` or `not` at its top",
+        Function(
+            lambda asked: [where for where, schema in find(asked.body, _PARAMETERS) if not is_object(schema)],
+            lambda body: (changed(body, _PARAMETERS, as_object), ["tools.parameters"]),
+            "tools",
+        ),
+        ANY_MODEL,
+        OPENAI,
+        "Invalid schema for function: schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' "
+        "at the top level.",
+        source="github.com/anomalyco/opencode/issues/35516",
+    ),
+    Rule(
+        "responses.tool-name",
+        "the name of a tool has 1 to 64 letters, digits, _ and -",
+        Matches("tools[]{type=function}.name", r"[a-zA-Z0-9_-]{1,64}"),
+        ANY_MODEL,
+        OPENAI,
+        "Invalid '{where}': string does not match pattern. Expected a string that matches the pattern "
+        "'^[a-zA-Z0-9_-]+$'.",
+        source="github.com/CherryHQ/cherry-studio/issues/2895",
+        obeyed="by the encoder",
+    ),
+    Rule(
+        "responses.tools-128",
+        "there are at most 128 tools",
+        AtMost("tools[]", 128),
+        ANY_MODEL,
+        OPENAI,
+        "Invalid 'tools': array too long. Expected an array with maximum length 128.",
+        source="github.com/0x4m4/hexstrike-ai/issues/29",
+        obeyed="by the encoder",
+    ),
+    Rule(
+        "responses.parallel-with-tools",
+        "`parallel_tool_calls` needs tools",
+        Needs("parallel_tool_calls", "tools[]"),
+        ANY_MODEL,
+        OPENAI,
+        "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when 'tools' are specified.",
+        source="github.com/openai/swarm/issues/30",
+    ),
+)

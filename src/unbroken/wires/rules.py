@@ -1,0 +1,579 @@
+"""What providers refuse although the shape of a request is right, as data: the language in which rules are written.
+
+A rule names the models that refuse something, how to check a request for it, the provider's own words, and where that
+is known from. Models obey the rules of their provider before they send a request (`obey`), and the servers of
+`unbroken.testing` refuse by the same rules (`refusals`). The rules themselves are in the packages of the wires.
+
+A path selects values of a body: `thinking.type`, `messages[].tool_calls[].id` (`[]`: each item),
+`tools[]{type=function}` (only items with this value; `{a=x|y}`, `{a}`, `{!a}`), `**.cache_control` (at any depth).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, Literal, Protocol, TypeAlias, cast
+
+from unbroken.errors import InvalidRequest
+from unbroken.messages import Json
+from unbroken.wires.values import MISSHAPEN, Object
+
+# Models by name
+
+
+def model_name(model: str) -> str:
+    """The name in lower case, without what platforms put around it: `us.anthropic.claude-…`, `models/gemini-…`."""
+    return re.sub(r"^(?:[a-z-]+\.)?(?:anthropic|meta|mistral|cohere|amazon)\.", "", model.lower().rpartition("/")[2])
+
+
+class Models(Protocol):
+    """Which models a rule is about."""
+
+    def __contains__(self, model: str) -> bool: ...
+
+    def __str__(self) -> str:
+        """For documentation."""
+        ...
+
+
+class Named:
+    """Models by globs over their names; `!glob` excludes."""
+
+    def __init__(self, *globs: str) -> None:
+        self.globs = globs
+        self._wanted = [glob for glob in globs if glob[0] != "!"]
+        self._excluded = [glob[1:] for glob in globs if glob[0] == "!"]
+
+    def __contains__(self, model: str) -> bool:
+        name = model_name(model)
+        wanted = any(fnmatchcase(name, glob) for glob in self._wanted)
+        return wanted and not any(fnmatchcase(name, glob) for glob in self._excluded)
+
+    def __str__(self) -> str:
+        without = f", without {', '.join(self._excluded)}" if self._excluded else ""
+        return f"{', '.join(self._wanted)}{without}"
+
+
+ANY_MODEL = Named("*")
+
+
+# Paths
+
+_GONE = object()
+_SEGMENT = re.compile(r"(?P<key>\*\*|[^.\[{]+)(?P<each>\[\])?(?P<tests>(?:\{[^}]*\})*)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    key: str
+    each: bool
+    tests: tuple[str, ...]
+
+    def accepts(self, value: Any) -> bool:
+        return all(_passes(value, test) for test in self.tests)
+
+
+def _passes(value: Any, test: str) -> bool:
+    if not isinstance(value, dict):
+        return False
+    value = cast("Object", value)
+    key, equals, wanted = test.partition("=")
+    if not equals:
+        return value.get(key) is not None if key[0] != "!" else value.get(key[1:]) is None
+    return str(value.get(key)) in wanted.split("|")
+
+
+@cache
+def _steps(path: str) -> tuple[_Step, ...]:
+    return tuple(
+        _Step(found["key"], found["each"] is not None, tuple(re.findall(r"\{([^}]*)\}", found["tests"])))
+        for found in _SEGMENT.finditer(path)
+    )
+
+
+def find(body: Json, path: str) -> list[tuple[str, Any]]:
+    """The values at a path, each with its place. A null is as good as absent."""
+    return list(_find(body, _steps(path), ""))
+
+
+def _find(value: Any, steps: Sequence[_Step], where: str) -> Iterator[tuple[str, Any]]:
+    if not steps:
+        if value is not None:
+            yield where, value
+        return
+    step, rest = steps[0], steps[1:]
+    if step.key == "**":
+        yield from _find(value, rest, where)
+        for key, each in _inside(value):
+            yield from _find(each, steps, _joined(where, key))
+        return
+    found = cast("Object", value).get(step.key) if isinstance(value, dict) else None
+    if found is None:
+        return
+    at = _joined(where, step.key)
+    if not step.each:
+        if step.accepts(found):
+            yield from _find(found, rest, at)
+    elif isinstance(found, list):
+        for n, each in enumerate(cast("list[Json]", found)):
+            if step.accepts(each):
+                yield from _find(each, rest, f"{at}[{n}]")
+
+
+def _inside(value: Any) -> Iterable[tuple[str | int, Any]]:
+    if isinstance(value, dict):
+        return cast("Object", value).items()
+    return enumerate(cast("list[Json]", value)) if isinstance(value, list) else ()
+
+
+def _joined(where: str, key: Any) -> str:
+    return f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}" if where else str(key)
+
+
+def changed(body: Object, path: str, change: Callable[[Any], Any]) -> Object:
+    """The body with the values at the path changed; `GONE` removes one. Only what changes is copied, because a body
+    shares objects with the history and with the user's settings."""
+    return cast("Object", _changed(body, _steps(path), change))
+
+
+def _changed(value: Any, steps: Sequence[_Step], change: Callable[[Any], Any]) -> Any:
+    if not steps:
+        return change(value)
+    step, rest = steps[0], steps[1:]
+    if step.key == "**":
+        value = _changed(value, rest, change)
+        if isinstance(value, dict):
+            fields = cast("Object", value)
+            return _with(fields, {key: _changed(each, steps, change) for key, each in fields.items()})
+        return _each(cast("list[Json]", value), steps, change) if isinstance(value, list) else value
+    fields = cast("Object", value) if isinstance(value, dict) else {}
+    found = fields.get(step.key)
+    if found is None:
+        return cast("Any", value)
+    if not step.each:
+        return _with(fields, {**fields, step.key: _changed(found, rest, change) if step.accepts(found) else found})
+    if not isinstance(found, list):
+        return fields
+    return _with(fields, {**fields, step.key: _each(cast("list[Json]", found), rest, change, step)})
+
+
+def _each(
+    items: list[Json], steps: Sequence[_Step], change: Callable[[Any], Any], only: _Step | None = None
+) -> list[Json]:
+    new = [_changed(one, steps, change) if only is None or only.accepts(one) else one for one in items]
+    kept = [one for one in new if one is not _GONE]
+    return items if len(kept) == len(items) and all(map(_is, kept, items)) else kept
+
+
+def _with(old: Object, new: Object) -> Object:
+    kept = {key: value for key, value in new.items() if value is not _GONE}
+    return old if len(kept) == len(old) and all(_is(old[key], value) for key, value in kept.items()) else kept
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def without(body: Object, path: str) -> Object:
+    return changed(body, path, lambda value: _GONE)
+
+
+# Checks
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as a server receives it."""
+
+    body: Object
+    model: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    stream: bool = False
+
+
+Mended: TypeAlias = tuple[Object, list[str]]
+"""A body, and what was left out of it or changed."""
+
+
+class Check(Protocol):
+    @property
+    def field(self) -> str:
+        """A field at the top of the body without which the rule cannot be broken; empty: there is none."""
+        ...
+
+    def broken(self, asked: Asked) -> list[str]:
+        """Where the request breaks the rule. Empty: it does not."""
+        ...
+
+    def mend(self, body: Object) -> Mended | None:
+        """The body without what the rule refuses; None if that would change what the request means."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing may be at the path, except these values. `repair` does something else than leaving it out."""
+
+    path: str
+    but: tuple[Json, ...] = ()
+    repair: Callable[[Object], Mended | None] | None = None
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        return [where for where, value in find(asked.body, self.path) if value not in self.but]
+
+    def mend(self, body: Object) -> Mended | None:
+        if self.repair is not None:
+            return self.repair(body)
+        return changed(body, self.path, lambda value: value if value in self.but else _GONE), [_shown(self.path)]
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """The path has none of these values. `instead` has what to send in their place; otherwise they are left out."""
+
+    path: str
+    values: tuple[Json, ...]
+    instead: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        return [where for where, value in find(asked.body, self.path) if value in self.values]
+
+    def mend(self, body: Object) -> Mended | None:
+        def change(value: Json) -> Any:
+            return self.instead.get(str(value), _GONE) if value in self.values else value
+
+        return changed(body, self.path, change), [_shown(self.path)]
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """The path has only these values. `instead` has what to send in place of others; otherwise they are left out."""
+
+    path: str
+    values: tuple[Json, ...]
+    instead: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        return [where for where, value in find(asked.body, self.path) if value not in self.values]
+
+    def mend(self, body: Object) -> Mended | None:
+        def change(value: Json) -> Any:
+            return value if value in self.values else self.instead.get(str(value), _GONE)
+
+        return changed(body, self.path, change), [_shown(self.path)]
+
+
+@dataclass(frozen=True, slots=True)
+class NotTogether:
+    """Not both; the second one is left out."""
+
+    first: str
+    second: str
+
+    @property
+    def field(self) -> str:
+        return _first(self.second)
+
+    def broken(self, asked: Asked) -> list[str]:
+        seconds = find(asked.body, self.second)
+        return [where for where, _ in seconds] if seconds and find(asked.body, self.first) else []
+
+    def mend(self, body: Object) -> Mended | None:
+        return without(body, self.second), [_shown(self.second)]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What is at the path needs something at the other path; otherwise it is left out."""
+
+    path: str
+    other: str
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        here = find(asked.body, self.path)
+        return [where for where, _ in here] if here and not find(asked.body, self.other) else []
+
+    def mend(self, body: Object) -> Mended | None:
+        return without(body, self.path), [_shown(self.path)]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number in this range; others become the nearest that is allowed. `but` are numbers that are allowed as well."""
+
+    path: str
+    low: float | None = None
+    high: float | None = None
+    but: tuple[float, ...] = ()
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        return [where for where, value in find(asked.body, self.path) if self._nearest(value) != value]
+
+    def mend(self, body: Object) -> Mended | None:
+        return changed(body, self.path, self._nearest), [_shown(self.path)]
+
+    def _nearest(self, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value in self.but:
+            return value
+        if self.low is not None and value < self.low:
+            return self.low
+        return self.high if self.high is not None and value > self.high else value
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Texts that match the pattern from end to end. Encoders write names and ids so; there is nothing to leave out."""
+
+    path: str
+    pattern: str
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        found = find(asked.body, self.path)
+        return [where for where, value in found if not (isinstance(value, str) and re.fullmatch(self.pattern, value))]
+
+    def mend(self, body: Object) -> Mended | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Texts and lists of this length."""
+
+    path: str
+    low: int = 0
+    high: int | None = None
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        return [where for where, value in find(asked.body, self.path) if not self._fits(value)]
+
+    def _fits(self, value: Any) -> bool:
+        return not hasattr(value, "__len__") or (
+            self.low <= len(value) <= (len(value) if self.high is None else self.high)
+        )
+
+    def mend(self, body: Object) -> Mended | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """At most so many values at the path."""
+
+    path: str
+    most: int
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        return [where for where, _ in find(asked.body, self.path)[self.most :]]
+
+    def mend(self, body: Object) -> Mended | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """No value twice."""
+
+    path: str
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        found = find(asked.body, self.path)
+        values = [value for _, value in found]
+        return [where for n, (where, value) in enumerate(found) if value in values[:n]]
+
+    def mend(self, body: Object) -> Mended | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Anything else, in Python."""
+
+    check: Callable[[Asked], Iterable[str]]
+    repair: Callable[[Object], Mended | None] | None = None
+    field: str = ""
+
+    def broken(self, asked: Asked) -> list[str]:
+        return list(self.check(asked))
+
+    def mend(self, body: Object) -> Mended | None:
+        return self.repair(body) if self.repair is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class StrictSchemas:
+    """Schemas in which every object is closed (`additionalProperties: false`) and, unless `optional`, every property is
+    required. `repair` makes the request lenient instead."""
+
+    path: str
+    optional: bool = False
+    repair: Callable[[Object], Mended | None] | None = None
+
+    @property
+    def field(self) -> str:
+        return _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        return [where for root, schema in find(asked.body, self.path) for where in self._open(schema, root)]
+
+    def _open(self, schema: Any, where: str) -> Iterator[str]:
+        if isinstance(schema, dict):
+            fields = cast("Object", schema)
+            properties = cast("Object", fields.get("properties") or {})
+            if fields.get("type") == "object":
+                missing = not self.optional and properties.keys() - set(cast("list[str]", fields.get("required") or []))
+                if fields.get("additionalProperties") is not False or missing:
+                    yield where
+        for key, each in _inside(schema):
+            yield from self._open(each, _joined(where, key))
+
+    def mend(self, body: Object) -> Mended | None:
+        return self.repair(body) if self.repair is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """The check, if something is at the path (or nothing, if `absent`)."""
+
+    path: str
+    check: Check
+    absent: bool = False
+
+    @property
+    def field(self) -> str:
+        return self.check.field if self.absent else _first(self.path)
+
+    def broken(self, asked: Asked) -> list[str]:
+        return self.check.broken(asked) if bool(find(asked.body, self.path)) != self.absent else []
+
+    def mend(self, body: Object) -> Mended | None:
+        return self.check.mend(body)
+
+
+# Rules
+
+Source: TypeAlias = str
+"""Where a rule is known from: a page, an issue, a package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    name: str
+    says: str
+    """What is refused, for people."""
+    check: Check
+    models: Models = ANY_MODEL
+    providers: tuple[str, ...] = ()
+    """Empty: the providers that the wire belongs to."""
+    error: str = ""
+    """The provider's own words, if they are known. `{where}` is the place."""
+    status: int = 400
+    source: Source = ""
+    obeyed: Literal["here", "by the encoder"] = "here"
+    """Whether `obey` changes the body, or the encoder never writes such a body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    rule: str
+    status: int
+    message: str
+
+
+RulesByField: TypeAlias = Mapping[str, Sequence[Rule]]
+
+
+def rules_for(rules: Iterable[Rule], provider: str, model: str) -> tuple[Rule, ...]:
+    """The rules of a provider for a model."""
+    return tuple([rule for rule in rules if provider in rule.providers and model in rule.models])
+
+
+def to_obey(rules: Iterable[Rule]) -> RulesByField:
+    """Those that `obey` can do something about, by the field that they are about."""
+    by_field: dict[str, list[Rule]] = {}
+    for rule in rules:
+        if rule.obeyed == "here":
+            by_field.setdefault(rule.check.field, []).append(rule)
+    return by_field
+
+
+def refusals(rules: Iterable[Rule], asked: Asked) -> list[Refusal]:
+    """What a provider with these rules would answer instead of a response, in the order of the rules."""
+    found: list[Refusal] = []
+    for rule in rules:
+        if places := rule.check.broken(asked):
+            words = rule.error.replace("{where}", places[0]) if rule.error else f"{places[0]}: {rule.says}"
+            found.append(Refusal(rule.name, rule.status, words))
+    return found
+
+
+def obey(
+    rules: RulesByField, body: Object, model: str, headers: Mapping[str, str], stream: bool, said: Collection[str] = ()
+) -> Mended:
+    """The body as these rules accept it, and the fields that were left out or changed for that. `InvalidRequest` where
+    that would change what the request means. `said`: fields that stay unchanged."""
+    dropped: list[str] = []
+    stays = {key: body[key] for key in said if key in body}
+    for key in ("", *body):
+        for rule in () if key in said else rules.get(key, ()):
+            if _is_broken(rule, Asked(body, model, headers, stream)):
+                mended = rule.check.mend(body)
+                if mended is None:
+                    raise InvalidRequest(f"the model `{model}` would refuse this request: {rule.says}")
+                body = mended[0]
+                dropped += [name for name in mended[1] if name not in dropped]
+    return ({**body, **stays}, [name for name in dropped if name not in stays]) if stays else (body, dropped)
+
+
+def _is_broken(rule: Rule, asked: Asked) -> bool:
+    try:
+        return bool(rule.check.broken(asked))
+    except MISSHAPEN:  # a client's body that the provider will refuse for another reason
+        return False
+
+
+def _first(path: str) -> str:
+    return _steps(path)[0].key.replace("**", "")
+
+
+def _shown(path: str) -> str:
+    """A path without its marks: the name of a field."""
+    return re.sub(r"\[\]|\{[^}]*\}|\*\*\.", "", path)

@@ -1,0 +1,186 @@
+"""Requests of every kind, for every family of models, are accepted by the provider: by our rules, and by the shared
+ones where they are present."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unbroken import connect
+from unbroken.errors import InvalidRequest
+from unbroken.messages import (
+    Assistant,
+    Native,
+    OneTool,
+    Request,
+    System,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    ToolSpec,
+    User,
+)
+from unbroken.testing.server import find_refusals
+
+SHARED = Path(os.environ.get("UNBROKEN_PROVIDERS", Path(__file__).parents[3] / "shared" / "providers"))
+
+# fmt: off
+MODELS = [
+    "anthropic:claude-opus-4-7", "anthropic:claude-opus-4-6", "anthropic:claude-sonnet-4-6",
+    "anthropic:claude-opus-4-5", "anthropic:claude-sonnet-4-5", "anthropic:claude-opus-4-1",
+    "anthropic:claude-opus-4-20250514", "anthropic:claude-3-7-sonnet-latest", "anthropic:claude-3-haiku-20240307",
+    "anthropic:claude-sonnet-5", "openai:gpt-5", "openai:gpt-5.1", "openai:gpt-5.4", "openai:o3", "openai:gpt-4o",
+    "openai:gpt-5-chat-latest", "openai-chat:gpt-5", "openai-chat:gpt-5.1", "openai-chat:gpt-5.4", "openai-chat:o3",
+    "openai-chat:o1-mini", "openai-chat:gpt-4o", "gemini:gemini-2.5-pro", "gemini:gemini-2.5-flash",
+    "gemini:gemini-2.0-flash", "gemini:gemini-3-pro-preview", "vertex:gemini-2.5-pro", "deepseek:deepseek-v4",
+    "deepseek:deepseek-chat", "qwen:qwen3-max", "moonshot:kimi-k2.5", "zhipu:glm-5", "minimax:minimax-m3",
+    "mistral:mistral-large-latest", "groq:qwen/qwen3-32b", "xai:grok-4", "xai:grok-3-mini", "cerebras:llama-4",
+    "ollama:llama3.1:8b",
+]
+# fmt: on
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}, "required": ["city"]}
+REFERENCES = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/A"}},
+    "$defs": {"A": {"type": "object", "properties": {"x": {"type": "number"}}}},
+}
+ALTERNATIVES = {
+    "anyOf": [
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+        {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]},
+    ]
+}
+WEATHER = ToolSpec("get_weather", "The weather.", CITY)
+LONG_NAME = "server.with.dots/a-name-of-a-tool-that-is-longer-than-sixty-four-characters-in-all"
+THOUGHT = Native(
+    "anthropic-messages",
+    [
+        {"type": "thinking", "thinking": "hm", "signature": "sig"},
+        {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"city": "Paris"}},
+    ],
+    ("call_1",),
+)
+
+
+def asked(*, id: str = "call_1", name: str = "get_weather", reasoning: str = "", native: Native | None = None) -> Any:
+    call = ToolCall(id, name, {"city": "Paris"}, '{"city": "Paris"}')
+    result = ToolMessage((ToolResult.of(call, "sunny"),))
+    return User.of("Hi"), Assistant("", (call,), reasoning, native), result
+
+
+HI = (User.of("Hi"),)
+TOOLS = (WEATHER, ToolSpec("nothing"))
+REQUESTS = {
+    "plain": Request((System.of("Be brief."), *HI)),
+    "tools": Request(HI, TOOLS),
+    "strict tool": Request(HI, (ToolSpec("get_weather", "", CITY, strict=True),)),
+    "long name": Request(asked(name=LONG_NAME), (ToolSpec(LONG_NAME, "", CITY),)),
+    "schemas": Request(HI, (ToolSpec("refs", "", REFERENCES), ToolSpec("either", "", ALTERNATIVES))),
+    "result": Request(asked(), TOOLS),
+    "long id": Request(asked(id="call_" + "x" * 60), TOOLS),
+    "odd id": Request(asked(id="functions.get_weather:0"), TOOLS),
+    "foreign reasoning": Request(asked(reasoning="I think."), TOOLS),
+    "foreign native": Request(asked(reasoning="hm", native=THOUGHT), TOOLS),
+    "history without tools": Request((*asked(), Assistant("Sunny."), User.of("Thanks."))),
+    "user after result": Request((*asked(), User.of("And now?")), TOOLS),
+    "required": Request(HI, TOOLS, choice="required"),
+    "one tool": Request(HI, TOOLS, choice=OneTool("get_weather")),
+    "final": Request(asked(), TOOLS, final=True),
+    "one call": Request(HI, TOOLS, parallel=False),
+    "late system message": Request((*HI, System.of("Be brief."), User.of("Go."))),
+    "empty answer": Request((*HI, Assistant(""), User.of("Again."))),
+    "not streamed": Request(HI, stream=False),
+    "only a system message": Request((System.of("Write a poem."),)),
+}
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.3, "top_p": 0.9},
+    {"top_p": 0.5, "stop": "END", "seed": 7},
+    {"max_tokens": 300_000},
+    {"reasoning": "none"},
+    {"reasoning": "minimal", "max_tokens": 100},
+    {"reasoning": "high", "temperature": 0.3, "max_tokens": 500},
+    {"reasoning": "xhigh", "max_tokens": 20_000, "top_p": 0.5},
+]
+
+
+def written(name: str, settings: Mapping[str, Any], request: Request) -> tuple[Any, dict[str, Any], dict[str, str]]:
+    if name.startswith("vertex:"):
+        settings = {**settings, "project": "p", "location": "l"}
+    model = connect(name, api_key="key", **settings).model
+    _, data = model.write(request)
+    headers = {key.lower(): value for key, value in model.endpoint.headers}
+    return model, json.loads(data), headers
+
+
+@cache
+def shared_rules() -> Any:
+    spec = importlib.util.spec_from_file_location("providers_check", SHARED / "check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, module.load()
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_family_of_models_accepts_what_it_is_sent(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "OLLAMA_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    for settings in SETTINGS:
+        model, body, headers = written(name, settings, REQUESTS[kind])
+        endpoint = model.endpoint
+        refused = find_refusals(endpoint.wire, body, endpoint.vendor, endpoint.model, headers)
+        assert [refusal.message for refusal in refused if refusal.rule != "history"] == [], (settings, body)
+        if (SHARED / "check.py").exists():
+            module, rules = shared_rules()
+            provider = {"openai-chat": "openai"}.get(endpoint.vendor, endpoint.vendor)
+            sent = {"wire": endpoint.wire, "provider": provider, "model": endpoint.model, "body": body}
+            broken = module.broken({**sent, "headers": headers, "stream": REQUESTS[kind].stream}, rules)
+            assert [rule["id"] for rule in broken] == [], (settings, body)
+
+
+@pytest.mark.parametrize("name", ["anthropic:claude-opus-4-6", "anthropic:claude-sonnet-5"])
+def test_an_answer_to_be_continued_is_an_error_where_the_model_cannot_continue_it(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="the last message is not the assistant's"):
+        written(name, {}, Request((*HI, Assistant("Sure:"))))
+
+
+def test_what_a_model_refuses_is_named() -> None:
+    model = connect("openai-chat:gpt-5.4", api_key="key", temperature=0.3, reasoning="high", stop="END").model
+    prepared = model.prepare(Request(HI, TOOLS))
+    assert set(prepared.left_out) == {"reasoning_effort", "stop"}
+    assert prepared.body["reasoning_effort"] == "none"
+    assert prepared.body["temperature"] == 0.3  # accepted, as the model does not reason now
+
+
+def test_a_setting_in_extra_is_sent_although_the_model_may_refuse_it() -> None:
+    model = connect("openai-chat:gpt-5", api_key="key", extra={"temperature": 0.3}).model
+    assert model.prepare(Request(HI)).body["temperature"] == 0.3
+
+
+def test_claude_gets_adaptive_thinking_where_it_knows_it_and_a_budget_where_not() -> None:
+    def thinking(name: str) -> Any:
+        body = written(name, {"reasoning": "high"}, Request(HI))[1]
+        return body["thinking"]["type"], body.get("output_config")
+
+    assert thinking("anthropic:claude-opus-4-7") == ("adaptive", {"effort": "high"})
+    assert thinking("anthropic:claude-sonnet-4-6") == ("adaptive", {"effort": "high"})
+    assert thinking("anthropic:claude-sonnet-4-5") == ("enabled", None)
+
+
+def test_the_limit_of_an_answer_is_that_of_the_model() -> None:
+    limits = {"claude-3-haiku-20240307": 4096, "claude-opus-4-1": 32_000, "claude-sonnet-4-5": 64_000}
+    for name, limit in limits.items():
+        assert written(f"anthropic:{name}", {}, Request(HI))[1]["max_tokens"] == limit
+    assert written("anthropic:not-known", {}, Request(HI))[1]["max_tokens"] == 8192
