@@ -2,7 +2,8 @@
 
 The load: one streamed tool call of 256 KB of arguments in deltas of 8 characters, fed in reads of 4 KB. Against it:
 the same events split and parsed with orjson and nothing else (the floor), and the official `openai` package reading
-the same bytes from an in-process transport.
+the same bytes from an in-process transport. Then 256 KB of prose in the same deltas and reads, with and without the
+search for calls that leaked into the text, in all dialects at once.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ READ = 4096
 KB = 1024
 
 
+def event(delta: object, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    head = {"id": "chatcmpl-9f8e7d6c5b4a39281706f5e4", "object": "chat.completion.chunk", "created": 1760000000}
+    return b"data: " + orjson.dumps({**head, "model": "gpt-5", "choices": [choice], "usage": None}) + b"\n\n"
+
+
 def stream(size: int, piece: int = 8) -> bytes:
     """A response as api.openai.com sends it: one call, its arguments in small deltas."""
     arguments = json.dumps({"path": "report.md", "text": "lorem ipsum " * (size // 12)})[: size - 2] + '"}'
-
-    def event(delta: object, finish: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        head = {"id": "chatcmpl-9f8e7d6c5b4a39281706f5e4", "object": "chat.completion.chunk", "created": 1760000000}
-        return b"data: " + orjson.dumps({**head, "model": "gpt-5", "choices": [choice], "usage": None}) + b"\n\n"
-
     function = {"name": "write_file", "arguments": ""}
     first = {"index": 0, "id": "call_1", "type": "function", "function": function}
     events = [event({"role": "assistant", "content": None, "tool_calls": [first]})]
@@ -39,6 +40,26 @@ def stream(size: int, piece: int = 8) -> bytes:
         part = {"index": 0, "function": {"arguments": arguments[at : at + piece]}}
         events.append(event({"tool_calls": [part]}))
     return b"".join([*events, event({}, "tool_calls"), b"data: [DONE]\n\n"])
+
+
+PROSE = (
+    "It rained all night, and by the morning the river had risen over the lower meadow. Three of the older boats were "
+    "gone; the fourth hung on its rope, half full of leaves and water.\n\nNobody had slept much. "
+)
+
+
+def prose(size: int, piece: int = 8) -> bytes:
+    """A response that is plain text."""
+    text = (PROSE * (size // len(PROSE) + 1))[:size]
+    events = [event({"content": text[at : at + piece]}) for at in range(0, size, piece)]
+    return b"".join([event({"role": "assistant", "content": ""}), *events, event({}, "stop"), b"data: [DONE]\n\n"])
+
+
+def read_prose(pieces: list[bytes], tools: list[str] | None) -> int:
+    decoder = Decoder("openai-chat", tools)
+    for piece in pieces:
+        decoder.feed(piece)
+    return len(decoder.response().text)
 
 
 def reads(body: bytes) -> list[bytes]:
@@ -124,6 +145,9 @@ def main() -> None:
     line("unbroken / splitting + orjson.loads of the same events", floor, "<= 3.2")
     growth = 4 * ratio(9, lambda: with_unbroken(large_reads), four_times)
     line("unbroken, 1 MB / 256 KB", growth, "<= 4.4")
+    text_reads, tools = reads(prose(256 * KB)), ["read_file", "write_file", "run_command", "search", "get_weather"]
+    search = ratio(15, lambda: read_prose(text_reads, tools), lambda: read_prose(text_reads, None))
+    line("plain text with the search for leaked calls / without it", search, "<= 1.10")
     line("openai package / unbroken, the same bytes", ratio(3, lambda: with_openai(small_reads), ours), ">= 15")
     events, seconds = with_orjson_alone(small), min(cpu(ours) for _ in range(5))
     print(f"\n{events:,} events of {len(small) // events} bytes, {seconds / events * 1e6:.1f} us each")

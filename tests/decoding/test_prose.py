@@ -32,8 +32,10 @@ def test_a_single_call_is_the_complete_text(form: Form) -> None:
 
 @every_form
 def test_text_before_and_after_a_call_stays(form: Form) -> None:
-    if form.id == "llama-bare":
-        return  # only a call that is the whole response: see the test below
+    if form.bare:
+        text = f"I look.\n{form.write(ONE)}"
+        assert calls_in(run([text])) == []
+        return
     before, call, after = run(["I look.\n", form.write(ONE), "\nDone <here>."])
     assert (before, after) == ("I look.\n", "\nDone <here>.")
     assert calls_in([call]) == ONE
@@ -60,18 +62,18 @@ def test_a_tool_that_is_not_offered_is_not_called(form: Form) -> None:
 @every_form
 def test_an_incomplete_form_stays_text(form: Form) -> None:
     text = form.write(ONE)
-    whole = text.rindex(form.closing) + len(form.closing)
     for cut in range(len(text)):
         items = run([text[:cut]])
         assert everything(items) == text[:cut]
-        assert calls_in(items) == (ONE if cut >= whole else []), text[:cut]
+        assert calls_in(items) == (ONE if form.is_whole(text, cut) else []), text[:cut]
 
 
 @every_form
 def test_every_split_yields_the_same(form: Form) -> None:
-    text = f"```\n[x] < = {form.write(TWO)} <tool_call>" if form.several else form.write(ONE)
+    calls = TWO if form.several else ONE
+    text = form.write(calls) if form.bare else f"```\n[x] < =\n{form.write(calls)} <tool_call>"
     items = run([text])
-    assert calls_in(items) == (TWO if form.several and form.id != "dph" else ONE if not form.several else TWO[1:])
+    assert calls_in(items) == calls
     for split in range(len(text)):
         assert run([text[:split], text[split:]]) == items
     for size in (1, 2, 3, 7):
@@ -84,7 +86,7 @@ def test_every_dialect_is_tested_and_has_an_origin() -> None:
 
 
 def test_no_mark_begins_another() -> None:
-    marks = {mark for dialect in DIALECTS for mark in dialect.marks}
+    marks = {mark for dialect in DIALECTS for mark in dialect.marks if dialect.place != "start"}
     assert not [(a, b) for a in marks for b in marks if a != b and a.startswith(b)]
 
 
@@ -220,7 +222,7 @@ def test_a_complete_call_after_a_broken_one_is_found() -> None:
         "<tool_call>get<arg_key>",
         "<function=get><parameter=x>1</function>",
         '<|python_tag|>{"name": "x", ',
-        "```json\n",
+        "```json\n[",
         "[TOOL_CALLS]",
         "<｜DSML｜function_calls>",
     ):

@@ -63,3 +63,47 @@ def recordings() -> list[Recording]:
 
 
 RECORDINGS = recordings()
+
+
+# Calls that leaked into text: the cases of other engines' parsers, beside the recordings
+
+LEAKS = FOLDER.parent / "leaks"
+NO_LEAKS = f"no cases in {LEAKS}: set UNBROKEN_CORPUS to the folder beside it that holds the recordings"
+NOT_COUNTED = ("repair", "unclosed", "bare_in_text", "quotation")
+"""Dialects of cases that gather what docs/prose.md rules out, or what the end of a response decides."""
+
+
+@dataclass(frozen=True)
+class LeakCase:
+    id: str
+    dialect: str
+    text: str
+    tools: dict[str, dict[str, Any]]
+    """The offered tools with the schemas of their parameters, as far as the case has them."""
+    calls: list[dict[str, Any]]
+    """For a broken form: the calls that stand whole beside it."""
+    rest: str | None
+    """What stays as text, white space aside; None if it is not compared."""
+    chunks: list[str]
+    needs: str
+
+    def pieces(self, size: int) -> list[str]:
+        return [self.text[at : at + size] for at in range(0, len(self.text), size)]
+
+
+def leak_cases(file: str) -> list[LeakCase]:
+    path = LEAKS / file
+    rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line] if path.exists() else []
+    return [
+        LeakCase(
+            row["id"],
+            row["dialect"],
+            row["text"],
+            {tool["name"]: tool.get("parameters") or {} for tool in row["tools"]},
+            row["whole_calls"] if row.get("broken") else row["expected_calls"],
+            row.get("expected_text"),
+            row["stream_chunks"] or [row["text"]],
+            row.get("needs") or "",
+        )
+        for row in rows
+    ]

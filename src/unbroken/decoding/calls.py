@@ -311,6 +311,8 @@ class Calls:
     # The life of a call
 
     def _begin(self, index: int | None, id: str, name: str, kind: str) -> Pending:
+        if self.twins is not None:
+            self.twins.settle()
         if len(self._calls) >= self._most:
             raise too_many_calls(self._most)
         own_index = index is not None and index not in self._taken
@@ -389,6 +391,8 @@ class Calls:
             self._conclude(call, Parsed(None, problem))
 
     def _conclude(self, call: Pending, parsed: Parsed) -> None:
+        if self.twins is not None:
+            self.twins.settle()
         self._undecided.pop(call, None)
         if self.twins is not None and parsed.arguments is not None:
             other = self.twins.find_recovered(call, parsed.arguments)

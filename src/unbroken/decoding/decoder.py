@@ -6,7 +6,7 @@ streamed, so there is one path. `guess_wire` is for files of unknown origin, nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import cast
@@ -53,10 +53,11 @@ class Response:
 class Decoder:
     """Feed it the body in any pieces: `feed` and `end` return deltas, `response` everything at once.
 
-    `tools` are the names of the offered tools: when given, calls that leaked into the text are recovered. `request` is
-    the request that is being answered: it shows which ids are taken and how many tokens were allowed. `keeps_ids`: an
-    id that was used in an earlier turn is not changed, because a client has it. More than `max_calls` calls are
-    `TooLarge`.
+    `tools` are the names of the offered tools: when given, calls that leaked into the text are recovered. A mapping
+    from names to the JSON Schemas of their parameters also decides what values without a type are; otherwise the
+    schemas are those of the request. `request` is the request that is being answered: it shows which ids are taken and
+    how many tokens were allowed. `keeps_ids`: an id that was used in an earlier turn is not changed, because a client
+    has it. More than `max_calls` calls are `TooLarge`.
     """
 
     def __init__(
@@ -75,15 +76,17 @@ class Decoder:
         self._max_tokens = request.sampling.max_tokens if request else None
         self._framer = Framer(max_event, max_body)
         names = tools or ([tool.name for tool in request.tools] if request else ())
+        schemas = _schemas(tools, request)
         short = shortened(names, self.wire.name_rule)
         if short:
             names = (*names, *short)
             tools = names if tools else None
+            schemas = {**schemas, **{sent: schemas[name] for sent, name in short.items() if name in schemas}}
         self._assembler = Assembler(
             turn=len(history),
             used_ids=set() if keeps_ids else _used(history, request),
             names=names,
-            prose=Prose(tools) if tools else None,
+            prose=Prose(tools, schemas) if tools else None,
             pieces=request.pieces if request else True,
             max_calls=max_calls,
         )
@@ -145,6 +148,7 @@ class Decoder:
                         self._read_list(event, data)
                 except MISSHAPEN as error:
                     self._misshapen(error)
+            assembler.settle()
         except StreamError as error:
             self._fail(error)
             raise
@@ -246,6 +250,14 @@ class Decoder:
             value = None
         native = None if value is None else Native(self.wire.name, value, a.calls.native_ids())
         return Ended(judge(seen), Assistant(text, calls, reasoning, native))
+
+
+def _schemas(tools: Collection[str] | None, request: Request | None) -> Mapping[str, Mapping[str, Json]]:
+    if not tools:
+        return {}
+    if isinstance(tools, Mapping):
+        return cast("Mapping[str, Mapping[str, Json]]", tools)
+    return {tool.name: tool.parameters for tool in request.tools} if request else {}
 
 
 def _never(data: bytes) -> bool:

@@ -165,6 +165,28 @@ def _dsml(name: str, arguments: dict[str, Any]) -> str:
     return f'<｜DSML｜invoke name="{name}">\n{pairs}</｜DSML｜invoke>'
 
 
+def _invoke(name: str, arguments: dict[str, Any]) -> str:
+    pairs = "".join(f'<parameter name="{key}">{_bare(value)}</parameter>\n' for key, value in arguments.items())
+    return f'<invoke name="{name}">\n{pairs}</invoke>'
+
+
+def _python(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _gemma(name: str, arguments: dict[str, Any]) -> str:
+    pairs = ",".join(
+        f'{key}:<|"|>{value}<|"|>' if isinstance(value, str) else f"{key}:{_dump(value)}"
+        for key, value in arguments.items()
+    )
+    return f"<|tool_call>call:{name}{{{pairs}}}<tool_call|>"
+
+
+def _harmony(name: str, arguments: dict[str, Any]) -> str:
+    header = f"<|start|>assistant to=functions.{name}<|channel|>commentary <|constrain|>json<|message|>"
+    return f"{header}{_dump(arguments)}<|call|>"
+
+
 def _kimi(name: str, arguments: dict[str, Any]) -> str:
     return f"<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{_dump(arguments)}<|tool_call_end|>"
 
@@ -180,5 +202,9 @@ LEAKS: dict[str, Rewrite] = {
     "kimi-k2": leaked(_kimi, begin="<|tool_calls_section_begin|>", end="<|tool_calls_section_end|>"),
     "fenced": leaked(lambda name, arguments: f"```json\n{_object(name, arguments)}\n```"),
     "dph": leaked(lambda name, arguments: f"=>#{name}: {_dump(arguments)}"),
+    "minimax-m2": leaked(_invoke, begin="<minimax:tool_call>\n", end="\n</minimax:tool_call>"),
+    "lfm2": leaked(_python, begin="<|tool_call_start|>[", between=", ", end="]<|tool_call_end|>"),
+    "gemma4": leaked(_gemma, between=""),
+    "harmony": leaked(_harmony, between=""),
 }
-"""One form for each dialect that `decoding.prose` knows."""
+"""One form for each shape of call that `decoding.prose` knows, in the dialect that leaks most."""

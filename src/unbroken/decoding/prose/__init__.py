@@ -1,7 +1,7 @@
 """Calls that leaked into the text of a response, recognised dialect by dialect.
 
-`search` finds marks while the text streams, `dialects` defines the forms as data, `forms` and `reader` are what their
-grammars are made of.
+`search` finds marks while the text streams, `dialects` defines the forms as data; the grammars of their shapes are in
+`literal_forms`, `tagged_forms` and `named_forms`, made of the tokens of `reader`, with the values of `values`.
 """
 
 from unbroken.decoding.prose.search import Prose, ProseCall, Twins

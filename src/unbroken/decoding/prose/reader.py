@@ -4,23 +4,16 @@ A grammar (`dialects`) is a generator over these tokens: it runs as far as the t
 continues with the next piece. Every token is either short, or consumed as it arrives; so little has to be read again,
 whatever the pieces. It repairs nothing: what does not fit is a `Mismatch`, with the reader at the beginning of the
 token that does not fit, the same place at any split of the text.
-
-Also what the dialects share: a call written as one JSON object, and arguments written as keys and values. Both are
-strict: an offered name, one JSON object, no key twice, nothing beside them. The text of JSON arguments is kept, so that
-numbers stay as they were written.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from unbroken.decoding.arguments import MAX_DEPTH, parse_arguments
-from unbroken.messages import Json
-from unbroken.wires.jsontext import shallow, strict
+from unbroken.decoding.arguments import MAX_DEPTH
 
 LONGEST_TAG = 64
 """No closing tag that `until` is asked for is longer."""
@@ -30,11 +23,22 @@ LONGEST_WORD = 256
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _TAIL_BLANKS = 8
 
-# Outside strings: all that JSON cannot have there, besides its brackets and quotes. So a tag that cuts an object short
-# is seen where it stands, not at the end of the text.
-_OUTSIDE = re.compile(r"[^ \t\r\n0-9:,.+\-Eaeflnrstu]")
-_INSIDE = re.compile(r'["\\\x00-\x1f]')
 _ESCAPED = re.compile(r".", re.DOTALL)
+_CLOSERS = {"{": "}", "[": "]", "(": ")"}
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """How nested values are written. `outside` finds, outside strings, brackets, quotes and all that cannot stand
+    there: so a tag that cuts a value short is seen where it stands, not at the end of the text. `inside` finds the end
+    of a string, its escapes, and what it cannot contain, for each quote."""
+
+    outside: re.Pattern[str]
+    inside: dict[str, re.Pattern[str]]
+
+
+JSON = Syntax(re.compile(r"[^ \t\r\n0-9:,.+\-Eaeflnrstu]"), {'"': re.compile(r'["\\\x00-\x1f]')})
+PYTHON = Syntax(re.compile(r"[^ \t\r\n0-9A-Za-z_:,.+\-=]"), {'"': re.compile(r'["\\]'), "'": re.compile(r"['\\]")})
 
 
 class Mismatch(Exception):
@@ -110,7 +114,10 @@ class Reader:
         return len(self.text) - self.at
 
     def at_line_start(self, place: int) -> bool:
-        return (self.text[place - 1] if place else self.before) == "\n"
+        return self.follows(place, "\n")
+
+    def follows(self, place: int, character: str) -> bool:
+        return (self.text[place - 1] if place else self.before) == character
 
     def _bound(self) -> None:
         self.end = min(len(self.text), self.begin + self._max_held - self._kept_size)
@@ -192,8 +199,16 @@ class Reader:
                 raise Mismatch
             yield from self._wait()
 
-    def until(self, tag: re.Pattern[str]) -> Steps[str]:
-        """Any text up to a tag (that begins with `<`), which is not taken."""
+    def closing(self, *options: str) -> Steps[str]:
+        """One of the options after any white space; or the end of the text, where what was read closes by itself: the
+        decoder counts such a call only if the response ended well."""
+        yield from self.blanks()
+        if not (yield from self.peek()):
+            return ""
+        return (yield from self.literal(*options))
+
+    def until(self, tag: re.Pattern[str], first: str = "<") -> Steps[str]:
+        """Any text up to a tag, which is not taken. `first` is the character that the tag begins with."""
         parts: list[str] = []
         while True:
             start = self.at
@@ -202,23 +217,24 @@ class Reader:
                 self.at = found.start()
                 parts.append(self.text[start : self.at])
                 return "".join(parts)
-            # A tag may have begun at the last "<": that one stays in the window.
-            begun = self.text.rfind("<", max(start, self.end - LONGEST_TAG), self.end)
+            # A tag may have begun at one of the last characters: they stay in the window.
+            begun = self.text.find(first, max(start, self.end - LONGEST_TAG), self.end)
             self.at = self.end if begun < 0 else begun
             parts.append(self.text[start : self.at])
             yield from self._wait()
 
     def object(self) -> Steps[str]:
         brace = yield from self.literal("{")
-        return brace + (yield from self.rest_of_object())
+        return brace + (yield from self.nested(brace))
 
-    def rest_of_object(self) -> Steps[str]:
-        """What follows the opening brace of a JSON object, up to its closing one. Follows brackets and strings only:
-        the caller parses it."""
-        closers = ["}"]
+    def nested(self, opened: str, syntax: Syntax = JSON) -> Steps[str]:
+        """What follows an opening bracket or quote, up to its closing one. Follows brackets and strings only: the
+        caller parses it."""
+        quote = opened if opened in syntax.inside else ""
+        pattern = syntax.inside[quote] if quote else syntax.outside
+        closers: list[str] = [] if quote else [_CLOSERS[opened]]
         parts: list[str] = []
         start = self.at
-        pattern = _OUTSIDE
         while True:
             found = pattern.search(self.text, self.at, self.end)
             if found is None:
@@ -230,14 +246,19 @@ class Reader:
             self.at = found.end()
             mark = found.group()
             if pattern is _ESCAPED:
-                pattern = _INSIDE
-            elif mark == '"':
-                pattern = _INSIDE if pattern is _OUTSIDE else _OUTSIDE
-            elif pattern is _INSIDE and mark == "\\":
+                pattern = syntax.inside[quote]
+            elif quote and mark == quote:
+                pattern, quote = syntax.outside, ""
+                if not closers:
+                    parts.append(self.text[start : self.at])
+                    return "".join(parts)
+            elif quote and mark == "\\":
                 pattern = _ESCAPED
-            elif pattern is _OUTSIDE and mark in "{[" and len(closers) < MAX_DEPTH:
-                closers.append("}" if mark == "{" else "]")
-            elif pattern is _OUTSIDE and mark == closers[-1]:
+            elif not quote and mark in syntax.inside:
+                pattern, quote = syntax.inside[mark], mark
+            elif not quote and mark in "{[" and len(closers) < MAX_DEPTH:
+                closers.append(_CLOSERS[mark])
+            elif not quote and mark == closers[-1]:
                 closers.pop()
                 if not closers:
                     parts.append(self.text[start : self.at])
@@ -245,138 +266,3 @@ class Reader:
             else:
                 self.at = found.start()
                 raise Mismatch
-
-
-Names = frozenset[str]
-
-# Calls written as JSON
-
-_KEYS = ('"name"', '"arguments"', '"parameters"', '"type"', '"id"')
-QUOTE = re.compile('"')
-_NOT_A_STRING = tuple("{[-0123456789tfn")
-
-
-def call_object(reader: Reader, names: Names, opened: bool = False) -> Steps[Found]:
-    """`{"name": …, "arguments": {…}}`. What cannot become one is seen at its first key or at its name, so that other
-    JSON is not held back."""
-    if not opened:
-        yield from reader.literal("{")
-    head = ["{", (yield from reader.blanks()), (yield from reader.literal(*_KEYS))]
-    if head[-1] == '"name"':
-        head += [(yield from reader.blanks()), (yield from reader.literal(":")), (yield from reader.blanks())]
-        head += [(yield from reader.literal('"')), (yield from reader.word(QUOTE, names))]
-        head += [(yield from reader.literal('"'))]
-    rest = yield from reader.rest_of_object()
-    name, arguments = _name_and_arguments("".join(head) + rest, names)
-    return Found(name, arguments, reader.offset)
-
-
-def call_objects(reader: Reader, names: Names) -> Steps[tuple[Found, ...]]:
-    """One call object, or a list of them: all or none."""
-    if (yield from reader.peek()) != "[":
-        return ((yield from call_object(reader, names)),)
-    yield from reader.literal("[")
-    found: list[Found] = []
-    separator = ","
-    while separator == ",":
-        yield from reader.blanks()
-        found.append((yield from call_object(reader, names)))
-        yield from reader.blanks()
-        separator = yield from reader.literal(",", "]")
-    return tuple(found)
-
-
-def _name_and_arguments(text: str, names: Names) -> tuple[str, str]:
-    members = _members(text)
-    name, _ = members.pop("name", (None, ""))
-    kind, _ = members.pop("type", ("function", ""))
-    members.pop("id", None)
-    if not isinstance(name, str) or name not in names or kind != "function" or len(members) != 1:
-        raise Mismatch
-    value, arguments = members.get("arguments") or members.get("parameters") or (None, "")
-    return name, strict_object(value if isinstance(value, str) else arguments)
-
-
-def _members(text: str) -> dict[str, tuple[Json, str]]:
-    """The members of one JSON object, each with its value and the text of it."""
-    members: dict[str, tuple[Json, str]] = {}
-    at, separator = 1, ","
-    try:
-        while separator == ",":
-            key, at = strict.raw_decode(text, _skip(text, at))
-            at = _skip(text, at)
-            start = _skip(text, at + 1)
-            value, end = strict.raw_decode(text, start)
-            if not isinstance(key, str) or text[at] != ":" or key in members:
-                raise Mismatch
-            members[key] = (value, text[start:end])
-            at = _skip(text, end)
-            separator = text[at]
-            at += 1
-    except (ValueError, IndexError, RecursionError):
-        raise Mismatch from None
-    if separator != "}" or at != len(text):
-        raise Mismatch
-    return members
-
-
-def strict_object(text: str) -> str:
-    parsed = parse_arguments(text) if text else None
-    if parsed is None or parsed.arguments is None or parsed.notes:
-        raise Mismatch
-    return text
-
-
-_NOT_BLANK = re.compile(r"[^ \t\r\n]|$")
-
-
-def _skip(text: str, at: int) -> int:
-    found = _NOT_BLANK.search(text, at)
-    return found.start() if found else len(text)
-
-
-# Calls written as keys and values
-
-
-def write_arguments(pairs: dict[str, str]) -> str:
-    """The text of an object, from its keys and the JSON texts of its values."""
-    members = (f"{json.dumps(key, ensure_ascii=False)}: {value}" for key, value in pairs.items())
-    return strict_object("{" + ", ".join(members) + "}")
-
-
-def add_pair(pairs: dict[str, str], key: str, value: str) -> None:
-    if not key or key in pairs:
-        raise Mismatch
-    pairs[key] = value
-
-
-def untyped(value: str) -> str:
-    """The JSON text of a value whose form does not show its type.
-
-    The templates write objects, lists, numbers, booleans and null as JSON and strings bare; servers look it up in the
-    tool's schema. Here only names are known, so strict JSON of those kinds is parsed, and everything else is a string,
-    also a text in quotes: a template would not have quoted it.
-    """
-    text = value.strip()
-    if text[:1] in _NOT_A_STRING and _is_json(text):
-        return text
-    return json.dumps(value, ensure_ascii=False)
-
-
-def typed(value: str, is_string: bool) -> str:
-    """The JSON text of a value whose form shows whether it is a bare string or JSON."""
-    if is_string:
-        return json.dumps(value, ensure_ascii=False)
-    if not _is_json(value.strip()):
-        raise Mismatch
-    return value.strip()
-
-
-def _is_json(text: str) -> bool:
-    if not shallow(text.encode("utf-8", "replace")):
-        return False
-    try:
-        strict.decode(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

@@ -5,10 +5,10 @@ not to be a call is passed on as text, character for character. Only offered too
 that are one strict JSON object: nothing is guessed or repaired. What the forms look like is data (`dialects`); how text
 is read without looking back is in `reader`.
 
-Strategy. Outside a form one search for the first characters of all marks decides whether a piece needs more work. At a
-mark the dialect's grammar runs on the text as it arrives. Where the grammar fails, everything before the token that did
-not fit is final text and the search continues there: a form that is never closed costs one pass, not one per piece, and
-a complete call after a broken one is still found.
+Strategy. Outside a form a search for the first characters of all marks, and for marks where there are some, decides
+whether a piece needs more work. At a mark the dialect's grammar runs on the text as it arrives. Where the grammar
+fails, everything before the token that did not fit is final text and the search continues there: a form that is never
+closed costs one pass, not one per piece, and a complete call after a broken one is still found.
 """
 
 from __future__ import annotations
@@ -16,28 +16,61 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from unbroken.decoding.arguments import Pending, parse_arguments
 from unbroken.decoding.prose.dialects import DIALECTS, Dialect
+from unbroken.decoding.prose.literal_forms import Quotation
 from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
+from unbroken.decoding.prose.values import Offered
 from unbroken.messages import Json
 
 MAX_HELD = 1 << 20
 """How many characters of one open form are held at most; a longer one is text."""
 
-_MARKED = tuple((mark, dialect) for dialect in DIALECTS for mark in dialect.marks)
+_REASONING_ENDS = ("</think>", "</thinking>", "</seed:think>", "[/THINK]", "<|END_THINKING|>", "<|inner_suffix|>")
+"""Behind these the answer begins, also a bare one."""
+
+_FENCE = "```"
+
+
+def _found_in(marks: Iterable[str]) -> re.Pattern[str]:
+    """Matches a mark, or the beginning of one that the text ends with. As a tree, so that each character is compared
+    once however many marks there are."""
+    tree: dict[str, Any] = {}
+    for mark in marks:
+        node = tree
+        for character in mark:
+            node = node.setdefault(character, {})
+    return re.compile("|".join(re.escape(character) + _branches(rest) for character, rest in tree.items()))
+
+
+def _branches(tree: dict[str, Any]) -> str:
+    rests = [re.escape(character) + _branches(rest) for character, rest in tree.items()]
+    return f"(?:{'|'.join([*rests, chr(92) + 'Z'])})" if rests else ""
+
+
+_MARKED = tuple((mark, dialect) for dialect in DIALECTS for mark in dialect.marks if dialect.place != "start")
 _BY_MARK = {mark: tuple(dialect for other, dialect in _MARKED if other == mark) for mark, _ in _MARKED}
-_AT_START = frozenset(mark for mark, dialect in _MARKED if dialect.place == "start")
-_AT_LINE = frozenset(mark for mark, dialect in _MARKED if dialect.place == "line")
-_SEARCHED = tuple(mark for mark in _BY_MARK if mark not in _AT_START)
-_LONGEST = max(map(len, _SEARCHED))
-_PREFIXES = frozenset(mark[:size] for mark in _SEARCHED for size in range(1, len(mark)))
-_LINE_PREFIXES = frozenset(mark[:size] for mark in _AT_LINE for size in range(1, len(mark)))
-_FIRST = re.compile("[" + re.escape("".join(sorted({mark[0] for mark in _SEARCHED}))) + "]")
-_MARK = re.compile("|".join(map(re.escape, _SEARCHED)))
+_AT_START = {mark: dialect for dialect in DIALECTS for mark in dialect.marks if dialect.place == "start"}
+_NAMED = next(dialect for dialect in DIALECTS if dialect.place == "name")
+_AT_LINE = tuple(mark for mark, dialect in _MARKED if dialect.place == "line")
+_MARKS = frozenset((*_BY_MARK, *_REASONING_ENDS))
+_MARK = _found_in(sorted(_MARKS))
+_FENCE_ONLY = ((_FENCE[0], _found_in([_FENCE])),)
 _NOT_BLANK = re.compile(r"[^ \t\r\n]")
+
+# A mark that begins with a letter has another first character in it (`functools[`), so that plain text can be passed on
+# without looking at each such letter: only the end of a piece needs it.
+_WORDS = tuple(mark for mark in _AT_LINE if mark[0].isalpha())
+_LETTERS = frozenset("".join(word[:-1] for word in _WORDS))
+_LONGEST_WORD = max(map(len, _WORDS))
+_BY_CHARACTER = tuple(
+    (character, _found_in(sorted(mark for mark in _MARKS if mark[0] == character)))
+    for character in sorted({mark[0] for mark in _MARKS.difference(_WORDS)})
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,44 +85,79 @@ class ProseCall:
 
 
 class Prose:
-    """Feed it the text in any pieces. `names` are the offered tools: a form with another name stays text."""
+    """Feed it the text in any pieces. `names` are the offered tools: a form with another name stays text. `schemas` are
+    the JSON Schemas of their parameters, which decide what values without a type are."""
 
-    def __init__(self, names: Collection[str], *, max_held: int = MAX_HELD) -> None:
-        self.names = frozenset(names)
+    def __init__(
+        self,
+        names: Collection[str],
+        schemas: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        max_held: int = MAX_HELD,
+    ) -> None:
+        self.offered = Offered(names, schemas)
+        self._starts = {*_AT_START, *self.offered.names} - {""}
+        self._longest_start = max(map(len, self._starts))
         self._reader = Reader(max_held)
         self._steps: Steps[None] | None = None
         self._dialect: Dialect = DIALECTS[0]
         self._fresh = True
-        """Nothing but white space has come: a brace here may open a response that is one bare call."""
+        """Nothing but white space and reasoning has come: what follows may be a response that is one bare call."""
+        self._at_line = False
+        """The mark of the open form stands at the start of a line."""
+        self._quoting = False
+        """In a code block of some language: nothing but its end is searched for."""
+
+    def restarted(self) -> Prose:
+        """For the text behind a gap."""
+        return Prose(self.offered.names, self.offered.schemas)
 
     @property
     def unread(self) -> int:
         """Characters that will be read again with the next piece: few, however much is held."""
         return self._reader.unread
 
-    def passes(self, text: str) -> bool:
-        """Nothing is held and this piece has no mark: it is plain text and need not be fed."""
+    @property
+    def quiet(self) -> bool:
+        """Nothing is held, and plain text may simply pass."""
         reader = self._reader
-        if self._fresh and not self._begins_as_text(text):
-            return False
-        if self._steps is None and reader.at == len(reader.text) and _FIRST.search(text) is None:
-            # Only its last character can matter later.
-            reader.text = text
-            reader.at = reader.begin = reader.end = len(text)
-            return True
-        return False
+        return not self._fresh and self._steps is None and reader.at == len(reader.text)
 
-    def _begins_as_text(self, text: str) -> bool:
-        """Of the very first piece."""
-        if self._reader.text or text[0] in _AT_START or text[0].isspace():
-            return False
-        self._fresh = False
-        return True
+    def doubt(self, text: str) -> int:
+        """Of text that comes while it is quiet: where a mark may begin; -1 if all of it is plain."""
+        first = -1
+        for character, pattern in _FENCE_ONLY if self._quoting else _BY_CHARACTER:
+            # Two steps, because a search for a character is a hundred times faster than one for a pattern, and a
+            # pattern with one first character five times faster than one with several.
+            if character in text:
+                found = pattern.search(text)
+                if found is not None and not 0 <= first < found.start():
+                    first = found.start()
+        for word in _WORDS:
+            place = text.find(word) if word[-1] in text else -1
+            if place >= 0 and not 0 <= first < place:
+                first = place
+        return self._last_word(text) if first < 0 and text[-1] in _LETTERS else first
+
+    def skip(self, text: str) -> None:
+        """This text came while it was quiet, and is plain. Only its last character can matter later."""
+        reader = self._reader
+        reader.text = text
+        reader.at = reader.begin = reader.end = len(text)
+
+    def _last_word(self, text: str) -> int:
+        """Where the last line begins, if it is the beginning of a mark that begins with a letter; else -1."""
+        line = text.rfind("\n", -_LONGEST_WORD) + 1
+        for word in _WORDS:
+            if word.startswith(text[line:]) and (line or self._reader.at_line_start(self._reader.at)):
+                return line
+        return -1
 
     def feed(self, text: str) -> list[str | ProseCall]:
         if not text:
             return []
-        if self.passes(text):
+        if self.quiet and self.doubt(text) < 0:
+            self.skip(text)
             return [text]
         self._reader.add(text)
         return self._continue()
@@ -109,36 +177,78 @@ class Prose:
         return _joined(out)
 
     def _open(self, out: list[str | ProseCall]) -> bool:
-        """Find the next mark and start its grammar; false when the text at hand has none."""
-        reader = self._reader
-        text, at = reader.text, reader.at
+        """Find the next mark and start its grammar, or only pass it; false when the text at hand has none."""
         if self._fresh:
-            found = _NOT_BLANK.search(text, at)
-            if found and text[found.start()] in _AT_START:
-                return self._begin(out, found.start(), text[found.start()])
-            self._fresh = found is None
-        while found := _FIRST.search(text, at):
-            place = found.start()
-            mark = _MARK.match(text, place)
-            if mark and (mark.group() not in _AT_LINE or reader.at_line_start(place)):
-                return self._begin(out, place, mark.group())
-            if not reader.ended and len(text) - place < _LONGEST and self._may_begin(place):
+            opened = self._open_bare(out)
+            if opened is not None:
+                return opened
+            if not self._fresh and not self._reader.at and self.doubt(self._reader.text) < 0:
+                self._give(out, len(self._reader.text))  # maybe a long answer, all in one piece
+                return False
+        reader = self._reader
+        at = reader.at
+        pattern = _FENCE_ONLY[0][1] if self._quoting else _MARK
+        while found := pattern.search(reader.text, at):
+            place, mark = found.start(), found.group()
+            at = place + 1
+            if not self._counts(mark, place):
+                continue
+            if mark not in _MARKS:  # only begun
+                if reader.ended:
+                    continue
                 self._give(out, place)
                 return False
-            at = place + 1
-        self._give(out, len(text))
+            if mark not in _REASONING_ENDS and not self._quoting:
+                return self._begin(out, place, mark)
+            self._fresh, self._quoting = not self._quoting, False
+            self._give(out, place + len(mark))
+            return True
+        self._give(out, len(reader.text))
         return False
 
-    def _may_begin(self, place: int) -> bool:
-        """Is the text from here to its end the beginning of a mark?"""
-        begun = self._reader.text[place:]
-        return begun in _PREFIXES and (begun not in _LINE_PREFIXES or self._reader.at_line_start(place))
+    def _open_bare(self, out: list[str | ProseCall]) -> bool | None:
+        """The same at the start of the text, where a form without a mark may stand; none if there is none."""
+        reader = self._reader
+        text = reader.text
+        found = _NOT_BLANK.search(text, reader.at)
+        if found is None:
+            return None
+        place = found.start()
+        mark = _MARK.match(text, place)
+        if mark and self._counts(mark.group(), place) and (mark.group() in _MARKS or not reader.ended):
+            self._fresh = mark.group() not in _MARKS
+            return None
+        rest = text[place : place + self._longest_start]
+        if not reader.ended and any(len(rest) < len(mark) and mark.startswith(rest) for mark in self._starts):
+            self._give(out, place)
+            return False
+        self._fresh = False
+        for mark, dialect in _AT_START.items():
+            if rest.startswith(mark):
+                return self._begin(out, place, mark, dialect)
+        if any(rest.startswith(name) for name in self._starts):
+            return self._begin(out, place, "", _NAMED)
+        return None
 
-    def _begin(self, out: list[str | ProseCall], place: int, mark: str) -> bool:
+    def _counts(self, mark: str, place: int) -> bool:
+        """Some marks count only at the start of a line; behind a backtick all are quoted."""
+        if mark[0] == _FENCE[0]:
+            return True
+        if self._reader.follows(place, _FENCE[0]):
+            return False
+        return self._reader.at_line_start(place) or not any(line.startswith(mark) for line in _AT_LINE)
+
+    def _begin(self, out: list[str | ProseCall], place: int, mark: str, dialect: Dialect | None = None) -> bool:
+        """`dialect`: the one of a bare form, which reads its mark itself; empty for all that share the mark."""
         self._fresh = False
         self._give(out, place)
-        self._reader.at = place + len(mark)
-        self._steps = self._form(mark)
+        self._at_line = self._reader.at_line_start(place)
+        if dialect is None:
+            self._reader.at = place + len(mark)
+            self._steps = self._form(mark)
+        else:
+            self._dialect = dialect
+            self._steps = dialect.read(self._reader, self.offered, mark)
         return True
 
     def _give(self, out: list[str | ProseCall], to: int) -> None:
@@ -154,14 +264,17 @@ class Prose:
             self._dialect = next(
                 dialect for dialect in dialects if next_character in dialect.starts or not dialect.starts
             )
-        yield from self._dialect.read(self._reader, self.names, mark)
+        yield from self._dialect.read(self._reader, self.offered, mark)
 
     def _advance(self, out: list[str | ProseCall]) -> bool:
-        """Continue the open form; false when it waits for more text."""
+        """Continue the open form, if there is one; false when it waits for more text."""
+        if self._steps is None:
+            return True
         try:
-            calls = next(self._steps) if self._steps is not None else ()
-        except (Mismatch, StopIteration):
+            calls = next(self._steps)
+        except (Mismatch, StopIteration) as end:
             self._steps = None
+            self._quoting = isinstance(end, Quotation) and self._at_line
             return True
         if calls:
             self._deliver(out, calls)
@@ -193,9 +306,11 @@ def _joined(items: list[str | ProseCall]) -> list[str | ProseCall]:
 
 
 class Twins:
-    """Calls that a server parsed and left in the text too: each such pair is one call."""
+    """Calls that a server parsed and left in the text too: each such pair is one call. `settle` recovers those in the
+    text that has come; it is called before the wire's own calls begin or are decided."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle: Callable[[], None]) -> None:
+        self.settle = settle
         self.recovered: set[Pending] = set()
         """The calls found in the text."""
         self._alone: defaultdict[tuple[str, str], list[Pending]] = defaultdict(list)
