@@ -24,7 +24,7 @@ from unbroken.models.scripted import Answer as Said
 from unbroken.models.scripted import End, Fail, Raw
 from unbroken.probing import QUESTIONS, Report, probe
 from unbroken.probing.calling import damage_to
-from unbroken.probing.findings import COUNT, WORDS
+from unbroken.probing.probe_client import COUNT, WORDS
 from unbroken.testing import Break, Call, Cut, ErrorInside, FaultyServer, Pause, ScriptedServer, Uses, serve, story
 from unbroken.testing.server import Chunks
 from unbroken.wires import WIRES

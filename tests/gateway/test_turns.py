@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.gateway.stores.store import MemoryStore
+from unbroken.gateway.stores.store import MARK, EmptiedStore, MemoryStore
 from unbroken.gateway.turns import turn as turns
 from unbroken.gateway.turns.call_ids import is_named, is_random, new_call_id
-from unbroken.gateway.turns.emptied import MARK, EmptiedStore
 from unbroken.gateway.turns.turn import (
     Hold,
     Turn,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from unbroken.messages import Choice, Message, OneTool
 from unbroken.models.quirks import ChoiceKind
-from unbroken.probing.findings import (
+from unbroken.probing.probe_client import (
     CODE,
     ECHO,
     GET_TIME,
@@ -24,6 +24,9 @@ from unbroken.probing.findings import (
     WORDS,
     Finding,
     Judgement,
+    ProbeClient,
+    Reply,
+    RequestFailing,
     answered,
     broken,
     differs,
@@ -31,7 +34,6 @@ from unbroken.probing.findings import (
     unclear,
     works,
 )
-from unbroken.probing.probe_client import ProbeClient, Reply, RequestFailing
 from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.values import MISTRAL
 

@@ -15,9 +15,16 @@ from dataclasses import replace
 from typing import cast
 
 from unbroken.errors import UserError
-from unbroken.gateway.stores.store import NOTHING, EntryTooLarge, MemoryStore, Store, StoreUnavailable
+from unbroken.gateway.stores.store import (
+    MARK,
+    NOTHING,
+    EmptiedStore,
+    EntryTooLarge,
+    MemoryStore,
+    Store,
+    StoreUnavailable,
+)
 from unbroken.gateway.turns.call_ids import agrees, is_ours, is_random
-from unbroken.gateway.turns.emptied import MARK, EmptiedStore
 from unbroken.gateway.turns.retries import SavedAnswer
 from unbroken.gateway.turns.serial import Found
 from unbroken.gateway.turns.turn import (
