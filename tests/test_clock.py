@@ -1,4 +1,4 @@
-"""Time comes in as an argument: the real clock goes on, the virtual one only when told."""
+"""Clocks are passed as arguments: the real clock runs, the virtual one only moves on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time limits that stand in a line: they end what waits too long, once, in order, and nothing else."""
+"""Time limits in shared queues: they cancel what waits too long, once, in order, and nothing else."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_ever_new_durations_work_too() -> None:
 
 
 def test_a_queue_does_not_keep_cancelled_deadlines() -> None:
-    """A busy line is cleared at its head by whoever comes next."""
+    """A busy queue is cleared at its head by the next call."""
 
     class Held:
         alive = 0

@@ -1,4 +1,4 @@
-"""What a run says: JSON both ways for every kind, stamped in order, and in an order that can be relied on."""
+"""The events of a run: a JSON round trip for every kind, numbered, and in a reliable order."""
 
 from __future__ import annotations
 

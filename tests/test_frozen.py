@@ -1,4 +1,4 @@
-"""`quick`: a frozen class is built another way, and is the same in everything else."""
+"""`quick`: a frozen class is built in another way, and is the same in everything else."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LAYERS = [
     {"messages", "clock"},
     {"frozen"},
 ]
-"""From the top down. A package may import what stands below it; packages in one row do not import each other."""
+"""From the top down. A package may import those below it; packages in one layer do not import each other."""
 
 HEIGHT = {name: len(LAYERS) - row for row, names in enumerate(LAYERS) for name in names}
 

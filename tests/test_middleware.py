@@ -1,4 +1,4 @@
-"""Middleware: what it changes is what the run holds, the first is the outermost, each run has a start and an end."""
+"""Middleware: its changes are in the run, the first is the outermost, each run has a start and an end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Stars(Middleware):
 
 
 class Named(Middleware):
-    """Notes what passes it, under its name."""
+    """Records what passes it, under its name."""
 
     def __init__(self, name: str, seen: list[str]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What `import unbroken` offers is what it says it offers, in words too; a name is fetched when first asked for."""
+"""`import unbroken` offers exactly its public names, with docstrings; a name is imported at its first use."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_everything_public_has_a_docstring() -> None:
 
 
 def public_methods() -> Iterator[tuple[str, str]]:
-    """Of every public class: its methods and properties, by name, with their words; not what others have written."""
+    """For every public class: its methods and properties, by name, with their docstrings; inherited ones of other
+    libraries excluded."""
     for kind in (value for _, _, value in documented_names() if isinstance(value, type)):
         for name in dir(kind):
             home = next((each for each in kind.__mro__ if name in vars(each)), kind)

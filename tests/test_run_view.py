@@ -1,4 +1,4 @@
-"""One fold over the events of a run: whatever breaks in it, the view knows what its result knows."""
+"""One view computed from the events of a run: whatever breaks in it, the view equals its result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def assert_same(view: RunView, result: Result) -> None:
     ]
     for call, record in zip(view.calls, result.calls, strict=True):
         assert call.text is not None
-        assert record.result.text.startswith(call.text)  # a model that repeats itself is told so behind it
+        assert record.result.text.startswith(call.text)  # a model that repeats itself gets a reminder after it
     assert (view.text, view.stop_reason) == (result.text, result.stop_reason)
     assert view.usage.to_json() == result.usage.to_json()
     assert (view.rounds, view.requests, view.attempts) == (result.rounds, result.requests, result.attempts)
@@ -181,7 +181,7 @@ def test_a_waiting_call_keeps_its_number_and_its_view() -> None:
 
 
 def test_a_run_that_is_resumed_after_its_process_died_is_one_view(tmp_path: Path) -> None:
-    """Of two calls one had ended when it died. The other one runs again."""
+    """One of two calls had ended when it died. The other one runs again."""
     calls = [Call("look", city="Rome"), Pause(0.5), Call("look", city="Oslo")]
     run_virtual(Agent(ScriptedModel(calls, "Sunny."), [look], record=tmp_path).run("Go."))
     (file,) = tmp_path.glob("*.jsonl")

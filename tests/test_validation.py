@@ -62,7 +62,7 @@ PROGRAM = "/prompt/ Hello. -> a\n"
 
 
 def make_tool(**options: Any) -> Tool:
-    """A function of its own for each tool: `@tool` is what is checked."""
+    """A separate function for each tool: `@tool` is what is checked."""
 
     def look() -> str:
         """Look."""
@@ -203,9 +203,7 @@ def test_a_wrong_value_is_accepted_completely_or_refused_with_a_typed_error_that
         with suppress(UnbrokenError):
             made = call(**{**valid, option: wrong})
             if isinstance(made, Agent):
-                cast("Agent", made).run_sync(
-                    "Hi."
-                )  # what was accepted does not fail later, in a way that nobody expects
+                cast("Agent", made).run_sync("Hi.")  # an accepted value does not fail later in an unexpected way
             if isinstance(made, RunStream):
                 asyncio.run(made.aclose())
     if hint is not Any and option != "deps":

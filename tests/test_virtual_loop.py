@@ -1,4 +1,5 @@
-"""The loop on virtual time: nothing waits, durations are exact, two runs agree, and a deadlock says who waits."""
+"""The loop on virtual time: nothing waits, durations are exact, two runs agree, and a deadlock names the waiting
+tasks."""
 
 from __future__ import annotations
 

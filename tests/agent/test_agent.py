@@ -1,5 +1,5 @@
-"""The agent as its users meet it: tools that come and go, listeners that fail, what is asked of the provider in each
-wire's spelling, and prompts and histories of every kind."""
+"""The agent as users see it: tools that come and go, failing listeners, what is requested from the provider on each
+wire, and prompts and histories of every kind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_tools_may_differ_from_turn_to_turn(wire: str) -> None:
 
 @on_every_wire
 def test_tools_may_all_disappear(wire: str) -> None:
-    """Providers refuse a history of calls without tools: the names stay, and none of them can be called."""
+    """Providers refuse a history with calls without tools: the tools are still sent, but cannot be called."""
     desk = Desk()
     model = ScriptedModel([Call("look"), Call("find")], Call("look"), "Done.", wire=wire)
     result = play(Agent(model, lambda turn, transcript: [] if turn else desk.tools("look", "find")))
@@ -115,7 +115,7 @@ def test_two_tools_with_one_name_are_refused() -> None:
         Agent(ScriptedModel("Never."), [*Desk().tools("look"), *Desk().tools("look")])
 
 
-# Who listens
+# Listeners
 
 
 def test_a_failing_sink_is_removed_and_the_others_get_everything(caplog: pytest.LogCaptureFixture) -> None:
@@ -151,7 +151,7 @@ def test_runs_get_unique_names_unless_one_is_given() -> None:
     assert play(agent, run_id="mine").run == "mine"
 
 
-# What the model is told
+# Instructions
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_broken_history_is_repaired_and_reported(wire: str, caplog: pytest.Log
     model = ScriptedModel("Done.", wire=wire)
     result = play(Agent(model, Desk().tools("look")), history=history)
     assert result.text == "Done."
-    assert "The history that was handed in was broken and is mended" in caplog.text
+    assert "The given history was broken and has been repaired" in caplog.text
     accepted(model, result)
 
 

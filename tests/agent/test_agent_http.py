@@ -103,8 +103,8 @@ def test_a_wrong_key_and_an_unknown_model_raise_their_own_errors(wire: str) -> N
 
 @on_every_wire
 def test_events_arrive_while_the_response_is_still_being_written(wire: str) -> None:
-    """The server holds back its last words until the text was read and the early call has run: whoever waited for the
-    end of the response would wait for ever."""
+    """The server holds back its last text until the first was read and the early call has run: an agent that waited for
+    the end of the response would wait forever."""
 
     async def main() -> list[Event]:
         heard, ran = asyncio.Event(), asyncio.Event()

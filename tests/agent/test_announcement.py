@@ -1,4 +1,5 @@
-"""A text that ends by announcing a call is told from one that ends as an answer does. A doubt means no."""
+"""A text that ends by announcing a call is distinguished from one that ends like an answer. If in doubt, it is an
+answer."""
 
 from __future__ import annotations
 

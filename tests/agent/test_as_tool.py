@@ -1,4 +1,5 @@
-"""An agent as a tool of another: what it uses counts there, what it does is told there, and its failure is a tool's."""
+"""An agent as a tool of another: its usage counts there, its progress is reported there, and its failure is a tool
+failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for any run whose responses break: in random places, in random ways, with second answers that differ, on
+"""What is true for any run with broken responses: in random places, in random ways, with retries that differ, on
 virtual time."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from unbroken.testing import Answer, Cut, Step, run_virtual
 
 
 def assert_chain(messages: Sequence[Message]) -> None:
-    """Every call has exactly one result, in call order, right after its message; and every wire takes it."""
+    """Every call has exactly one result, in call order, right after its message; and every wire accepts it."""
     for at, message in enumerate(messages):
         if isinstance(message, Assistant) and message.calls:
             following = messages[at + 1]
@@ -103,7 +103,7 @@ def test_a_write_runs_once_for_each_call_of_the_history_and_for_nothing_else(
 def test_a_read_runs_once_for_each_distinct_call_of_a_turn_unless_a_write_is_in_between(
     made: list[Step], data: st.DataObject
 ) -> None:
-    """The second answer is the first in another order."""
+    """The retry is the first answer in another order."""
     breaks = data.draw(st.lists(one_break(made), min_size=1, max_size=2))
     again = data.draw(st.permutations(made))
     played = run_virtual(play([*breaks, again, "Done."], Schedule.EAGER, "openai-chat"))
@@ -127,7 +127,7 @@ def test_what_was_shown_is_what_the_history_contains(script: list[Answer], sched
             shown[event.turn] = event.text
     retried = {event.turn for event in only(RequestRetried, played.events)}
     for said in only(TextFinished, played.events):
-        if shown.get(said.turn) != said.text:  # a second answer that is shorter takes nothing back
+        if shown.get(said.turn) != said.text:  # a shorter retry takes nothing back
             assert said.turn in retried
             assert shown[said.turn].startswith(said.text)
     texts = [message.text for message in played.messages if isinstance(message, Assistant) and message.text]

@@ -1,5 +1,5 @@
-"""A run whose answers break is cancelled at each of its events in turn: the history is valid, nothing runs on, and the
-conversation goes on."""
+"""A run with broken answers is cancelled at each of its events in turn: the history is valid, nothing keeps running,
+and the conversation can be continued."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def count_events(wire: str, schedule: Schedule) -> int:
 
 
 async def cancel_at(number: int, wire: str, schedule: Schedule) -> None:
-    """Cancelled while its event with this number is told."""
+    """Cancelled while the event with this number is delivered."""
     desk = Desk()
     chat, model = make(wire, schedule, desk)
     events: list[Event] = []
@@ -62,7 +62,7 @@ async def cancel_at(number: int, wire: str, schedule: Schedule) -> None:
     assert_lives(events)
     said = [message.text for message in chat.messages if isinstance(message, Assistant)]
     started = len([event for event in events if isinstance(event, CallStarted)])
-    assert started - 3 <= len(desk.executions) <= started  # what was told to start and was cancelled before its turn
+    assert started - 3 <= len(desk.executions) <= started  # started and cancelled before its first step
     writes = [arguments["note"] for name, arguments in desk.ran if name == "act"]
     assert writes == sorted(set(writes))
     shown = events[number]
@@ -78,7 +78,7 @@ async def cancel_at(number: int, wire: str, schedule: Schedule) -> None:
 
 
 async def go_on(chat: Conversation) -> bool:
-    """One more turn; whether the script has come to its end."""
+    """One more turn. Returns whether the script has come to its end."""
     result = await chat.say("And now?")
     return result.text in ("Yes.", "It is done.")
 
@@ -88,7 +88,7 @@ def made(chat: Conversation) -> list[str]:
 
 
 def not_executed(chat: Conversation) -> int:
-    """Writes that were answered without their tool."""
+    """Writes that got a result without their tool running."""
     results: list[Any] = [result for message in chat.messages for result in getattr(message, "results", ())]
     return len([result for result in results if result.name == "act" and "not executed" in result.text])
 

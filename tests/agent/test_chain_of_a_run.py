@@ -1,5 +1,5 @@
-"""The chain of a run: what is said of it in events, in the result and in the log, how a model that stays silent or only
-announces is asked to go on, and what becomes of calls in which a history ends that is handed in."""
+"""The chain of a run: what events, the result and the log report about it, how a model that stays silent or only
+announces is asked to continue, and what happens to open calls at the end of a given history."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def guarded(*answers: Answer, **settings: Any) -> tuple[RetryingModel[ScriptedMo
 
 
 def last_said(model: ScriptedModel) -> list[str]:
-    """The last message of each request, if the user says it."""
+    """The last message of each request, if it is the user's."""
     return [m.text if isinstance(m := request.messages[-1], User) else "" for request in model.requests]
 
 
-# What the run says of itself
+# What the run reports
 
 
 def test_a_run_without_problems_reports_none() -> None:
@@ -149,7 +149,7 @@ def test_a_model_that_stays_silent_is_asked_to_continue(wire: str, language: Any
     result = play(Agent(model, desk.tools("look"), guidance=language))
     assert result.text == "Done."
     assert last_said(asked) == ["Go.", "", "", words, ""]
-    assert words not in [m.text for m in result.messages if isinstance(m, User)]  # it stands in no history
+    assert words not in [m.text for m in result.messages if isinstance(m, User)]  # it is in no history
     assert (result.requests, result.attempts) == (4, 5)
     accepted(asked, result)
 
@@ -213,7 +213,8 @@ def test_silence_and_announcements_share_three_attempts() -> None:
     model, asked = guarded(announces, "", "", announces, announces, "never")
     result = play(Agent(model, Desk().tools("look"), policy=Policy(nudge=True)))
     assert (result.text, len(asked.requests)) == (announces, 5)
-    # Once for the first announcement, once more for the silence; that one is gone when the next announcement is kept.
+    # Once for the first announcement and once more for the silence, which is removed when the next announcement is
+    # kept.
     prompts = [sum(isinstance(m, User) and m.text == ENGLISH for m in r.messages) for r in asked.requests]
     assert prompts == [0, 1, 1, 2, 2]
     accepted(asked, result)
@@ -227,7 +228,7 @@ def test_an_announcement_that_broke_off_counts_as_broken_first() -> None:
     assert ENGLISH not in last_said(asked)
 
 
-# Open calls of a history that is handed in
+# Open calls of a given history
 
 
 def call(id: str, name: str, **arguments: Any) -> ToolCall:

@@ -1,4 +1,4 @@
-"""What a run came to, from its events alone."""
+"""The outcome of a run, from its events alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One history over many turns: it goes on after whatever happened to the turn before, and can be saved at any time."""
+"""One history over many turns: it continues whatever happened to the previous turn, and can be saved at any time."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_tools_remember_from_turn_to_turn() -> None:
 @pytest.mark.parametrize("length", range(8))
 @on_every_wire
 def test_a_history_that_is_cut_anywhere_is_still_accepted(wire: str, length: int) -> None:
-    """Also in the middle of a call and its result, and where nothing at all would be left."""
+    """Also between a call and its result, and if nothing at all would be left."""
     model = ScriptedModel(
         [Call("look"), Call("look", n=2)], "One.", [Say("Hm."), Call("look")], Call("look", n=3), "Two.", wire=wire
     )

@@ -1,5 +1,5 @@
-"""What users hand in may do anything: handlers that raise, tools that never listen, callers that forget to return. No
-run hangs, no call runs twice or out of order, and every call has its result."""
+"""User code may do anything: approvers that raise, tools that ignore cancellation, callers that forget to return. No
+run hangs, no call runs twice or out of order, and every call has a result."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\
     ids=["free", "one call allowed", "one call asked for"],
 )
 def test_if_calls_are_out_of_order_none_starts_early(options: dict[str, Any], expected: list[str]) -> None:
-    """Indexes 1, 0, 0: the order of such a message is that of arrival, whatever the numbers say."""
+    """Indexes 1, 0, 0: the order of such a message is that of arrival, whatever the numbers are."""
     ran: list[str] = []
 
     @tool(effect="read")

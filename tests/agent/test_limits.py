@@ -1,4 +1,4 @@
-"""How far a run may go: each limit, several together, none at all; what tokens cost; and what is estimated."""
+"""Limits of a run: each limit, several together, none at all; the cost of tokens; and estimates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from unbroken.testing import Call, Pause, Say, Uses, run_virtual
 
 
 def endless(*beside: Any, final: Any = "Enough.") -> ScriptedModel:
-    """Calls for ever, until nothing can be called any more."""
+    """Calls forever, until calls are no longer possible."""
     count = iter(range(1_000))
 
     def answer(request: Request) -> Any:

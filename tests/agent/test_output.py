@@ -1,5 +1,5 @@
-"""A structured answer: whatever the type, however the model gives it, it comes validated in `result.output`, or the run
-ends with one typed error and a valid history."""
+"""Structured answers: whatever the type and however the model answers, `result.output` is validated, or the run ends
+with one typed error and a valid history."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_answer_next_to_other_calls_is_used_and_the_others_run(wire: str, sch
 )
 @on_every_wire
 def test_at_a_limit_the_answer_tool_is_required_by_name(wire: str, limits: Limits, stop: str) -> None:
-    """A call of the answer is no call of the budget: it is the answer."""
+    """A call of the answer tool does not count for the budget: it is the answer."""
     model = ScriptedModel(Call("look"), Call(ANSWER, ROME.model_dump()), wire=wire)
     result = play(Agent(model, Desk().tools("look"), limits=limits), output=City)
     assert (result.output, result.stop_reason, result.requests) == (ROME, stop, 2)

@@ -1,4 +1,4 @@
-"""A stream breaks, and the second answer says something else: what each reader of events makes of it."""
+"""A stream breaks and the retry produces different text: how each consumer of events handles it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ BROKEN: tuple[Answer, ...] = (
     [Think("So. "), Say("I will see. "), Call("look", at=1), Call("put", at=3)],
     "Done.",
 )
-"""Two reads start; one comes again, and the id of the other comes again as that of a write."""
+"""Two reads start; one is repeated, and the id of the other is reused for a write."""
 
 
 # Sentences
@@ -159,7 +159,7 @@ def chunks_of(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def as_posted(chunks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parts of the message that the AI SDK makes of the chunks, and posts with the next question."""
+    """The parts of the message that the AI SDK builds from the chunks, and posts with the next question."""
     parts: list[dict[str, Any]] = []
     open_parts: dict[str, dict[str, Any]] = {}
     calls: dict[str, dict[str, Any]] = {}
@@ -192,7 +192,7 @@ def as_posted(chunks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def told(messages: Sequence[Message]) -> list[object]:
-    """What messages say, without their ids; a browser has the calls of a message in the order of their starts."""
+    """The content of messages without ids; a browser has the calls of a message in the order of their starts."""
     lines: list[object] = []
     for message in messages:
         if isinstance(message, Assistant):

@@ -1,5 +1,5 @@
-"""An answer with several calls that breaks off and comes again: what has started is taken over or cancelled, nothing
-runs twice, and each call of the second answer has its one result."""
+"""An answer with several calls that breaks off and is retried: started calls are adopted or cancelled, nothing runs
+twice, and each call of the retry has exactly one result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def guarded(*answers: Answer, **settings: Any) -> tuple[RetryingModel[ScriptedMo
 
 
 def finished(events: Any) -> list[tuple[str, str]]:
-    """The ids of the calls that finished, each with that of the call which it took over."""
+    """The ids of the calls that finished, each with that of the call which it adopted."""
     ids = {event.call: event.call_id for event in only(CallWritten, events)}
     adopted = {event.call: ids[event.adopted] for event in only(CallAdopted, events)}
     return [(event.call_id, adopted.get(event.call, "")) for event in only(CallFinished, events)]
@@ -75,7 +75,7 @@ def key_of_note(arguments: dict[str, Any]) -> Any:
     return arguments["note"]
 
 
-# What is said
+# Text
 
 
 SAID: list[Any] = [
@@ -117,7 +117,7 @@ def test_the_same_is_true_for_reasoning(first: str, second: str, rest: list[tupl
 
 
 def test_the_text_of_a_second_broken_answer_is_never_shown() -> None:
-    """It is asked for whole, gets no first byte, and streams again: quietly."""
+    """It is requested unstreamed, gets no first byte, and silently streams again."""
     late = Fail(TimedOut("nothing came"))
     model, asked = guarded([Say("One"), Break()], [late], [Say("Two, and more"), Break()], "One and two.")
     model = RetryingModel(asked, attempts=4, jitter=lambda: 0.0)
@@ -130,7 +130,7 @@ def test_the_text_of_a_second_broken_answer_is_never_shown() -> None:
     assert result.attempts == 4
 
 
-# What has started is taken over
+# Started calls are adopted
 
 
 @on_every_wire
@@ -357,7 +357,7 @@ def test_nothing_runs_twice_under_any_schedule(schedule: Schedule) -> None:
     accepted(asked, result)
 
 
-# What does not come back
+# Calls that are not repeated
 
 
 def test_a_read_that_is_not_repeated_is_cancelled() -> None:
@@ -401,7 +401,7 @@ def test_it_is_also_cancelled_if_there_is_no_retry_any_more() -> None:
 
 @pytest.mark.parametrize("seconds", [0.1, 60.0], ids=["done", "running"])
 def test_a_run_that_is_cancelled_during_a_retry_keeps_what_was_shown_and_done(seconds: float) -> None:
-    """The second answer streams too, quietly, because a whole one took too long to begin."""
+    """The retry silently streams too, because an unstreamed one took too long to begin."""
 
     async def main() -> None:
         desk = Desk()
@@ -432,7 +432,7 @@ def test_a_run_that_is_cancelled_during_a_retry_keeps_what_was_shown_and_done(se
 
 @tool(effect="read", timeout=None)
 async def stubborn() -> str:
-    """Does not listen, for ten minutes."""
+    """Ignores cancellation for ten minutes."""
     while (left := 600.0 - asyncio.get_running_loop().time()) > 0:
         try:
             await asyncio.sleep(left)
@@ -591,7 +591,7 @@ def test_a_read_that_times_out_before_the_retry_is_adopted_as_it_is() -> None:
 
 
 def test_an_answer_of_another_model_adopts_the_calls_of_the_first() -> None:
-    """There and back, over wires with signatures of their own."""
+    """There and back, over wires with their own signatures."""
     desk = Desk()
     broken: Answer = [Think("Hm."), Call("look", note="a"), Pause(0.1), Break()]
     first = ScriptedModel([Think("Hm."), Call("look")], broken, BUSY, "Done.", wire="anthropic-messages", name="a:one")
@@ -720,7 +720,7 @@ def test_a_read_that_runs_again_after_a_write_has_another_key() -> None:
 
 
 def test_our_own_text_replaces_what_a_broken_answer_left() -> None:
-    """The final answer breaks off, and when it is asked for again there are only calls; twice."""
+    """The final answer breaks off, and its retry has only calls; twice."""
     calls: Answer = [Call("look", note="a")]
     breaks: Answer = [Say("Let me see."), Break()]
     model, _ = guarded(calls, breaks, calls, breaks, calls)

@@ -1,4 +1,5 @@
-"""What holds for any run: random scripts, durations, failures, cancellations, limits and schedules, on virtual time."""
+"""What is true for any run: random scripts, durations, failures, cancellations, limits and schedules, on virtual
+time."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ limits = st.builds(
 )
 schedules = st.sampled_from(list(Schedule))
 wires = st.sampled_from(["openai-chat", "openai-responses", "anthropic-messages"])
-"""Gemini's wire has no half calls: there a cut call is the provider's own error. It has a test of its own."""
+"""Gemini's wire has no half calls: there an incomplete call is the provider's own error, which has another test."""
 
 
 def assert_chain(messages: tuple[Message, ...]) -> None:
@@ -261,7 +262,7 @@ def test_a_provider_failure_in_the_middle_is_one_typed_error_with_a_valid_histor
 
 
 def test_nothing_starts_once_a_run_is_cancelled() -> None:
-    """The first of three ends in the very moment in which the run is cancelled: the second must not start then."""
+    """The first of three ends at the moment in which the run is cancelled: the second must not start then."""
 
     async def main() -> None:
         world = World()

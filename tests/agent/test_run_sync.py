@@ -1,5 +1,5 @@
-"""`run_sync`: for scripts, notebooks and threads. One loop in the background serves them all, and nothing is left
-behind when the program ends. Real time, real threads, real HTTP where a connection is in play."""
+"""`run_sync`: for scripts, notebooks and threads. One background loop serves them all, and nothing is left when the
+program exits. Real time, real threads, and real HTTP if a connection is involved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unbroken.testing import Call, serve
 
 
 def script(code: str, *args: str) -> list[str]:
-    """Everything that Python could complain about is an error there."""
+    """Everything that Python could warn about is an error there."""
     return [sys.executable, "-X", "dev", "-W", "error", "-c", code, *args]
 
 

@@ -1,4 +1,4 @@
-"""Text by sentence: the same pieces however the text was cut, nothing lost, and no end where there may be none."""
+"""Text by sentence: the same pieces however the text was split, nothing lost, and no end where there may be none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a stream of events: who stops reading ends it, whichever way; nothing is left behind, and the history is
+"""A run as a stream of events: if you stop reading in any way, it ends; nothing is left behind, and the history is
 valid at every event."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Agent[Deps, Output]` is generic: pyright infers both in a user's code, and refuses what does not fit."""
+"""`Agent[Deps, Output]` is generic: pyright infers both in a user's code, and rejects mismatches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The AI SDK's UI message stream: what is sent, in which order, and how what `useChat` posts is read. That the real SDK
-reads it the same way is checked by `tests/ui_messages`."""
+"""The AI SDK's UI message stream: what is sent, in which order, and how the posts of `useChat` are read.
+`tests/ui_messages` checks that the real SDK reads it the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees before they approve a call: all of it, exactly, with nothing in it that passes for something
+"""What a person sees before approving a call: all of it, exactly, with nothing in it that can be mistaken for something
 else."""
 
 from __future__ import annotations

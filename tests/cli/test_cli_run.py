@@ -1,4 +1,4 @@
-"""`unbroken run`: what stands where, in a pipe, on a terminal and as JSON; and how it ends."""
+"""`unbroken run`: what is printed where, in a pipe, on a terminal and as JSON; and how it ends."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_timeline_on_request_is_not_a_part_of_the_answer(tmp_path: Path) -> No
     assert "  weather Rome" in done.stderr
 
 
-# Streams that are none
+# Closed streams
 
 
 def redirected(redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ from unbroken.trajectory.recorder import Recorder
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three long runs, a short one of another agent, one that was cut after its first round, and two files that are no
+    """Three long runs, a short one of another agent, one that was cut after its first round, and two files that are not
     recordings."""
     folder = tmp_path_factory.mktemp("recordings")
     for number in range(3):
@@ -49,7 +49,7 @@ def test_a_folder_is_summed_up_and_other_files_are_named(recordings: Path) -> No
     assert told["recordings"] == 5
     reasons = {Path(each["path"]).name: each["reason"] for each in told["left_out"]}
     assert sorted(reasons) == ["empty.jsonl", "other.jsonl"]
-    assert "is empty: it is no recording" in reasons["empty.jsonl"]
+    assert "is empty: it is not a recording" in reasons["empty.jsonl"]
     metrics = told["all"]
     assert (metrics["queries"], metrics["unended"]) == (4, 1)
     assert metrics["avg_tool_rounds_per_query"] == (3 + 3 + 3 + 0) / 4
@@ -193,7 +193,7 @@ def test_a_pipe_and_a_circular_link_are_skipped_and_the_rest_is_counted(recordin
 
 
 def test_invalid_numbers_are_not_counted(recordings: Path, tmp_path: Path) -> None:
-    """Whatever stands in place of the tokens, the others are counted."""
+    """Whatever replaces the token counts, the others are counted."""
     whole = (recordings / "long-0.jsonl").read_text()
     for number, value in enumerate(['"abc"', "Infinity", "NaN", "-5", "true", "1e300"]):
         broken = whole.replace('"input_tokens":1213', f'"input_tokens":{value}')

@@ -1,4 +1,4 @@
-"""`unbroken faults`, run as a user runs it: a process of its own that serves until it is interrupted."""
+"""`unbroken faults`, as a user runs it: a separate process that serves until it is interrupted."""
 
 from __future__ import annotations
 

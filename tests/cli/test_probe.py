@@ -33,7 +33,7 @@ NUMBERS = " ".join(map(str, range(1, 101)))
 USES = Uses(20, 9)
 AT_ONCE = (0.0, 0.0)
 Behaviour = Callable[[Request, dict[str, Any]], Said | None]
-"""What a server does otherwise; None: this request is answered well."""
+"""What a server does differently; None: it answers this request well."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def well(request: Request) -> Said:
-    """A model that does as it is told, behind a server that does as its wire says."""
+    """A model that follows its prompt, behind a server that follows its wire."""
     if isinstance(request.messages[-1], ToolMessage):
         return ["21 degrees. Report number 7342.", USES]
     system = "".join(message.text for message in request.messages if isinstance(message, System))
@@ -107,7 +107,7 @@ def probed(server: ScriptedServer, wire: str = "openai-chat", provider: str = "c
 
 
 def judged(report: Report) -> dict[str, str]:
-    """What did not just work."""
+    """Everything that did not simply work."""
     return {answer.name: answer.finding.judgement for answer in report.answers if answer.finding.judgement != "works"}
 
 
@@ -137,7 +137,7 @@ def test_the_profile_names_the_wire_if_it_is_not_the_providers_default() -> None
     assert profile.fields == {"base_url": server.url, "wire": "anthropic-messages", "keys": ("MY_KEY",)}
 
 
-# What misbehaves
+# Servers that differ
 
 
 def ignores_choices(request: Request, _: dict[str, Any]) -> Said | None:
@@ -354,7 +354,7 @@ def test_a_rate_limit_is_waited_for() -> None:
     assert judged(find(limited)) == {}
 
 
-# What may pass
+# Temporary failures
 
 
 def unavailable() -> Said:

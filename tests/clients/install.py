@@ -1,5 +1,6 @@
-"""Clients from the package registries: the Python ones together in one environment, each Node one in a folder of its
-own, so that what one of them needs is nobody else's business. What stands there in the wanted version is left alone."""
+"""Installs clients from the package registries: the Python ones together in one environment, each Node one in a
+separate folder, so that their dependencies do not conflict. A client that is installed in the wanted version is left as
+it is."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ SECONDS = 600
 
 
 class CannotInstall(Exception):
-    """Says why, in one line."""
+    """The reason, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
     version: str
     folder: str = ""
-    """Of a Node package."""
+    """The folder of a Node package."""
     python: str = str(PYTHON_ROOM / "bin" / "python")
 
 
 def install(client: Client, latest: bool = False) -> Installed:
-    """`latest` takes the newest versions instead of those that the row names."""
+    """`latest` installs the newest versions instead of those listed for the client."""
     return _install_python(client, latest) if client.kind == "python" else _install_node(client, latest)
 
 
@@ -64,7 +65,7 @@ def _install_node(client: Client, latest: bool) -> Installed:
     if latest or present != list(client.packages):
         npm = ["npm", "install", "--prefix", str(folder), "--silent", "--no-audit", "--no-fund"]
         _do([*npm, *([f"{name}@latest" for name in names] if latest else client.packages)])
-    for program in PROGRAMS.glob("*.mjs"):  # Node looks for packages beside the program
+    for program in PROGRAMS.glob("*.mjs"):  # Node looks for packages next to the program
         shutil.copy(program, folder)
     return Installed(_node_version(folder, names[0]), str(folder))
 

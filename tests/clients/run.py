@@ -1,6 +1,6 @@
-"""Real clients, unmodified, through the gateway: `make test-clients`. Installs them, takes each through its trips,
-prints a table, and with `--write` puts it into docs/clients.md. The exit code says whether all passed that are
-installed."""
+"""Real clients, unmodified, through the gateway: `make test-clients`. Installs them, runs each through its trips,
+prints a table, and with `--write` puts it into docs/clients.md. The exit code shows whether all installed clients
+passed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Row:
     client: Client
     version: str = ""
     missing: str = ""
-    """Why it is not installed."""
+    """The reason why it is not installed."""
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
 
     @property

@@ -1,7 +1,7 @@
-"""The one story that every client lives through: the model asks for three files at once, the client writes them with a
-tool of its own, the model says that it is done. And the judge of what the upstream was asked in the meantime.
+"""The scenario for every client: the model asks for three files at once, the client writes them with its own tool, and
+the model says that it is done. Also checks what was sent to the upstream meanwhile.
 
-The script is a function of the request alone: what a client asks besides (titles, summaries) gets a short text.
+The script is a function of the request alone: other requests of a client (titles, summaries) get a short text.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class WriteTool:
 
     def arguments(self, path: str, content: str) -> dict[str, str]:
         if self.shell:
-            # Appended, so that a command which ran twice shows.
+            # Appended, so that a command that ran twice is visible.
             return {self.shell: f"printf %s {shlex.quote(content)} >> {shlex.quote(path)}"}
         return {self.path: path, self.content: content}
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Told for one run: with this tool, in this folder, with the ids of the calls (None: those that the script counts,
-    which are the same in every run)."""
+    """The script for one run: with this tool, in this folder, with these call ids (None: counted by the script, the
+    same in every run)."""
 
     tool: WriteTool
     folder: str
@@ -53,7 +53,7 @@ class Story:
         return [(self.tool.name, self.tool.arguments(f"{self.folder}/{name}", text)) for name, text in FILES.items()]
 
     def is_told_in(self, request: Request) -> bool:
-        """Not so in what a client asks besides."""
+        """Not in the other requests of a client."""
         asked = any(isinstance(message, User) and PROMPT in message.text for message in request.messages)
         return asked and any(tool.name == self.tool.name for tool in request.tools)
 
@@ -66,8 +66,8 @@ class Story:
         return [Think(THOUGHT), Say(WORDS), *calls, Uses(310, 60)]
 
     def problems_with_requests(self, requests: Sequence[Request], reasoning: bool) -> list[str]:
-        """The upstream has to be asked twice: with the prompt, then with the complete turn, and with its `reasoning`
-        in it, whether or not the client keeps that."""
+        """The upstream must get two requests: with the prompt, then with the complete turn and its `reasoning`, whether
+        or not the client keeps that."""
         told = [request for request in requests if self.is_told_in(request)]
         if len(told) != 2:
             return [f"the upstream was asked {len(told)} times and not twice"]
@@ -95,6 +95,6 @@ class Story:
 
 
 def _texts(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Without cache marks, which clients move on with the conversation."""
+    """Without cache marks, which clients move along the conversation."""
     said = [message for message in messages if isinstance(message, System | User)]
     return [(type(message).__name__, message.text) for message in said]

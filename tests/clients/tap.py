@@ -1,6 +1,5 @@
-"""What went over the gateway's counter: each request of the client and what it was answered, as bytes and headers.
-
-Stands around the application and changes nothing."""
+"""Records the traffic of the gateway: each request of the client and its response, as bytes and headers. Wraps the
+application and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ class Exchange:
     asked: bytearray = field(default_factory=bytearray)
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict[str, str])
-    """Of the answer, with names in lower case."""
+    """Headers of the response, with names in lower case."""
     answered: bytearray = field(default_factory=bytearray)
 
 

@@ -1,5 +1,5 @@
-"""One round trip: a scripted upstream, the gateway before it, the client as a process with a home of its own; and
-everything that has to be true of it afterwards."""
+"""One round trip: a scripted upstream, the gateway in front of it, the client as a process with its own home folder,
+and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Trip:
 
     @property
     def told_upstream(self) -> bool:
-        """The upstream is asked for one call at a time too: every wire but one has words for it."""
+        """Whether the upstream is asked for one call at a time too: every wire but one can express it."""
         return self.serial and self.upstream != GEMINI
 
     def __str__(self) -> str:
@@ -62,22 +62,22 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Ran:
-    """A client that has ended."""
+    """A client that has exited."""
 
     code: int | None
     """None: it was still running when its time was up."""
     out: str = ""
     seen: str = ""
-    """The end of all that it wrote."""
+    """The end of its output."""
     files: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def travel(trip: Trip, installed: Installed, direct: bool = False) -> Outcome:
-    """`direct` leaves the gateway out: does the client itself do what is expected of it?"""
+    """`direct` leaves out the gateway: checks whether the client itself does what is expected."""
     started = time.monotonic()
     with TemporaryDirectory(prefix="unbroken-client-", ignore_cleanup_errors=True) as name:
         home = Path(name)
-        # Most providers give ids that no other call has, some count anew in each answer: a chain holds with both.
+        # Most providers give unique ids, some restart counting in each answer: the chain must work with both.
         ids = tuple(f"call_{uuid4().hex[:24]}" for _ in FILES) if trip.upstream != trip.client.wire else (None,) * 3
         story = Story(trip.client.tool, str(home / "work"), ids)
         exchanges: list[Exchange] = []
@@ -91,7 +91,7 @@ def travel(trip: Trip, installed: Installed, direct: bool = False) -> Outcome:
     if direct:
         problems += _problems_of_upstream(story, upstream)
     else:
-        # A provider of Responses that is to store nothing knows no reasoning by its id, and the script encrypts none.
+        # A Responses provider without storage knows no reasoning by its id, and the script encrypts none.
         problems += _problems_of_upstream(story, upstream, reasoning=trip.upstream != RESPONSES)
         problems += _problems_of_gateway(trip, story, upstream.requests, exchanges)
     return Outcome(trip, time.monotonic() - started, problems)
@@ -134,7 +134,7 @@ def _run(trip: Trip, installed: Installed, home: Path, url: str) -> _Ran:
     for path, text in client.files.items():
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(_filled(text, values), "utf-8")
-    # Nothing of the environment of whoever runs this: no keys, no settings of clients.
+    # Nothing of the caller's environment: no keys, no settings of clients.
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home / "tmp"), "LANG": "C.UTF-8"}
     environment |= {name: _filled(value, values) for name, value in client.environment.items()}
     if client.kind != "agent":
@@ -173,7 +173,7 @@ def _ended(command: list[str], home: Path, environment: dict[str, str]) -> _Ran:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """The client and whatever it has left behind: it leads a session of its own."""
+    """The client and everything it has started: it leads its own session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -220,7 +220,7 @@ def _problems_of_gateway(trip: Trip, story: Story, requests: list[Request], exch
     if (counts := [len(answer.calls) for answer in answers]) != expected:
         problems.append(f"the answers had {counts} calls and not {expected}")
     turns = [exchange.headers.get("x-unbroken-turn", "") for exchange in told]
-    # The head of a stream goes out before it is known how many calls will be in it.
+    # The head of a stream is sent before it is known how many calls it will contain.
     if trip.serial and (turns[1:] != ["handed 2/3", "handed 3/3", ""] or turns[0] not in ("", "handed 1/3")):
         problems.append(f"x-unbroken-turn said {turns}")
     return problems + _problems_with_usage(answers)
@@ -234,7 +234,7 @@ def _is_told_in(story: Story, wire: str, exchange: Exchange) -> bool:
 
 
 def _problems_with_usage(answers: list[Response]) -> list[str]:
-    """What the held answers report adds up to what the upstream said. (A client need not have asked for it.)"""
+    """The usage of the held answers adds up to that of the upstream. (A client need not have asked for it.)"""
     reported = [answer.usage for answer in answers if answer.usage is not None]
     total = (sum(usage.input_tokens for usage in reported), sum(usage.output_tokens for usage in reported))
     return [] if not reported or total == (830, 74) else [f"the usage adds up to {total} and not to (830, 74)"]

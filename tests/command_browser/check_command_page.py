@@ -1,7 +1,7 @@
-"""The command agent's page in a real Chromium: wishes by keyboard, the world as it changes, also by others, over a line
-that breaks, in both colours and on a narrow screen.
+"""The command agent's page in a real Chromium: wishes by keyboard, the world as it changes, also by others, with
+faults, in both colour schemes and on a narrow screen.
 
-`make test-apps` runs it; the default tests need no browser. `UNBROKEN_SHOTS=DIR` keeps pictures of what it saw.
+`make test-apps` runs it; the default tests need no browser. `UNBROKEN_SHOTS=DIR` saves screenshots.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def type_wish(tab: chromium.Tab, wish: str) -> None:
 
 
 async def wish(tab: chromium.Tab, text: str) -> str:
-    """Types it, waits for its end, and gives what the last answer shows."""
+    """Types a wish, waits for its end, and returns what the last answer shows."""
     await type_wish(tab, text)
     await tab.until(f"document.querySelector('.mine:nth-last-child(2)')?.innerText === {json.dumps(text)}")
     await tab.until("document.getElementById('stop').hidden")

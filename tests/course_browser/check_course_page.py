@@ -1,7 +1,7 @@
-"""The course assistant's page in a real Chromium: what it shows of a question, by keyboard, in both colours, at any
-width.
+"""The course assistant's page in a real Chromium: what it shows of a question, by keyboard, in both colour schemes, at
+any width.
 
-`make test-apps` runs it; the default tests need no browser. `UNBROKEN_SHOTS=DIR` keeps pictures of what it saw.
+`make test-apps` runs it; the default tests need no browser. `UNBROKEN_SHOTS=DIR` saves screenshots.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def texts(tab: chromium.Tab, selector: str) -> list[str]:
 
 
 async def ask(tab: chromium.Tab, question: str, ends: int) -> None:
-    """Types and presses Enter; until so many questions have come to an end."""
+    """Types and presses Enter; waits until so many questions have ended."""
     await tab.run("document.getElementById('question').focus()")
     await tab.ask("Input.insertText", text=question)
     await tab.press("Enter")
@@ -190,7 +190,7 @@ def test_a_chat_that_the_server_has_forgotten_starts_again() -> None:
         await tab.run("document.querySelector('.again').click()")
         await until_ended(tab, 3)
         assert await texts(tab, ".prose") == ["Hello.", "", "Hello."]
-        assert [words for words in tab.complaints if "404" not in words] == []  # Chromium tells of every 404
+        assert [words for words in tab.complaints if "404" not in words] == []  # Chromium reports every 404
         tab.complaints.clear()
 
     in_browser(ScriptedModel("Hello.", loop_last=True), act)
@@ -264,7 +264,7 @@ def test_dark_and_light_follow_the_system_and_the_button_changes_them() -> None:
 
 
 class Endless:
-    """A model that is asked and says nothing, until whoever asked has gone."""
+    """A model that receives a request and answers nothing until the client has gone."""
 
     name = "endless"
 

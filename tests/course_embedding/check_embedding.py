@@ -1,5 +1,6 @@
-"""The real embedding model of the course assistant: the shipped vectors are its, questions at once load it once, and an
-unknown question is found by its meaning. `make test-embeddings` runs it; the default tests do without the model."""
+"""The real embedding model of the course assistant: the shipped vectors come from it, simultaneous questions load it
+once, and an unknown question is found by its meaning. `make test-embeddings` runs it; the default tests do not need the
+model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no response, too large, too deep, or of an unexpected shape: a typed error or verdict, in bounded memory."""
+"""Input that is not a response, too large, too deep, or malformed: a typed error or verdict, in bounded memory."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from unbroken.deltas import CallOpened, CallSpoiled, CallWithdrawn
 
 
 def ready(body: bytes) -> list[tuple[int, str]]:
-    """The calls that were announced ready, with the number of the event in which they were."""
+    """The calls that were reported ready, with the number of the event."""
     decoder = Decoder("openai-chat")
     found: list[tuple[int, str]] = []
     for number, event in enumerate(body.split(b"\n\n")):
@@ -21,7 +21,7 @@ def ready(body: bytes) -> list[tuple[int, str]]:
     return found + [(-1, d.call.name) for d in decoder.end() if isinstance(d, CallReady)]
 
 
-# When is it complete
+# When a call is complete
 
 
 def test_call_completes_at_its_closing_brace() -> None:
@@ -160,7 +160,7 @@ def test_arguments_nested_deeper_than_the_limit_are_refused() -> None:
     assert decode(chat(piece(0, "a", "f", fine))).calls[0].complete
 
 
-# Which call is it
+# Which call a piece belongs to
 
 
 def test_interleaved_arguments_of_two_calls_are_kept_apart() -> None:
@@ -501,7 +501,7 @@ def test_the_same_call_three_times_in_the_text_is_three_calls(own: int, text_fir
     assert {f"c{n}" for n in range(own)} <= {c.id for c in response.calls}
 
 
-# What is its id
+# Ids
 
 
 def history(*ids: str) -> Request:

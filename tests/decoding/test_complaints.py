@@ -1,4 +1,5 @@
-"""What providers complain of, in the spellings that are seen: the kind is read from marks first, then from words."""
+"""What providers complain about, in the wordings seen in practice: the kind is read from codes first, then from the
+text."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from unbroken.decoding.verdict import Complaint, complaint_of
 
 
 def said(message: str, type: str | None = None, code: str | int | None = None) -> dict[str, Any]:
-    """An error as OpenAI and those who follow it spell it."""
+    """An error in the format of OpenAI and compatible servers."""
     return {"error": {"message": message, "type": type, "param": None, "code": code}}
 
 
@@ -185,7 +186,7 @@ OTHERS: list[tuple[Complaint, Any]] = [
     ("unavailable", said("系统繁忙，请稍后再试")),
     ("unavailable", said("该模型当前访问量过大，请您稍后再试", code="1305")),
     ("unavailable", said("Failed to call a function.", "invalid_request_error", "tool_use_failed")),
-    # Another try will not change it
+    # A retry will not help
     ("refused", said("Unsupported value: 'temperature'", "invalid_request_error", "unsupported_value")),
     (
         "refused",
@@ -232,7 +233,7 @@ OTHERS: list[tuple[Complaint, Any]] = [
     ),
     ("refused", said("Invalid 'messages[2].tool_calls[0].id': string too long.", "invalid_request_error")),
     ("refused", {"type": "invalid_request_error", "message": "messages.0.content.0.image: image exceeds 5 MB maximum"}),
-    # Nobody knows
+    # Unknown
     ("", said("Something happened")),
     ("", {"object": "error"}),
     ("", {}),

@@ -1,4 +1,4 @@
-"""All recordings on the four wires: what we read is what is in them, at every chunk size."""
+"""All recordings on the four wires: they are decoded as expected, at every chunk size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("openai-chat-snowflake-j-a924386f", "calls"): EMPTY_LEGACY_CALL,
     ("openai-chat-snowflake-j-c152d07b", "calls"): EMPTY_LEGACY_CALL,
 }
-"""Where we read a recording otherwise than its index says, and why. Each is asserted to differ: none is hidden here."""
+"""Recordings that we decode differently from their index, and why. Each is asserted to differ, so none is hidden
+here."""
 
 
 def test_the_recordings_are_complete() -> None:

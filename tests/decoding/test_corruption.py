@@ -1,4 +1,5 @@
-"""Streams that were cut, flipped, doubled and shuffled: never a foreign exception, a hang, or half a call as whole.
+"""Streams that were cut, flipped, doubled and shuffled: never another library's exception, a hang, or half a call that
+counts as complete.
 
 500 cases in the tests; `make fuzz` sets UNBROKEN_FUZZ=20000. Seeds are fixed, so a failure names its case.
 """
@@ -51,7 +52,7 @@ def drop(body: bytes, r: random.Random) -> bytes:
 
 
 def swap_types(body: bytes, r: random.Random) -> bytes:
-    """Put a value of another type where some value stood."""
+    """Replaces a value by one of another type."""
     values = [b"null", b"[]", b"{}", b"5", b'"x"', b"true", b"-1e99", b"[[1]]"]
     colons = [i for i, char in enumerate(body) if char == ord(":")]
     if not colons:

@@ -1,4 +1,4 @@
-"""A whole body that leaves nothing to doubt is read at once: and exactly as the decoder reads it."""
+"""An unambiguous non-streaming body is read on a fast path, with exactly the result of the decoder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def body(*calls: dict[str, Any], content: str | None = None, finish: str = "", *
 
 
 def assert_read_alike(data: bytes, request: Request = ASKED) -> bool:
-    """Where a look is enough, the decoder says the same. Gives whether it was."""
+    """If the fast path applies, its result equals the decoder's. Returns whether it applied."""
     plain = look_at(CHAT, data, request.sampling.max_tokens)
     if plain is None:
         return False

@@ -1,4 +1,4 @@
-"""Calls that leaked into text: every dialect, at every split; what is no call stays text, character for character."""
+"""Calls that leaked into text: every dialect, at every split; anything else stays text, character by character."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the search for leaked calls costs: work that grows with the text and not faster, in pieces of any size.
+"""The cost of searching for leaked calls: linear in the text, in pieces of any size.
 
-Work is counted (functions run, characters that wait to be looked at again), not timed.
+Work is counted (functions run, characters held back), not timed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TEXTS = {**{name: ("", part) for name, part in NASTY.items()}, **OPEN}
 
 
 def work(start: str, part: str, characters: int, size: int) -> int:
-    """How many functions of Python and of C run for a text of so many characters; what waits must stay short."""
+    """How many Python and C functions run for a text of so many characters; the text held back must stay short."""
     text = (start + part * (characters // len(part) + 1))[:characters]
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     prose = Prose(NAMES)

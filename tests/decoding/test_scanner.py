@@ -1,4 +1,4 @@
-"""The scanner against a reference: the position where a slow, obvious parser says the first object ends."""
+"""The scanner against a reference: a slow, simple parser that finds the end of the first object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a broken stream: nothing is said twice, and nothing silently turns into another text."""
+"""After a broken stream: nothing is repeated, and nothing silently turns into another text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstrations run as a newcomer runs them, and what they claim is what happened."""
+"""The demos run as a newcomer runs them, and their claims are true."""
 
 from __future__ import annotations
 

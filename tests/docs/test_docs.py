@@ -50,7 +50,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "of-the-examples")  # models are named in them, and none is asked
+    monkeypatch.setenv("OPENAI_API_KEY", "of-the-examples")  # they name models but send no request
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {"__name__": "__page__"}
@@ -59,7 +59,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, monkeypatch: p
 
 
 def answer(request: Request) -> Answer:
-    """What the model of the examples says. It counts files, with a tool if it is given one."""
+    """The model of the examples. It counts files, with a tool if it is given one."""
     last = request.messages[-1]
     if isinstance(last, ToolMessage):
         return ["There is more in src than in tests.", Uses(520, 14)]
@@ -79,7 +79,7 @@ def _command(block: str) -> tuple[list[str], str]:
     for end in range(1, len(lines) + 1):
         try:
             return shlex.split("".join(lines[:end])), "".join(lines[end:])
-        except ValueError:  # a quotation that goes on in the next line
+        except ValueError:  # a quotation that continues in the next line
             continue
     raise AssertionError(f"a command without an end: {block}")
 
@@ -104,8 +104,8 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path) -> None:
 
 
 def steady(text: str) -> str:
-    """Without what differs from run to run and from day to day: seconds, and how much there is to count, which a page
-    may leave out (`…`)."""
+    """Removes what differs from run to run and from day to day: seconds, and counts, which a page may leave out
+    (`…`)."""
     return re.sub(r"([\d,]+|…) (?=files|lines)", "0 ", re.sub(r"\d+\.\d+ s\b", "0.00 s", text))
 
 
@@ -122,7 +122,7 @@ def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None
                 timeout=60,
             )
             told = done.stdout.decode().replace("\r\n", "\n").strip()
-            # What was left out is marked. The ids of calls are made of the whole request.
+            # Omissions are marked. The ids of calls depend on the complete request.
             wanted = ".*?".join(map(re.escape, same_ids(shown.strip()).split("…")))
             assert re.fullmatch(wanted, same_ids(told), re.DOTALL), told
 
@@ -147,7 +147,7 @@ def test_every_link_between_pages_works() -> None:
 
 
 def headings(page: Path) -> list[str]:
-    """As GitHub makes addresses of them."""
+    """The anchors that GitHub generates for headings."""
     found = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
 
@@ -186,13 +186,12 @@ def in_code(cell: str) -> list[str]:
 
 
 def defaults(heading: str) -> dict[str, str]:
-    """Each key of a table of the page, with what stands there for its default."""
+    """Each key of a table of the page, with its documented default."""
     return {key: default for keys, default, _ in rows(GATEWAY, heading) for key in in_code(keys)}
 
 
 def check_defaults(told: Mapping[str, str], known: Mapping[str, tuple[Any, Any]]) -> None:
-    """All keys there are, and no others. A default in code is as the file would have it; words are for keys that have
-    none."""
+    """Exactly the existing keys. A default in code is as in the file; other text is for keys without a default."""
     assert sorted(told) == sorted(known)
     for key, cell in told.items():
         kind, default = known[key]

@@ -1,5 +1,5 @@
-"""The site of the documentation holds together: its nav, its links, its reference. mkdocs itself is not needed here;
-`make docs` builds the site and fails at the first warning."""
+"""The documentation site is consistent: its nav, its links, its reference. mkdocs itself is not needed here; `make
+docs` builds the site and fails at the first warning."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def prose_of(page: Path) -> str:
 
 
 def anchors(page: Path) -> list[str]:
-    """As the site and GitHub make them. A heading that comes again has a number there, of another form on each: nobody
-    links to it."""
+    """The anchors as the site and GitHub generate them. A repeated heading gets a number in a different form on each:
+    nobody links to it."""
     found = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found]
 
@@ -47,7 +47,7 @@ def test_every_page_is_in_the_nav_exactly_once() -> None:
 
 
 def test_every_entry_of_the_nav_is_a_page() -> None:
-    """One outside docs/ is taken in by docs/hooks.py, if it knows of it."""
+    """A page outside docs/ is included by docs/hooks.py, if it is listed there."""
     taken_in = re.search(r"TAKEN_IN = \((.*?)\)", (DOCS / "hooks.py").read_text("utf-8"))
     assert taken_in is not None
     outside = {

@@ -94,7 +94,7 @@ BOTH = [Say("好的。"), Call("get_weather", city="北京"), Call("get_news", t
 def play(
     program: str, *answers: Any, variables: dict[str, Any] | None = None
 ) -> tuple[ProgramResult, ScriptedModel, list[ProgramEvent], float]:
-    """Its result, the model that was asked, what was said, and the seconds that it took."""
+    """Its result, the model that was used, the events, and the seconds that it took."""
     model, events = ScriptedModel(*answers), list[ProgramEvent]()
 
     async def run() -> tuple[ProgramResult, ScriptedModel, list[ProgramEvent], float]:
@@ -111,7 +111,7 @@ def asked(model: ScriptedModel) -> list[str]:
 
 
 def calls(events: list[ProgramEvent]) -> list[str]:
-    """What began and ended, in order: `+name`, `-name`."""
+    """What started and ended, in order: `+name`, `-name`."""
     told: list[str] = []
     for event in events:
         match event:

@@ -1,5 +1,5 @@
-"""Programs that went wrong once: statements that a prompt swallowed, values without end, recursion through /parallel/,
-calls in words that were lost, and what is kept of each."""
+"""Programs that went wrong once: statements swallowed by a prompt, endless values, recursion through /parallel/, lost
+text calls, and what is kept of each."""
 
 from __future__ import annotations
 
@@ -551,7 +551,7 @@ def test_the_models_key_is_in_no_recording_of_a_block(mode: str, tmp_path: Path)
     ],
 )
 def test_one_statement_cannot_do_more_than_a_bounded_amount_of_work(expression: str) -> None:
-    """It would hold up the event loop, and no time-out would be heard."""
+    """Otherwise it would block the event loop, and no time-out would be noticed."""
     big: list[Any] = list(range(100_000))
     with pytest.raises(ProgramFailed, match=r"more than 3,000,000 values|too large"):
         run(f"{expression} -> x\n", big=big, same=list(big))
@@ -570,7 +570,7 @@ def test_a_program_that_doubles_a_list_notices_its_time_out() -> None:
 
 @pytest.mark.parametrize("items", [[1, 2, 3, 4], ["a", "b"], [True], [2.5]], ids=str)
 def test_measuring_a_doubled_list_costs_little_more_than_reading_it(items: list[Any]) -> None:
-    """No time-out is heard meanwhile: two million numbers took two seconds."""
+    """No time-out is noticed meanwhile: two million numbers took two seconds."""
     long = items * (300_000 // len(items))
 
     def seconds(work: Callable[[], object]) -> float:

@@ -1,5 +1,5 @@
-"""The language of DPH by itself: where texts end, what expressions come to, what is filled in, and that every error has
-its place. Nothing is asked of a model here."""
+"""The DPH language by itself: where texts end, how expressions are evaluated, how variables are filled in, and that
+every error has its position. No model is used here."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def problem_of(program: str) -> Problem:
 
 
 def is_plain(text: str) -> bool:
-    """Has it nothing that ends a text, or could not stand in one?"""
+    """Whether it contains nothing that ends a text, or is not allowed in one."""
     return (
         bool(text)
         and text == text.strip()
@@ -445,7 +445,7 @@ def test_the_flag_is_on_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOLPHIN_ENABLE_PARALLEL_TOOL_CALLS", "false")
     assert not flags.is_enabled(flag)
     monkeypatch.setenv("UNBROKEN_ENABLE_PARALLEL_TOOL_CALLS", " On ")
-    assert flags.is_enabled("ENABLE_PARALLEL_TOOL_CALLS")  # our own name counts first
+    assert flags.is_enabled("ENABLE_PARALLEL_TOOL_CALLS")  # our own prefix has priority
     flags.disable(flag)
     assert not flags.is_enabled(flag)
     flags.enable(flag)

@@ -1,10 +1,10 @@
-"""The corpus of DPH programs: each `NAME.dph` of `dph/programs` with its outcome beside it in `NAME.toml`. Programs
-without one are called by others.
+"""The corpus of DPH programs: each `NAME.dph` of `dph/programs` with its outcome in `NAME.toml`. Programs without one
+are called by others.
 
-An outcome says what the model answers (`answers`, one for each request: a text, or steps) and what comes of it:
-`variables` (or an `[error]` with its place, its words and what was `unset`), and as far as it matters the `prompts`,
-`systems`, `offered` tools, `choices` and `lengths` of the requests, the `calls` that ran and the `seconds` they took.
-The number of requests and the `warnings` of the checker are always compared.
+An outcome has the model's answers (`answers`, one for each request: a text, or steps) and the expectations: `variables`
+(or an `[error]` with its position, its words and what was `unset`), and where it matters the `prompts`, `systems`,
+`offered` tools, `choices` and `lengths` of the requests, the `calls` that ran and the `seconds` they took. The number
+of requests and the `warnings` of the checker are always compared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Played:
         self.value, self.variables = stream.result.value, stream.result.variables
 
     def agrees(self) -> None:
-        """What the outcome says of requests, calls and variables is so."""
+        """Checks the requests, calls and variables of the outcome."""
         outcome, requests = self.outcome, self.model.requests
         assert len(requests) == len(outcome.get("answers", []))
         for wanted, request in zip(outcome.get("prompts", []), requests, strict=False):
@@ -142,7 +142,7 @@ def test_a_bad_program_has_one_clear_error(name: str) -> None:
         assert places[0].file == str(FOLDER / wanted.get("file", f"{name}.dph"))
         assert (
             not played.model.requests or wanted["kind"] == "ProgramFailed"
-        )  # a mistake that can be seen costs nothing
+        )  # a mistake that the check finds costs nothing
 
 
 def test_the_corpus_is_not_smaller_than_intended() -> None:

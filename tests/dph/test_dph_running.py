@@ -1,5 +1,5 @@
-"""Programs while they run: what they tell and of which block, what runs at the same time, how they stop, and what they
-are given from outside (approvals, deps, models, types, recordings, servers). The model is scripted; nothing else is."""
+"""Programs while they run: their events and blocks, what runs at the same time, how they stop, and what they are given
+from outside (approvals, deps, models, types, recordings, servers). Only the model is scripted."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def play(program: str, *answers: Any, tools: Any = (), **options: Any) -> Progra
 
 
 def play_aloud(program: str, *answers: Any, tools: Any = (), **options: Any) -> tuple[list[ProgramEvent], float]:
-    """All that was said, also by a program that fails, and the seconds."""
+    """All events, also of a program that fails, and the seconds."""
     events: list[ProgramEvent] = []
 
     async def run() -> float:
@@ -150,7 +150,7 @@ def test_events_of_a_block_can_be_written_as_json() -> None:
 
 
 def test_children_of_parallel_are_in_flight_at_the_same_time() -> None:
-    """Each waits for the others: one after another they would wait for ever."""
+    """Each waits for the others: sequentially they would wait forever."""
     barrier = asyncio.Barrier(3)
 
     @tool
@@ -287,7 +287,7 @@ def test_a_program_with_a_mistake_sends_no_request_and_calls_nothing() -> None:
 
 
 def test_if_you_stop_reading_the_program_ends() -> None:
-    """The tool that runs is cancelled, and what stands behind it never begins."""
+    """The running tool is cancelled, and what follows it never starts."""
     ended: list[str] = []
 
     @tool
@@ -330,7 +330,7 @@ def test_a_task_that_awaits_a_program_can_be_cancelled() -> None:
 
 
 def test_a_loop_without_blocks_can_be_cancelled() -> None:
-    """It gives others a turn: else no time-out would be heard before its end."""
+    """It lets other tasks run: otherwise no time-out would be noticed before its end."""
     program = "/for/ $i in range(1000):\n    /for/ $j in range(1000):\n        $j -> x\n    /end/\n/end/"
 
     async def run() -> tuple[bool, bool]:
@@ -461,7 +461,7 @@ def test_tools_of_an_mcp_server_are_called_and_explored() -> None:
 
     variables = asyncio.run(run()).variables
     assert variables["a"].isdigit()
-    assert variables["b"]["calls"][0]["result"] == variables["a"]  # one process for the whole program
+    assert variables["b"]["calls"][0]["result"] == variables["a"]  # one process for the complete program
 
 
 def test_blocks_with_history_know_each_other_and_the_others_do_not() -> None:

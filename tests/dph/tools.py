@@ -1,5 +1,5 @@
-"""The tools that the programs of the corpus call, as a file for `--tools`. It is run afresh for each program, so what
-counts begins at one."""
+"""The tools that the programs of the corpus call, as a file for `--tools`. It is loaded again for each program, so
+counters start at one."""
 
 from __future__ import annotations
 

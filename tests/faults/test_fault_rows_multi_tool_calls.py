@@ -1,5 +1,5 @@
-"""Rows 1 to 7, 17, 36 and 37 of the fault list: which calls are there, what are their ids and their arguments. Each
-through a whole run: what ran, what was answered, and that a provider takes every request."""
+"""Rows 1 to 7, 17, 36 and 37 of the fault list: which calls there are, their ids and their arguments. Each through a
+complete run: what ran, which results were sent, and that a provider accepts every request."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ TWICE = json.dumps(json.dumps({"n": 1}))
     ],
 )
 def test_missing_arguments_mean_an_empty_object(wire: str, body: bytes, size: int) -> None:
-    """Row 7: `null`, nothing, an empty text."""
+    """Row 7: `null`, nothing, an empty string."""
     desk = Desk()
     result = run_bytes(wire, body, desk, "a", size=size)
     assert desk.ran == [("a", {})]
@@ -230,7 +230,7 @@ def test_missing_arguments_mean_an_empty_object(wire: str, body: bytes, size: in
     ],
 )
 def test_arguments_in_another_form_are_read(wire: str, body: bytes, size: int) -> None:
-    """Row 7: as an object, as a text in a text."""
+    """Row 7: as an object, as a string in a string."""
     desk = Desk()
     run_bytes(wire, body, desk, "a", size=size)
     assert desk.ran == [("a", {"n": 1})]
@@ -276,7 +276,7 @@ PROVIDER_RUN = [
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("wire", "body"), PROVIDER_RUN)
 def test_a_tool_that_the_provider_ran_is_not_run_again(wire: str, body: bytes, size: int) -> None:
-    """Row 17: though a tool of ours has its name."""
+    """Row 17: even if a tool of ours has its name."""
     desk = Desk()
     result = run_bytes(wire, body, desk, "a", "web_search", "search", size=size)
     assert desk.ran == [("a", {"n": 1})]

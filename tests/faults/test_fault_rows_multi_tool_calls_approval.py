@@ -1,5 +1,5 @@
-"""Calls that somebody has to allow, and calls that run at the client: beside others, in call order, and after a break,
-also from what was saved."""
+"""Calls that need an approval, and calls that run in the client: next to others, in call order, and after a break, also
+from a saved state."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ DECISIONS: list[Any] = [
 def test_a_waiting_run_continues_with_the_answer(
     wire: str, schedule: Schedule, decision: Any, told: str, saved: bool
 ) -> None:
-    """Every call runs once, over both parts, and the results stand in call order."""
+    """Every call runs once, over both parts, and the results are in call order."""
     desk = Desk()
     model, agent, result = waiting(wire, schedule, desk)
     assert (result.stop_reason, [call.id for call in result.pending], result.text) == ("waiting", ["2"], "")
@@ -185,7 +185,7 @@ def test_a_waiting_run_continues_with_the_answer(
 @pytest.mark.parametrize("schedule", [Schedule.PARALLEL, Schedule.EAGER])
 @on_every_wire
 def test_a_call_that_did_not_have_to_wait_does_not_run_again(wire: str, schedule: Schedule, saved: bool) -> None:
-    """The third has another key, so it ends before the second is allowed; the results stand in call order anyway."""
+    """The third has another key, so it ends before the second is allowed; the results are in call order anyway."""
     desk = Desk()
     save = desk.tool("save", saved_to, key=itemgetter("path"), approve=is_a)
     model = ScriptedModel([Call("save", path=path, id=path) for path in "bac"], "Done.", wire=wire)
@@ -273,7 +273,7 @@ def test_a_call_that_runs_in_the_client_waits_for_its_result(wire: str, schedule
 @pytest.mark.parametrize("decisions", [[Allow(), Wait()], [Wait(), Wait()], [Allow(), Allow()]], ids=repr)
 @under_every_schedule
 def test_identical_calls_have_separate_keys_even_after_a_break(schedule: Schedule, decisions: list[Approval]) -> None:
-    """A service that is given the idempotency key must not take the second payment for the first."""
+    """A service that gets the idempotency key must not mistake the second payment for the first."""
     keys: dict[str, str] = {}
 
     @tool(approve=True)
@@ -304,7 +304,7 @@ def test_identical_calls_have_separate_keys_even_after_a_break(schedule: Schedul
 @pytest.mark.parametrize("as_text", [False, True], ids=["a dict", "text"])
 @on_every_wire
 def test_a_run_resumes_exactly_from_what_was_saved(wire: str, as_text: bool) -> None:
-    """Row 37 and row 36: numbers beyond 64 bits, and half a character in a result."""
+    """Rows 37 and 36: numbers beyond 64 bits, and half a surrogate pair in a result."""
     big = 123456789012345678901234567890
     desk = Desk()
     tools = [desk.tool("look", "half: \ud83d.", effect="read"), desk.tool("send", effect="exclusive", approve=True)]
@@ -320,7 +320,7 @@ def test_a_run_resumes_exactly_from_what_was_saved(wire: str, as_text: bool) -> 
 
 @under_every_schedule
 def test_all_waiting_calls_are_reported_at_once(schedule: Schedule) -> None:
-    """Two approvals and a call at the client, each behind the other: one trip, not three. A part may be answered."""
+    """Two approvals and a client call, each after the other: one trip, not three. A part may be answered."""
     desk = Desk()
     tools = [desk.tool("delete", approve=True), client_tool("locate", "Where?", {"type": "object"})]
 

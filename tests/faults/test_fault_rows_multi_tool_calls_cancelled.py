@@ -1,5 +1,5 @@
-"""Rows 27 and 28 of the fault list: cancelled at any moment every call has its answer and the conversation goes on; and
-results stand in call order, whatever ends first."""
+"""Rows 27 and 28 of the fault list: if a run is cancelled at any moment, every call has a result and the conversation
+can be continued; and results are in call order, whatever ends first."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def a_long_turn(wire: str) -> ScriptedModel:
 def test_a_cancelled_turn_leaves_a_conversation_that_can_be_continued(
     wire: str, schedule: Schedule, at: float, ran: list[str]
 ) -> None:
-    """Row 27: every call has its answer at whatever moment it was cancelled."""
+    """Row 27: every call has a result at whatever moment it was cancelled."""
     desk = Desk()
     early = desk.tool("early", seconds=3.0, effect="read", overlap=True)
     tools = [early, desk.tool("late", seconds=2.0, overlap=True)]
@@ -102,7 +102,7 @@ def test_a_cancelled_turn_leaves_a_conversation_that_can_be_continued(
 @under_every_schedule
 @on_every_wire
 def test_if_you_stop_reading_a_stream_the_run_ends_with_every_call_answered(wire: str, schedule: Schedule) -> None:
-    """Row 27: the client is gone while tools run."""
+    """Row 27: the client disconnects while tools run."""
     desk = Desk()
     model = ScriptedModel([Call("quick"), Call("slow"), Call("slow", n=2)], wire=wire)
     tools = [desk.tool("quick", "quick"), desk.tool("slow", seconds=99.0, timeout=None)]
@@ -124,7 +124,7 @@ def test_if_you_stop_reading_a_stream_the_run_ends_with_every_call_answered(wire
 
 
 def test_a_finished_result_is_kept_when_its_siblings_are_cancelled() -> None:
-    """Row 27: what is known is not thrown away."""
+    """Row 27: known results are kept."""
     desk = Desk()
     tools = [desk.tool("quick", "quick", seconds=1.0), desk.tool("slow", seconds=99.0, timeout=None)]
     chat = Conversation(Agent(ScriptedModel([Call("quick"), Call("slow")], "Done."), tools))

@@ -1,5 +1,5 @@
-"""What may run beside what: reads and writes of one thing, keys, barriers, under every schedule. And one call at a
-time, where a wire keeps more of the message than our own fields do."""
+"""What may run in parallel: reads and writes of one thing, keys, barriers, under every schedule. And one call at a
+time, if a wire keeps more of the message than our own fields do."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_without_keys_a_read_does_not_start_before_the_write_before_it(wire: str
 
 @under_every_schedule
 def test_a_read_waits_with_the_write_before_it_for_approval(schedule: Schedule) -> None:
-    """Without keys: the write cannot start yet, so neither can what was called after it."""
+    """Without keys: the write cannot start yet, so what was called after it cannot either."""
     desk = Desk()
 
     async def takes_its_time(call: ToolCall) -> Approval:
@@ -190,7 +190,7 @@ KEPT: list[Any] = [
 @under_every_schedule
 @pytest.mark.parametrize(("wire", "answer"), KEPT)
 def test_an_ignored_call_is_not_in_the_native_message(wire: str, answer: Any, schedule: Schedule) -> None:
-    """Only the first call enters the history, also where the wire keeps its own message verbatim."""
+    """Only the first call enters the history, even if the wire keeps its own message verbatim."""
     desk = Desk()
     model = ScriptedModel(answer, "Done.", wire=wire)
     agent = Agent(model, desk.tools("first", "second"), several_calls=False, schedule=schedule)

@@ -1,5 +1,5 @@
-"""Rows 8 to 10, 14 and 15 of the fault list: is the call whole, is that the answer? Whatever is cut, spoiled or empty,
-and whatever the finish reason says of it, through a whole run."""
+"""Rows 8 to 10, 14 and 15 of the fault list: is the call complete, is that the answer? Cut off, invalid or empty, with
+any finish reason, through a complete run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gemini_call(**fields: Any) -> bytes:
 def test_a_call_that_the_token_limit_cut_off_is_reported_and_never_runs(
     wire: str, raw: str, schedule: Schedule
 ) -> None:
-    """Row 8, what needs no restart: it goes back to the model as `{}` and its text only in the result."""
+    """Row 8, without a restart: it is sent back to the model as `{}`, with its text only in the result."""
     desk = Desk()
     model = ScriptedModel([Call("look", id="1"), Cut("delete", raw, id="2")], "Done.", wire=wire)
     result = play(Agent(model, desk.tools("look", "delete"), schedule=schedule))
@@ -42,7 +42,7 @@ def test_a_call_that_the_token_limit_cut_off_is_reported_and_never_runs(
 
 
 def test_a_call_that_gemini_could_not_write_never_runs_and_the_error_explains_it() -> None:
-    """Row 8 on gemini, whose wire has no half calls: the provider itself says that there was one."""
+    """Row 8 on gemini, whose wire has no half calls: the provider itself reports it."""
     desk = Desk()
     model = ScriptedModel(Call("look"), Cut("delete", '{"path": "/et'), wire="gemini")
     with pytest.raises(ChainBroken, match="MALFORMED_FUNCTION_CALL") as caught:
@@ -58,7 +58,7 @@ def test_a_call_that_gemini_could_not_write_never_runs_and_the_error_explains_it
 def test_a_call_that_a_lost_connection_cut_off_never_runs_and_the_error_explains_it(
     wire: str, schedule: Schedule
 ) -> None:
-    """Row 8, what needs no restart: one typed error, with a history that can be gone on with."""
+    """Row 8, without a restart: one typed error, with a history that can be continued."""
     desk = Desk()
     model = ScriptedModel([Say("Let me see."), Cut("delete", '{"path": "/et'), Break()], wire=wire)
     with pytest.raises(ChainBroken, match="the connection was lost") as caught:
@@ -70,7 +70,7 @@ def test_a_call_that_a_lost_connection_cut_off_never_runs_and_the_error_explains
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_read_that_is_running_when_the_stream_breaks_is_reported_as_ended(wire: str) -> None:
-    """Row 8: who listens hears the end of whatever started, before the run is over."""
+    """Row 8: a listener gets the end of whatever started, before the run is over."""
     desk = Desk()
     events: list[Event] = []
     model = ScriptedModel([Call("look"), Say("And", after=2.0), Break()], wire=wire)
@@ -96,7 +96,7 @@ def test_a_read_that_is_running_when_the_stream_breaks_is_reported_as_ended(wire
     ],
 )
 def test_a_number_may_still_continue(wire: str, body: bytes, size: int) -> None:
-    """Row 9: what can be read is not yet complete."""
+    """Row 9: parsable does not mean complete."""
     desk = Desk()
     run_bytes(wire, body, desk, "a", size=size)
     assert desk.ran == [("a", {"n": 12})]
@@ -113,7 +113,7 @@ SPOILED = [
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("wire", "body"), SPOILED)
 def test_text_after_the_closed_object_stops_a_write_before_it_ran(wire: str, body: bytes, size: int) -> None:
-    """Row 9: closed, and then more came."""
+    """Row 9: closed, and then more arrived."""
     desk = Desk()
     result = run_bytes(wire, body, desk, "a", size=size)
     assert desk.ran == []
@@ -121,7 +121,7 @@ def test_text_after_the_closed_object_stops_a_write_before_it_ran(wire: str, bod
 
 
 def test_a_read_that_started_and_becomes_invalid_is_cancelled_and_gets_an_error() -> None:
-    """Row 9, where the wire has no end of its own and the read was under way already."""
+    """Row 9, if the wire has no end of a call and the read was already running."""
     desk = Desk()
     first, rest = chat(piece(0, "1", "a", AFTER[0]), done=False, finish=None), chat(piece(0, arguments=AFTER[1]))
     model = ScriptedModel([Raw(first), Raw(rest, after=1.0)], "Done.")
@@ -160,7 +160,7 @@ def test_a_read_that_started_and_becomes_invalid_is_cancelled_and_gets_an_error(
     ],
 )
 def test_a_complete_call_runs_whatever_the_finish_reason_is(wire: str, body: bytes, size: int) -> None:
-    """Row 10: the reason is one witness among three."""
+    """Row 10: the finish reason is one of three signals."""
     desk = Desk()
     run_bytes(wire, body, desk, "a", size=size)
     assert desk.ran == [("a", {"n": 1})]
@@ -176,7 +176,7 @@ def test_a_complete_call_runs_whatever_the_finish_reason_is(wire: str, body: byt
     ],
 )
 def test_an_incomplete_call_never_runs_whatever_the_finish_reason_is(wire: str, body: bytes, size: int) -> None:
-    """Row 10: `tool_calls` on cut JSON."""
+    """Row 10: `tool_calls` on incomplete JSON."""
     desk = Desk()
     result = run_bytes(wire, body, desk, "a", size=size)
     assert desk.ran == []
@@ -185,7 +185,7 @@ def test_an_incomplete_call_never_runs_whatever_the_finish_reason_is(wire: str, 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_white_space_before_a_call_is_not_an_answer(wire: str) -> None:
-    """Row 14: the call runs, and the white space does not make the next request one that is refused."""
+    """Row 14: the call runs, and the white space does not make the next request invalid."""
     desk = Desk()
     model = ScriptedModel([Say("\n\n  "), Call("a", n=1)], "Done.", wire=wire)
     result, events = play_aloud(Agent(model, desk.tools("a")))
@@ -197,7 +197,7 @@ def test_white_space_before_a_call_is_not_an_answer(wire: str) -> None:
 @pytest.mark.parametrize("said", [[], [Say("\n")], [Think("Hm.")]], ids=["nothing", "white space", "only reasoning"])
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_empty_answer_is_requested_once_more(wire: str, said: list[Any]) -> None:
-    """Row 14, what needs no restart. The history does not keep the empty answer, nor the question for another."""
+    """Row 14, without a restart. The history keeps neither the empty answer nor the request for another."""
     desk = Desk()
     model = ScriptedModel(Call("a"), said, "Done.", wire=wire)
     result = play(Agent(model, desk.tools("a")))
@@ -208,7 +208,7 @@ def test_an_empty_answer_is_requested_once_more(wire: str, said: list[Any]) -> N
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_model_that_stays_silent_is_an_error(wire: str) -> None:
-    """Row 14: nothing, also after it was asked three times to go on."""
+    """Row 14: nothing, even after three requests to continue."""
     model = ScriptedModel([], [], [], [], wire=wire)
     with pytest.raises(ChainBroken, match="empty answer, even after it was asked 3 times") as caught:
         play(Agent(model, Desk().tools("a")))
@@ -218,7 +218,7 @@ def test_a_model_that_stays_silent_is_an_error(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_text_before_a_call_is_not_the_answer(wire: str) -> None:
-    """Row 15: the run goes on."""
+    """Row 15: the run continues."""
     desk = Desk()
     model = ScriptedModel([Say("The answer is probably 4. Let me check."), Call("a", n=1)], "It is 5.", wire=wire)
     result, events = play_aloud(Agent(model, desk.tools("a")))

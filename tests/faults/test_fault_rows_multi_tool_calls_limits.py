@@ -1,5 +1,5 @@
 """Rows 24 to 26 of the fault list: whatever limit is reached, a run ends with a real answer and its stop reason, and in
-the final turn nothing runs."""
+the final turn no tool runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from unbroken.testing import Call, Pause, Say, Uses
 
 
 def never_ends(model_says: Callable[[int], list[Any]]) -> Callable[[Any], list[Any]]:
-    """A model that calls something new each time, until nothing can be called."""
+    """A model that calls something new each time, until calls are no longer possible."""
     asked = iter(range(1000))
     return lambda request: [Say("This is what I have."), Uses(10, 5)] if request.final else model_says(next(asked))
 
@@ -73,7 +73,7 @@ def test_calls_beyond_the_budget_get_a_result_and_the_first_ones_run(wire: str) 
 @under_every_schedule
 @on_every_wire
 def test_when_the_time_is_up_running_tools_end_and_the_answer_has_its_own_time(wire: str, schedule: Schedule) -> None:
-    """Row 24: the limit falls into a round; the final answer takes 20 s of its own 60."""
+    """Row 24: the limit is reached during a round; the final answer takes 20 s of its own 60."""
     desk = Desk()
     tools = [desk.tool("quick", "quick", seconds=1.0), desk.tool("slow", seconds=9.0), desk.tool("never", seconds=9.0)]
     calls = [Call("quick"), Call("slow"), Call("never")]
@@ -137,7 +137,7 @@ def test_a_call_in_the_final_turn_is_refused_and_text_is_requested_once_more(wir
 
 @on_every_wire
 def test_a_model_that_only_calls_in_its_final_turns_still_ends_with_text(wire: str) -> None:
-    """Row 26: what it said beside its calls is the answer; if that is nothing, we say why there is none."""
+    """Row 26: the text next to its calls is the answer; if there is none, we explain why."""
     for said, text in (("Half an answer.", "Half an answer."), ("", "The run ended (round_limit)")):
         desk = Desk()
         model = ScriptedModel(Call("look"), *[[Say(said), Call("look", at=n)] for n in (2, 3)], wire=wire)
@@ -149,7 +149,7 @@ def test_a_model_that_only_calls_in_its_final_turns_still_ends_with_text(wire: s
 
 
 def test_zero_rounds_mean_a_plain_question() -> None:
-    """Row 26: nothing may be called from the start."""
+    """Row 26: no calls are allowed from the start."""
     desk = Desk()
     model = ScriptedModel("Hello.")
     result = play(Agent(model, desk.tools("look"), limits=Limits(rounds=0)))

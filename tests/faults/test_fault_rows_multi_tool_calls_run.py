@@ -1,5 +1,5 @@
-"""Rows 20 to 23 of the fault list: failing, hanging, unknown and repeated calls, on the four wires. Each test ends with
-what ran, what was answered, and that a provider takes every request."""
+"""Rows 20 to 23 of the fault list: failing, hanging, unknown and repeated calls, on the four wires. Each test checks
+what ran, which results were sent, and that a provider accepts every request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def good(n: int) -> str:
 
 
 class Odd(Exception):
-    """An exception that cannot even say what it is."""
+    """An exception whose text cannot be read."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
@@ -86,7 +86,7 @@ def test_whatever_a_tool_raises_is_reported_to_the_model(error: BaseException, t
 
 
 def test_if_a_tools_inner_task_was_cancelled_the_tool_failed_and_the_run_continues() -> None:
-    """Row 20: a cancellation that is the tool's own is not the run's."""
+    """Row 20: the tool's own cancellation is not the run's."""
 
     @tool
     async def waits() -> str:
@@ -119,7 +119,7 @@ def test_a_tool_that_hangs_ends_at_its_time_out(wire: str, schedule: Schedule) -
 
 
 def test_synchronous_tools_run_in_parallel_and_do_not_block_the_loop() -> None:
-    """Row 21: both are in flight at once, while the loop still turns. Real threads."""
+    """Row 21: both are in flight at once while the loop keeps running. Real threads."""
     together = threading.Barrier(3, timeout=5)
 
     @tool(overlap=True)
@@ -172,7 +172,7 @@ def forecast(city: str, days: int = 1) -> str:
 @under_every_schedule
 @on_every_wire
 def test_arguments_that_do_not_match_are_reported_with_the_first_errors(wire: str, schedule: Schedule) -> None:
-    """Row 22: what is missing, what is of another type, what there is not; a number in a text is taken."""
+    """Row 22: missing, of a wrong type, unknown; a number in a string is accepted."""
     calls = [
         Call("forecast", days=2),
         Call("forecast", city="Oslo", days="many"),
@@ -245,7 +245,7 @@ def test_a_call_that_is_repeated_for_ever_gets_a_reminder_and_is_then_refused(wi
 
 
 def test_a_repeated_failing_call_gets_a_reminder_too() -> None:
-    """Row 23: the 3rd in a row has a reminder appended to its result, also where that is an error."""
+    """Row 23: the 3rd in a row has a reminder appended to its result, even if that is an error."""
     desk = Desk()
     model = ScriptedModel(*[Call("look")] * 5, "It is down.")
     result = play(Agent(model, [desk.tool("look", fails="down")]))

@@ -1,5 +1,5 @@
-"""Faults in the history that a client sends (rows 30 to 34 of the faults), on the wires of all clients and before the
-wires of all upstreams. Reasoning that a client lost (row 31) has a file of its own, test_gateway_own_message."""
+"""Faults in the history that a client sends (rows 30 to 34 of the fault list), for all client wires and all upstream
+wires. Reasoning that a client lost (row 31) is tested in test_own_message."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ BROKEN: dict[str, tuple[Broken, str, list[Message]]] = {
 
 
 def joined(messages: tuple[Message, ...]) -> list[Message]:
-    """Without ids; users who speak one after the other are one on Anthropic's wire, and here. The flag of an error is
-    lost on the wires that have no place for it: the words say it."""
+    """Without ids; consecutive user messages are one on Anthropic's wire, and here. Wires without an error flag lose
+    it: the text shows it."""
     heard: list[Message] = []
     for message in map(plain, messages):
         if isinstance(message, ToolMessage):
@@ -248,7 +248,7 @@ def test_fault_30_is_refused_by_a_strict_gateway_with_the_reason(wire: str) -> N
                     whole = asks(wire, Q.text) + calls(wire, "a1", "b2") + results(wire, "a1", "b2")
                     reply = await client.post(raw_body(client, whole))
                     assert (reply.status, reply.response.text) == (200, "Fine.")
-            assert len(upstream.requests) == len(WIRES)  # what was refused has reached nobody
+            assert len(upstream.requests) == len(WIRES)  # refused requests have reached no upstream
 
     run(story)
 
@@ -266,7 +266,7 @@ def test_a_strict_gateway_accepts_calls_that_it_held_itself(client_wire: str, up
     run(story)
 
 
-# Row 32: the client does something else than to return the result
+# Row 32: the client does something else than returning the result
 
 
 SERIAL = pytest.mark.parametrize("wire", WIRES)
@@ -332,12 +332,12 @@ def test_fault_32_edited_compacted_undone_and_branched_histories_are_accepted(wi
             assert second.calls == [("get_weather", {"city": "Shanghai"})]
             history = list(client.messages)
 
-            # undone, and gone another way: the same next call, whatever the result says
+            # undone, then another way: the same next call, whatever the result is
             other = ToolMessage((result_of(first.calls[0], "Rain."),))
             branched = await client.post(client.body([question, first, other]))
             assert branched.calls == second.calls
 
-            # edited: a call that is the client's own is asked about as it stands
+            # edited: a call of the client itself is sent to the model unchanged
             edited = replace(first, calls=(replace(first.calls[0], arguments={"city": "Lima"}, raw=""),))
             reply = await client.post(client.body([question, edited, ToolMessage((result_of(edited.calls[0]),))]))
             assert reply.response.text == "Answered."
@@ -345,13 +345,13 @@ def test_fault_32_edited_compacted_undone_and_branched_histories_are_accepted(wi
                 "Let me look.", (ToolCall("", "get_weather", {"city": "Lima"}),)
             )
 
-            # compacted: what is no longer there is not put back
+            # compacted: removed messages are not restored
             summary = User.of("You were asked for the weather; it is sunny.")
             reply = await client.post(client.body([summary]))
             assert reply.response.text == "Answered."
             assert upstream.requests[-1].messages == (summary,)
 
-            # and the first history still goes on
+            # and the first history can still be continued
             client.messages = history
             third = await client.answer_calls()
             assert third.calls == [("get_weather", {"city": "Guangzhou"})]
@@ -372,8 +372,8 @@ def says_one_call(wire: str, body: Object) -> bool:
 def test_fault_33_one_call_at_a_time_is_requested_in_the_upstreams_own_format(
     client_wire: str, upstream_wire: str
 ) -> None:
-    """By the client (Gemini's wire has no words for it), by its profile, by the alias. Never where there is no tool: it
-    would be refused."""
+    """By the client (Gemini's wire cannot express it), by its profile, by the alias. Never without tools: it would be
+    refused."""
 
     async def story() -> None:
         async with ScriptedServer("Fine.", loop_last=True) as upstream:
@@ -423,7 +423,7 @@ OWN_IDS = {
     "anthropic-messages": "toolu_" + "x7Kq" * 30,
     "gemini": "functions.get_weather:0/" + "x7Kq" * 30,
 }
-"""What each wire itself may say, and others cannot: in length, or in letters that Anthropic does not take."""
+"""Ids that one wire allows and others do not: by length, or by characters that Anthropic refuses."""
 
 
 def own_ids(wire: str) -> list[str]:
@@ -459,7 +459,7 @@ def test_fault_34_a_client_gets_ids_that_its_wire_allows_and_the_model_its_own(
 def test_fault_34_foreign_ids_are_adapted_to_the_upstream_in_call_and_result(
     client_wire: str, upstream_wire: str
 ) -> None:
-    """A history that began with another provider: its ids are none of this one's."""
+    """A history that began with another provider: its ids are not this one's."""
     ids = own_ids(client_wire)
 
     async def story() -> None:

@@ -1,5 +1,5 @@
-"""An upstream that breaks off, before a client of any wire: the answer comes to an end as if nothing had happened, or
-the client is told in its own wire's words that it did not."""
+"""An upstream that breaks off, with clients of any wire: the answer ends as if nothing had happened, or the client gets
+an error in its own format."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ BREAKS: dict[str, list[str | Step]] = {
 
 @dataclass(slots=True)
 class Behind:
-    """A server of its own behind each alias of one gateway, so that many stories can happen at once."""
+    """A separate server behind each alias of one gateway, so that many scenarios can run at once."""
 
     url: str = ""
     servers: dict[str, ScriptedServer] = field(default_factory=dict[str, ScriptedServer])
@@ -104,7 +104,7 @@ def test_an_answer_that_broke_off_is_sent_once_and_complete(client_wire: str, up
         assert cities == ["Oslo", "Lima"], alias
         assert [len(reply.calls) for reply in replies] == ([1, 1, 0] if serial else [2, 0]), alias
         assert replies[-1].response.text == "Done.", alias
-        for reply in replies:  # and by the letter of its wire
+        for reply in replies:  # and strictly by its wire
             heard = read(client_wire, reply.data, stream)
             assert heard.text == reply.response.text, alias
             assert [(name, arguments) for _, name, arguments in heard.calls] == reply.calls, alias
@@ -151,7 +151,7 @@ def test_different_text_follows_after_a_paragraph_or_is_an_error(client_wire: st
         assert (await client.answer_calls()).response.text == "Done."
         assistant = gateway.servers[alias].requests[-1].messages[1]
         assert isinstance(assistant, Assistant)
-        assert assistant.text == "I look it up. "  # the model never said the other
+        assert assistant.text == "I look it up. "  # the other text is not the model's
 
     async def refused(gateway: Behind, alias: str) -> None:
         reply = await gateway.client(alias, client_wire, stream=True).ask(User.of("Oslo?"))
@@ -160,7 +160,7 @@ def test_different_text_follows_after_a_paragraph_or_is_an_error(client_wire: st
         assert reply.calls == []
 
     async def whole(gateway: Behind, alias: str) -> None:
-        """Who waits for the whole body has heard nothing of the first answer."""
+        """A client that waits for the complete body has seen nothing of the first answer."""
         reply = await gateway.client(alias, client_wire).ask(User.of("Oslo?"))
         assert reply.response.text == "I look it up. "
         assert reply.calls == [("get_weather", {"city": "Oslo"})]
@@ -177,7 +177,7 @@ def test_different_text_follows_after_a_paragraph_or_is_an_error(client_wire: st
 
 
 def told_in_stream(wire: str, reply: Reply) -> str:
-    """The words of the error that a stream ends with, in its wire's own shape."""
+    """The message of the error that a stream ends with, in its wire's format."""
     assert reply.status == 200
     *_, last = [event for event in reply.data.split(b"\n\n") if event]
     name, _, data = last.rpartition(b"data: ")
@@ -201,7 +201,7 @@ def told_in_stream(wire: str, reply: Reply) -> str:
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
 def test_a_failing_answer_is_an_error_in_the_clients_format(client_wire: str, upstream_wire: str) -> None:
-    """After some text it stands in the stream, before any it is a status; half a call is never seen."""
+    """After some text it is in the stream, before any text it is a status; half a call is never sent."""
     cut = [Say("Let me look. "), LATER, Cut("get_weather", '{"city": "Os', id=OSLO.id), LATER, Break()]
 
     async def after_text(gateway: Behind, alias: str) -> None:
@@ -379,14 +379,14 @@ def test_a_stream_that_falls_silent_after_some_text_is_sent_once_and_complete(wi
 LEFT_AS_THEY_CAME = {
     "split_emoji": "halves of a character in two events, which a client has to join with or without a gateway",
 }
-"""Between client and model of one wire, what only bends the text is not written anew."""
+"""If client and model have one wire, text that is only unusual is not rewritten."""
 
 
 @STREAMED
 @pytest.mark.parametrize("across", [False, True], ids=["same wire", "other wire"])
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_plain_client_can_read_every_fault_of_an_upstream(wire: str, across: bool, stream: bool) -> None:
-    """One response is broken or bent; the client is as strict as the official ones."""
+    """One response is broken or unusual; the client is as strict as the official ones."""
     client_wire = list(WIRES)[list(WIRES).index(wire) - 1] if across else wire
     faults = [
         fault
@@ -402,7 +402,7 @@ def test_a_plain_client_can_read_every_fault_of_an_upstream(wire: str, across: b
         first = read(client_wire, reply.data, stream)
         made = [(name, arguments.get("city")) for _, name, arguments in first.calls]
         wanted = [("get_weather", "Oslo 🌧"), ("get_weather", "Lima"), ("now", None)]
-        # A call that was damaged comes after those that had been sent by then.
+        # A damaged call comes after those that had already been sent.
         assert (sorted(made, key=str) == sorted(wanted, key=str)) if fault.damages else made == wanted, made
         client.messages.append(Assistant(first.text, reply.response.calls))
         client.messages.append(ToolMessage(tuple(result_of(call) for call in reply.response.calls)))

@@ -1,4 +1,4 @@
-"""What clients do to a turn that is handed out call by call, over HTTP: each case by its name in docs/gateway.md."""
+"""What clients do to a turn that is released call by call, over HTTP: each case by its name in docs/gateway.md."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from unbroken.wires.jsontext import dumps
 CHAT, ANTHROPIC, RESPONSES, GEMINI = "openai-chat", "anthropic-messages", "openai-responses", "gemini"
 
 UPSTREAM = {CHAT: CHAT, ANTHROPIC: ANTHROPIC, RESPONSES: ANTHROPIC, GEMINI: CHAT}
-"""For each client's wire one upstream: two of them pass bodies as they are, two translate."""
+"""One upstream wire for each client wire: two pairs forward bodies unchanged, two translate."""
 
 every_client = pytest.mark.parametrize("wire", list(UPSTREAM))
 every_upstream = pytest.mark.parametrize("upstream", list(WIRES))
 streamed_and_whole = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 HELD: dict[str, Any] = {"serial": True}
-"""The alias says it: Gemini's wire has no word for it."""
+"""Set by the alias: Gemini's wire cannot express it."""
 SUNNY = [f"Sunny in {city}." for city in CITIES]
 
 
 def calls(*cities: str, mark: str = "A", text: str = "Let me look.", name: str = "get_weather") -> list[str | Step]:
-    """A turn with ids of its own, which `mark` tells from other turns."""
+    """A turn with its own ids, which `mark` distinguishes from other turns."""
     said: list[str | Step] = [Say(text)] if text else []
     made = [Call(name, city=city, id=f"call_{mark}{at:02}q7Zp2mX91aKd") for at, city in enumerate(cities)]
     return [*said, *made]
@@ -66,7 +66,7 @@ def all_cities(replies: Sequence[Reply]) -> list[str]:
 
 
 def turns(messages: Sequence[Message]) -> list[list[tuple[str, str]]]:
-    """Of each assistant message with calls: the cities, and what their results say."""
+    """For each assistant message with calls: the cities, and the texts of their results."""
     found: list[list[tuple[str, str]]] = []
     for at, message in enumerate(messages):
         if isinstance(message, Assistant) and message.calls:
@@ -175,7 +175,7 @@ def test_the_same_body_for_another_model_is_another_request() -> None:
     run(story)
 
 
-# Results that are not as they should be
+# Invalid results
 
 
 @every_client
@@ -244,7 +244,7 @@ def test_a_result_that_the_client_lost_is_reported_as_lost(wire: str) -> None:
     run(story)
 
 
-# The user speaks
+# User messages
 
 
 @every_client
@@ -279,7 +279,7 @@ def test_a_user_message_after_a_result_is_passed_on(wire: str) -> None:
 
 
 def in_one_message(body: dict[str, Any]) -> dict[str, Any]:
-    """Words stand in the message of the result before them, as the wire asks for."""
+    """Text is in the message of the result before it, as the wire requires."""
     field, parts = ("messages", "content") if "messages" in body else ("contents", "parts")
     together: list[dict[str, Any]] = []
     for message in body[field]:
@@ -394,7 +394,7 @@ def test_a_summary_in_the_middle_of_a_held_turn_repeats_no_call(wire: str) -> No
 
 @every_client
 def test_a_summary_after_which_the_next_call_is_alone_goes_to_the_model(wire: str) -> None:
-    """The call that was handed out is compacted away with all before it; its result is still sent."""
+    """The released call is compacted away with everything before it; its result is still sent."""
 
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Hm.", **HELD) as on:
@@ -463,7 +463,7 @@ def test_a_branch_that_was_not_interrupted_still_gets_its_calls(wire: str) -> No
 
 @every_client
 def test_two_answers_with_the_same_beginning_do_not_mix(wire: str) -> None:
-    """The same question, asked twice: one client regenerates, or two ask the same."""
+    """The same question twice: one client regenerates, or two ask the same."""
 
     async def story() -> None:
         answers = [calls("Oslo", "Rome"), calls("Oslo", "Lima", mark="B"), "Done.", "Done."]
@@ -551,7 +551,7 @@ def test_calls_of_an_answer_that_broke_off_and_was_retried_are_held(wire: str, h
             assert replies[0].response.text == told
             assistant = server.requests[-1].messages[1]
             assert isinstance(assistant, Assistant)
-            assert assistant.text == "Let me look."  # the model's own words
+            assert assistant.text == "Let me look."  # the model's own text
             assert turns(server.requests[-1].messages) == [ALL_SUNNY]
 
     run(story)
@@ -674,7 +674,7 @@ def test_after_a_failed_result_the_next_call_is_released(wire: str) -> None:
             results = on.asked[1][2]
             assert isinstance(results, ToolMessage)
             assert [result.text for result in results.results] == ["Error: no such city", *SUNNY[1:]]
-            assert results.results[0].error is (wire == ANTHROPIC)  # no other of these wires has a place for it
+            assert results.results[0].error is (wire == ANTHROPIC)  # no other of these wires has a field for it
 
     run(story)
 
@@ -740,7 +740,7 @@ def rewrite_ids(messages: list[Message]) -> list[Message]:
 
 
 def strip_text(messages: list[Message]) -> list[Message]:
-    """Words beside calls are lost."""
+    """Text next to calls is lost."""
     return [
         replace(message, text="") if isinstance(message, Assistant) and message.calls else message
         for message in messages
@@ -834,7 +834,7 @@ def test_ids_that_count_from_0_in_each_turn_of_one_conversation_never_mix(wire: 
     run(story)
 
 
-# Who is given one call at a time
+# Clients that get one call at a time
 
 
 SPELLED: dict[str, dict[str, Any]] = {
@@ -1180,7 +1180,7 @@ def test_calls_of_custom_tools_are_released_on_responses(stream: bool) -> None:
 
 
 def test_the_image_of_a_result_in_a_separate_message_is_not_an_interruption() -> None:
-    """openai-chat has no place for images in results: they follow in a message of the user."""
+    """openai-chat has no field for images in results: they follow in a user message."""
 
     async def story() -> None:
         async with stage("openai-chat", THREE_CALLS, "Done.") as on:

@@ -1,4 +1,4 @@
-"""`unbroken.toml`: what it says becomes settings, and what is wrong with it is told at once, with the line."""
+"""`unbroken.toml`: its values become settings, and mistakes are reported all at once, with their lines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Conversations that look alike never mix: a held call or kept reasoning goes to the one it was made for, or to nobody,
-and a client that is not given the rest of its calls can see that."""
+"""Similar conversations never mix: a held call or stored reasoning goes to the conversation it was made for, or to
+none, and a client that does not get the rest of its calls can see that."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ every_id = pytest.mark.parametrize("spell", [counted, short, long_and_derived, n
 
 
 class Bank:
-    """A model that pays from the account that the system text of its request names."""
+    """A model that pays from the account that the system prompt of its request names."""
 
     def __init__(self, spell: Callable[[int, int], str]) -> None:
         self.spell = spell
@@ -106,7 +106,7 @@ def at_the_bank(url: str | Inside, wire: str, account: str, **more: Any) -> Clie
 
 
 async def two_users(bank: Bank, wire: str, **more: Any) -> list[list[Reply]]:
-    """Both ask the same, get the same first call, and only then return its result."""
+    """Both send the same, get the same first call, and only then return its result."""
     async with open_bank(bank) as gateway:
         users = [at_the_bank(gateway, wire, account, **more) for account in ("111", "222")]
         replies = [[await user.ask(User.of("Pay the rent."))] for user in users]
@@ -179,7 +179,7 @@ def test_reasoning_is_not_mixed_if_all_calls_are_given_at_once(wire: str) -> Non
 
 
 class Dice:
-    """A model whose every answer is another one, though it begins alike."""
+    """A model whose answers all differ, although they begin the same way."""
 
     def __init__(self, *, wire: str = "anthropic-messages", thinks: bool = False) -> None:
         self.answers = 0
@@ -293,7 +293,7 @@ class Flushed(MemoryStore):
 
 
 def test_after_the_store_was_emptied_an_answer_that_only_looks_the_same_is_given_to_nobody() -> None:
-    """The answer that the early player was given is gone; that of the late one is not taken for it."""
+    """The answer for the early player is gone; that of the late one is not mistaken for it."""
 
     async def story() -> None:
         dice = Dice(thinks=True)
@@ -303,7 +303,7 @@ def test_after_the_store_was_emptied_an_answer_that_only_looks_the_same_is_given
         await early.ask(User.of("Roll."))
         store.flush()
         await late.ask(User.of("Roll."))
-        for player in (early, late):  # nothing tells which of them was given it
+        for player in (early, late):  # it is unknown which of them got it
             reply = await player.answer_calls()
             assert reply.headers["x-unbroken-turn"] == "lost; ambiguous"
             assert "Roll 2." not in repr(dice.model.requests[-1].messages)
@@ -358,7 +358,7 @@ def test_an_hour_after_the_store_was_emptied_text_alone_is_enough_again() -> Non
 
 
 def test_a_history_with_ids_of_another_answer_does_not_get_this_one() -> None:
-    """The client's own answer was never seen here; one that begins alike was."""
+    """The client's own answer was never seen here; one with the same beginning was."""
 
     async def story() -> None:
         ids = iter(["call_a7f3m9c2", "call_b7f3m9c2"])
@@ -554,7 +554,7 @@ def _edited(call: ToolCall, own: dict[str, Any], ran: dict[str, Any]) -> ToolCal
     return replace(call, arguments=ran, raw=json.dumps(ran)) if call.arguments == own else call
 
 
-# What tells two conversations apart
+# What distinguishes two conversations
 
 
 def parts(text: str, part: dict[str, Any]) -> dict[str, Any]:
@@ -610,7 +610,7 @@ def test_reasoning_is_never_given_to_a_different_question(difference: str) -> No
 
 @pytest.mark.parametrize("shown", ["call_7", "toolu_01AbCdEfGh7", "call_Q7wErTyUiOpAsDfGhJkLzXc9", "fc_7"])
 def test_an_id_that_a_provider_may_have_made_is_not_mistaken_for_a_rewritten_one(shown: str) -> None:
-    """The second user got this call elsewhere, and asks for one call at a time only now."""
+    """The second user got this call elsewhere, and requests one call at a time only now."""
 
     async def story() -> None:
         private = [Call("look", id="call_0"), Call("pay", {"from_account": "111"}, id="call_1")]
@@ -652,7 +652,7 @@ def test_identical_turns_with_different_reasoning_learn_that_nothing_was_restore
     run(story)
 
 
-# Calls that are not handed out
+# Calls that are not released
 
 
 @pytest.mark.parametrize("answered", [1, 2])
@@ -750,7 +750,7 @@ def test_a_strict_gateway_refuses_a_history_whose_calls_it_cannot_release() -> N
 
 
 class Forgetful(MemoryStore):
-    """A store that loses, or damages, what stands under keys that begin so."""
+    """A store that loses, or damages, the values of keys with this prefix."""
 
     def __init__(self, kind: str, damage: Callable[[bytes], bytes | None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A client that goes away ends what is done for it, whichever way the server tells it."""
+"""A client that disconnects ends what is done for it, however the server reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of the serial calls, step by step, over HTTP: every client wire before every upstream wire."""
+"""The example of the serial calls, step by step, over HTTP: every client wire with every upstream wire."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_three_calls_are_released_one_at_a_time_and_sent_back_as_one_turn(
 ) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "It is sunny everywhere.") as upstream:
-            # Gemini's wire has no word for one call at a time: there the alias says it.
+            # Gemini's wire cannot express one call at a time: there the alias sets it.
             alias = upstream_settings(upstream, upstream_wire, serial=client_wire == "gemini")
             async with serving(settings_for(alias)) as url:
                 client = Client(url, client_wire, stream)

@@ -1,4 +1,4 @@
-"""The short way of a fresh question: whatever goes wrong on it, nobody is asked twice for what is there."""
+"""The fast path of a new question: whatever goes wrong on it, no model is asked twice for an answer that is there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 @asynccontextmanager
 async def answering(*answers: tuple[bytes, bool]) -> AsyncGenerator[tuple[str, list[int]]]:
-    """Gives these bytes, one for each request, and then closes the connection, or does not."""
+    """Sends these bytes, one item for each request, and then closes the connection, or does not."""
     asked: list[int] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

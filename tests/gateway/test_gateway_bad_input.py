@@ -1,5 +1,5 @@
-"""What clients may send and should not: each is answered with the right status, in the shape of its path's wire, and
-nothing of it is a failure of the gateway."""
+"""Invalid input of clients: each request gets the right status, in the format of its path's wire, and none causes a
+failure of the gateway."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WIRE = pytest.mark.parametrize("wire", WIRES)
 
 @pytest.fixture(autouse=True)
 def nothing_fails_inside(caplog: pytest.LogCaptureFixture) -> Generator[None]:
-    """A traceback in the log is a failure of ours, whatever a client has sent."""
+    """A traceback in the log is our failure, whatever a client has sent."""
     caplog.set_level(logging.INFO)
     yield
     assert not [record for record in caplog.records if record.exc_info]
@@ -208,7 +208,7 @@ def test_fields_of_a_wrong_type_are_named(wire: str) -> None:
 
 
 async def all_are_refused(wire: str, bodies: Callable[[Client], Iterator[tuple[Object, str]]]) -> None:
-    """Whatever the wire of the upstream: each body, with the name of what is wrong in it."""
+    """For every upstream wire: each body, with the name of what is wrong in it."""
     async with ScriptedServer("Fine.", loop_last=True, strict=False) as upstream:
         aliases = [upstream_settings(upstream, other, alias=other, options={"attempts": 1}) for other in WIRES]
         async with serving(settings_for(*aliases)) as url:
@@ -459,7 +459,7 @@ def test_no_key_or_a_wrong_one_is_unauthorized(
                 assert (await ask(url, wire, secret)).status == 200
                 revoke_key(file, "ann")
                 assert_error(wire, await ask(url, wire, secret), 401)
-                # before the body is looked at: who has no key learns nothing
+                # before the body is read: a client without a key learns nothing
                 assert (await Client(url, wire).post(b"{")).status == 401
         assert secret not in caplog.text
         assert "ub-wrong" not in caplog.text
@@ -469,7 +469,7 @@ def test_no_key_or_a_wrong_one_is_unauthorized(
 
 @WIRE
 def test_a_model_that_a_key_may_not_use_does_not_exist_for_it(wire: str, tmp_path: Path) -> None:
-    """Not "forbidden": as with OpenAI, who has no access is not told what there is."""
+    """Not "forbidden": as with OpenAI, a client without access does not learn what exists."""
     file = tmp_path / "keys.json"
     secret = create_key(file, GatewayKey("ann", aliases=("fast",)))
 
@@ -542,7 +542,7 @@ def test_a_client_with_too_many_requests_in_flight_waits_for_one_to_end(wire: st
 
 
 async def over_the_line(url: str, data: bytes, wait: float = 5.0) -> bytes:
-    """Bytes as they are, on a connection of their own; gives all that comes back until it is closed."""
+    """Raw bytes on a separate connection; returns everything that comes back until it is closed."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
@@ -726,7 +726,7 @@ def test_a_bomb_of_headers_is_refused() -> None:
 
 
 def test_tools_that_no_wire_could_send_are_refused_or_sent() -> None:
-    """Names and schemas of any kind: never a failure of ours, and the model is asked with what was meant."""
+    """Names and schemas of any kind: never our failure, and the model gets what was meant."""
     odd: list[Object] = [
         {"type": "function"},
         {"type": "function", "function": {"name": ""}},

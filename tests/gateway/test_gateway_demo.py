@@ -1,4 +1,4 @@
-"""The demo model: any client can be tried with it. It calls what it is offered, with arguments that fit."""
+"""The demo model, with which any client can be tried. It calls the offered tools with valid arguments."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_new_question_after_the_results_is_a_new_round() -> None:
 
 
 def test_results_one_by_one_belong_to_one_round() -> None:
-    """As a client that takes one call at a time has it in its history."""
+    """In the form that a client with one call at a time has in its history."""
     _, calls = ask(tools=(WEATHER,))
     history: list[Message] = [ASKED]
     for call in calls:

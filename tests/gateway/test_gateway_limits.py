@@ -1,4 +1,4 @@
-"""How often a key may ask, and how much at once: exact in any minute, and a refused request counts for nothing."""
+"""How often a key may send requests, and how many at once: exact in any minute; refused requests do not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gateway counts: the names that dashboards are made of, and that no client can make series of its own."""
+"""What the gateway counts: the names that dashboards use, and that no client can create series."""
 
 from __future__ import annotations
 

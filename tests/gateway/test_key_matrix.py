@@ -1,6 +1,6 @@
-"""Every key with every method and path: what is not listed for it is refused, and no provider ever hears of it.
+"""Every key with every method and path: what is not listed for it is refused, and never reaches a provider.
 
-Two tenants, each with a model of its own on a server of its own. What is allowed is said here a second time, by hand.
+Two tenants, each with its own model on its own server. What is allowed is written down here a second time, by hand.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Caller:
     secret: str
     aliases: tuple[str, ...] = ()
     lists: bool = False
-    """It may pass what stands in `LISTED`, and nothing else."""
+    """It may pass the requests in `LISTED`, and nothing else."""
 
 
 def callers(file: Path) -> list[Caller]:
@@ -129,7 +129,7 @@ def callers(file: Path) -> list[Caller]:
 
 
 def expected(caller: Caller, method: str, path: str, body: str) -> str:
-    """The tenant whose provider is asked, or nothing."""
+    """The tenant whose provider gets the request, or nothing."""
     if caller.name in ("nobody", "guess", "revoked") or path in TRICKS:
         return ""
     if caller.lists:

@@ -1,4 +1,4 @@
-"""Gateway keys: made once, kept as a hash, revoked while the gateway runs; the file survives whatever happens to it."""
+"""Gateway keys: created once, stored as a hash, revoked while the gateway runs; the file survives any failure."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_running_gateway_notices_a_new_key_and_a_revoked_one(tmp_path: Path) -
     ring = KeyRing(path, clock)
     assert len(ring) == 0
     secret = create_key(path, ANN)
-    assert ring.find(secret) is None  # the file is looked at once a second
+    assert ring.find(secret) is None  # the file is checked once a second
     clock.advance(1)
     assert ring.find(secret) is not None
     revoke_key(path, "ann")

@@ -1,5 +1,5 @@
-"""The example of the serial calls with a gateway that is killed (SIGKILL) at every step, and started anew: the client
-only ever sends its last request again, and the ending is the same."""
+"""The example of the serial calls with a gateway that is killed (SIGKILL) at every step and restarted: the client only
+repeats its last request, and the ending is the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMPLETE = [
 
 
 class Model:
-    """The upstream's script: what the request asks for, unless it is to say something else first."""
+    """The upstream's script: what the request asks for, unless it has to answer something else first."""
 
     def __init__(self) -> None:
         self.instead: list[Answer] = []
@@ -75,7 +75,7 @@ class Gateways:
 
 @asynccontextmanager
 async def asking(client: Client) -> AsyncGenerator[aiohttp.ClientResponse]:
-    """A request under way, its answer not read."""
+    """A request in flight whose response is not read."""
     path, query = client.path()
     async with (
         aiohttp.ClientSession(read_bufsize=1 << 10) as session,
@@ -140,19 +140,19 @@ def test_a_gateway_that_is_killed_at_every_step_completes_the_turn(
                 with pytest.raises(aiohttp.ClientError):
                     await client.ask()
 
-                # before the model has said a word
+                # before the model has answered anything
                 model.instead = [[Pause(FOREVER)]]
                 client.url = await gateways.start()
                 async with under_way(client):
                     await until_asked(upstream, 1)
                     gateways.kill()
 
-                # in the middle of the stream, when the client has heard some of it
+                # in the middle of the stream, when the client has received some of it
                 model.instead = [[Say("Let me look."), Pause(FOREVER)]]
                 client.url = await gateways.start()
                 await first_words(client)
 
-                # when all was said, and before the client has read the call
+                # when everything was sent, before the client has read the call
                 client.url = await gateways.restart()
                 await first_words(client)
                 while not upstream.sent[-1].over:
@@ -168,7 +168,7 @@ def test_a_gateway_that_is_killed_at_every_step_completes_the_turn(
                     # between two calls
                     client.url = await gateways.restart()
                     client.messages.append(ToolMessage((result_of(replies[-1].response.calls[0]),)))
-                    # with the next one on its way
+                    # while the next one is being sent
                     async with asking(client):
                         gateways.kill()
                     client.url = await gateways.start()

@@ -1,4 +1,4 @@
-"""A large request, or a provider that never stops, costs the others nothing: no wait, and no memory."""
+"""A large request, or an endless provider, costs other clients nothing: neither time nor memory."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_others_are_answered_while_a_large_request_is_read(wire: str) -> None:
 @STREAMED
 @WIRE
 def test_one_call_at_a_time_works_for_a_conversation_that_becomes_large(wire: str, stream: bool) -> None:
-    """The first request is small and the rest are not: what one thread keeps, the other finds."""
+    """The first request is small and the rest are not: what one thread stores, the other finds."""
 
     async def story() -> None:
         async with (
@@ -195,7 +195,7 @@ def test_memory_of_a_request_is_released() -> None:
 
 @asynccontextmanager
 async def endless(event: bytes) -> AsyncGenerator[tuple[Upstream, dict[str, int]]]:
-    """A provider that says the same thing until it is hung up on."""
+    """A provider that repeats itself until it is disconnected."""
     seen = {"bytes": 0, "requests": 0}
 
     async def answer(http: web.Request) -> web.StreamResponse:

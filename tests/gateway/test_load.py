@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what a process 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    # With this seed nine of the first 200 clients go away: as many requests as a busy machine manages too.
+    # With this seed nine of the first 200 clients disconnect: as many requests as a busy machine manages too.
     options = ["--connections", "20", "--seconds", "2", "--seed", "163", "--broken", "0.1", "--json"]
     done = subprocess.run([sys.executable, str(LOAD), *options], capture_output=True, text=True, timeout=90)
     assert done.stdout, done.stderr

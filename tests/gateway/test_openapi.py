@@ -1,4 +1,4 @@
-"""The description of the gateway: it is one, and the gateway does what it says."""
+"""The OpenAPI description is valid, and the gateway behaves as described."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def references(value: object) -> list[str]:
 
 
 def validate(described: dict[str, Any], schema: dict[str, Any], value: object) -> None:
-    """References in the schema are to the description, so they stand together."""
+    """References in the schema point into the description, so both are in one document."""
     jsonschema.Draft202012Validator({**described, **schema}).validate(value)  # pyright: ignore[reportUnknownMemberType] - untyped
 
 

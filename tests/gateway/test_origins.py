@@ -1,4 +1,4 @@
-"""Without keys, somebody else's web page is no client."""
+"""Without keys, pages of other sites cannot use the gateway."""
 
 from __future__ import annotations
 

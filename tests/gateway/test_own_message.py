@@ -1,5 +1,5 @@
-"""What only a model's own wire can say (signatures, encrypted reasoning, reasoning that has to come back) is put back
-by the gateway, whatever the client made of it, and is given to nobody else."""
+"""What only a model's own wire can express (signatures, encrypted reasoning, required reasoning) is restored by the
+gateway, whatever the client did with it, and is given to no other model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """An answer with two calls, and what its provider has to get back of it."""
+    """An answer with two calls, and what its provider must get back."""
 
     wire: str
     body: Object
@@ -28,7 +28,7 @@ class Own:
     comes_back: list[Object]
     """The messages, blocks, items or parts of the model in the next request."""
     secrets: tuple[str, ...]
-    """What nobody else may get."""
+    """What no other provider may get."""
 
 
 CALLS = {"toolu_01A09q90qw90lq917835": "Beijing", "toolu_01B18r81rx81mr828946": "Oslo"}
@@ -128,7 +128,7 @@ def _responses() -> Own:
         said.append({"type": "response.output_item.done", "output_index": index, "item": item})
     said.append({"type": "response.completed", "response": body})
     said = [{**event, "sequence_number": number} for number, event in enumerate(said)]
-    # `status` is what the API says of an item, and refuses on some of them.
+    # `status` is reported by the API for items, and refused on some of them.
     back = [{key: value for key, value in item.items() if key != "status"} for item in items]
     return Own("openai-responses", body, events(*said, named=True), back, (items[0]["encrypted_content"],))
 
@@ -200,7 +200,7 @@ OWN = {
 
 
 def said_by_model(wire: str, asked: Asked) -> list[Object]:
-    """What the request has of the model's answers, in its wire's pieces."""
+    """The parts of the request that come from the model's answers, in its wire's format."""
     match wire:
         case "anthropic-messages":
             turns = [message for message in asked.body["messages"] if message["role"] == "assistant"]
@@ -217,7 +217,7 @@ def said_by_model(wire: str, asked: Asked) -> list[Object]:
 
 
 def results_in(wire: str, asked: Asked) -> list[tuple[str, str]]:
-    """For each result in the request the id that it answers, and its text."""
+    """For each result in the request: the id of its call, and its text."""
     match wire:
         case "anthropic-messages":
             contents = [message["content"] for message in asked.body["messages"] if message["content"][:0] == []]
@@ -237,7 +237,7 @@ def results_in(wire: str, asked: Asked) -> list[tuple[str, str]]:
 
 
 def plain_answer(own: Own) -> Callable[[Asked], Told]:
-    """The answer with the calls once, and then a plain one, as the request wants it: streamed or whole."""
+    """The answer with the calls once, and then a plain one, streamed or not as requested."""
 
     def answer(asked: Asked) -> Told:
         streamed = b"stream" in asked.path.encode() or bool(json.loads(asked.data).get("stream"))
@@ -294,7 +294,7 @@ def test_a_turn_of_several_requests_comes_back_as_one_message(own: Own) -> None:
 
 
 def with_other_ids(messages: list[Message]) -> list[Message]:
-    """As a client that numbers the calls itself."""
+    """Like a client that numbers the calls itself."""
     ids: dict[str, str] = {}
     renamed: list[Message] = []
     for message in messages:
@@ -344,7 +344,7 @@ def test_it_comes_back_from_a_client_that_rewrites_the_ids(own: Own, serial: boo
 
 
 def without_calls(own: Own) -> Own:
-    """The same answer, of reasoning and text alone."""
+    """The same answer with only reasoning and text."""
     body = json.loads(json.dumps(own.body))
     match own.wire:
         case "anthropic-messages":
@@ -473,7 +473,7 @@ def test_the_models_message_is_not_restored_if_the_client_changed_it() -> None:
 
 
 def test_unsigned_reasoning_is_not_sent_to_a_provider_that_requires_a_signature() -> None:
-    """A client of Anthropic's wire is given the thinking of other wires too, and says it again to who comes next."""
+    """A client of Anthropic's wire also gets the thinking of other wires, and sends it to the next model."""
     own = OWN["anthropic"]
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": ""}
     text = {"type": "text", "text": "Hello."}
@@ -494,7 +494,7 @@ def test_unsigned_reasoning_is_not_sent_to_a_provider_that_requires_a_signature(
 
 
 def with_first_call_only(own: Own, answer: Object) -> list[Object]:
-    """What an honest client of the wire adds to its history: all of the answer, as it came."""
+    """What a correct client of the wire adds to its history: all of the answer, unchanged."""
     match own.wire:
         case "anthropic-messages":
             return [{"role": "assistant", "content": answer["content"]}]
@@ -564,7 +564,7 @@ LOST = {
 
 @pytest.mark.parametrize("model", LOST)
 def test_a_header_reports_missing_reasoning_that_is_required(model: str) -> None:
-    """A history that began elsewhere. Nothing is said where the gateway has what is needed."""
+    """A history that began elsewhere. Nothing is reported if the gateway has what is needed."""
     wire = LOST[model]
     own = OWN["gemini" if wire == "gemini" else "reasoning_content"]
 

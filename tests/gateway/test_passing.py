@@ -1,5 +1,5 @@
-"""Client and model of one wire: what either says reaches the other as it was said, and only what no client could read
-is written anew."""
+"""Client and model with the same wire: both get each other's content unchanged, and only what no client could read is
+rewritten."""
 
 from __future__ import annotations
 
@@ -373,7 +373,7 @@ def test_well_formed_calls_arrive_byte_for_byte(wire: str) -> None:
 
 
 def _without_id(value: Any) -> Any:
-    """Of a call, not of what it stands in."""
+    """The fields of a call, not of what contains it."""
     if isinstance(value, list):
         return [*map(_without_id, cast("list[Any]", value))]
     if not isinstance(value, dict):
@@ -438,7 +438,7 @@ def test_complete_calls_of_gemini_arrive_byte_for_byte() -> None:
     run(story)
 
 
-# Calls that official clients cannot read: one way to say each of them
+# Calls that official clients cannot read: one example of each
 
 ONE, TWO = "call_Zq8wLk3vTb", "call_Xr9mNj4uSa"
 UNTIDY: dict[str, bytes] = {
@@ -493,7 +493,7 @@ UNTIDY: dict[str, bytes] = {
 
 
 def as_the_official_client_reads(data: bytes) -> tuple[list[Object], list[str]]:
-    """Calls by index, their pieces added up, as the package of OpenAI does; and the finish reasons."""
+    """Calls by index, with their pieces joined, as OpenAI's package does; and the finish reasons."""
     made: dict[int, Object] = {}
     finishes: list[str] = []
     for event in data.split(b"\n\n"):
@@ -572,7 +572,7 @@ def test_malformed_calls_of_a_non_streaming_body_are_normalised(bend: str) -> No
 
 
 def test_results_of_normalised_calls_reach_a_model_that_recognises_them() -> None:
-    """A model that gave both calls one id gets them back told apart: its own words would be refused."""
+    """A model that gave both calls one id gets them back with different ids: its own message would be refused."""
 
     async def story() -> None:
         async with (
@@ -593,7 +593,7 @@ def test_results_of_normalised_calls_reach_a_model_that_recognises_them() -> Non
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_turn_with_calls_is_forwarded_as_the_client_wrote_it(name: str) -> None:
-    """A client that gives back all that it got leaves nothing to be put right: neither its request nor the answer."""
+    """If a client sends back everything unchanged, neither its request nor the answer needs fixing."""
     own = OWN[name]
 
     def continued(body: Object, answer: Object, ids: list[str]) -> Object:
@@ -646,7 +646,7 @@ def test_an_alias_with_its_own_settings_uses_them() -> None:
                 assert upstream.asked[0].body["temperature"] == 0.25
                 assert upstream.asked[0].body["x_mine"] == 1
                 await client.post({**client.body([User.of("Hello.")]), "temperature": 0.75, "x_theirs": {"n": 1}})
-                assert upstream.asked[1].body["temperature"] == 0.75  # who asks is nearer to the question
+                assert upstream.asked[1].body["temperature"] == 0.75  # the client's setting has priority
                 assert upstream.asked[1].body["x_theirs"] == {"n": 1}
 
     run(story)
@@ -696,7 +696,7 @@ def test_a_call_that_leaked_into_the_text_is_recovered_for_an_alias_with_recover
 
 
 def test_ids_that_only_this_provider_would_make_come_back_to_it() -> None:
-    """vLLM's are longer than OpenAI allows, and it takes them back."""
+    """vLLM's ids are longer than OpenAI allows, and it accepts them back."""
     id = f"chatcmpl-tool-{'0123456789abcdef' * 2}"
     made = {"id": id, "type": "function", "function": CALL}
     message = {"role": "assistant", "content": None, "tool_calls": [made]}

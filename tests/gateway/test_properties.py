@@ -1,5 +1,5 @@
-"""Whatever a client does to its history: what reaches the model is valid, each call is handed out once and in its turn,
-and no result is lost. `UNBROKEN_FUZZ` tries more."""
+"""Whatever a client does to its history: the model gets valid requests, each call is released once and in order, and no
+result is lost. `UNBROKEN_FUZZ` runs more examples."""
 
 from __future__ import annotations
 

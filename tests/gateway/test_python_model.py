@@ -1,4 +1,5 @@
-"""Models of Python behind the gateway: however they say it, nothing is lost; whatever they raise is their own."""
+"""Python models behind the gateway: however they return an answer, nothing is lost; their exceptions are their own
+failures."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ WHOLE = Verdict("whole")
 
 
 class Told:
-    """Says these deltas."""
+    """Yields these deltas."""
 
     name = "told"
 

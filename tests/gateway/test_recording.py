@@ -1,5 +1,5 @@
-"""A gateway that records: every request that a model was asked is one recording, like a run; nobody notices, and no key
-is in it."""
+"""A gateway that records: every request to a model is one recording, like a run; clients do not notice, and no key is
+in it."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_held_turn_is_one_recording_and_released_calls_are_not_recorded(tmp_pa
 
 
 def ask_many(times: int, **settings: Any) -> list[int]:
-    """The status of each of so many answers, whole and streamed in turn."""
+    """The status of each of so many responses, alternately streamed and not."""
 
     async def story() -> list[int]:
         async with (
@@ -269,7 +269,7 @@ def test_no_key_is_in_any_byte_of_a_recording(tmp_path: Path, monkeypatch: pytes
     secret = create_key(tmp_path / "keys.json", GatewayKey("ann"))
 
     def quoting(asked: Asked) -> Told:
-        """All that it was sent stands in its answer, and in its errors."""
+        """Everything that it was sent is in its answer, and in its errors."""
         words = f"{dict(asked.headers)} {secret}"
         if "refuse" in json.dumps(asked.body):
             return Told(json.dumps({"error": {"message": words, "type": words}}).encode(), 400)
@@ -317,7 +317,7 @@ def test_data_that_only_one_wire_knows_is_recorded_and_forwarded(tmp_path: Path)
     assert isinstance(recording.ending, RunFinished)
 
 
-# What cannot be written
+# Files that cannot be written
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -390,7 +390,7 @@ def test_a_folder_that_cannot_be_created_is_an_error_at_the_start(tmp_path: Path
     Gateway(replace(settings, record=""))
 
 
-# How it is said
+# Configuration
 
 
 def test_a_configuration_file_can_enable_recording(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Responses API on our store, counts of tokens, lists of models, and the other paths of OpenAI, passed through."""
+"""The Responses API on our store, token counts, lists of models, and forwarding of OpenAI's other paths."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def response_id(reply: Reply) -> str:
 
 
 class Chained:
-    """A client that says only what is new, and goes on from the response before."""
+    """A client that sends only what is new, and continues from the previous response."""
 
     def __init__(self, url: str, stream: bool, **more: Any) -> None:
         self._client = Client(url, RESPONSES, stream, parallel=None)
@@ -160,7 +160,7 @@ def test_input_may_be_a_string() -> None:
 
 @STREAMED
 def test_signatures_of_a_provider_are_sent_back_along_the_chain(stream: bool) -> None:
-    """The client never sees the signature, and says only what is new."""
+    """The client never sees the signature, and sends only what is new."""
     blocks = [
         {"type": "thinking", "thinking": "Hm.", "signature": "EqQBCgIYAhIM1gbcDa9GJw=="},
         {"type": "tool_use", "id": "toolu_01A09q90qw90lq917835", "name": "get_weather", "input": {"city": "Oslo"}},
@@ -187,7 +187,7 @@ ELSEWHERE: dict[str, Object] = {
 
 @pytest.mark.parametrize("what", ELSEWHERE)
 def test_ids_that_only_openai_knows_are_refused_for_another_wire(what: str) -> None:
-    """To go on without it would be to answer another question."""
+    """Continuing without it would answer another question."""
 
     async def story() -> None:
         async with ScriptedServer("Fine.", loop_last=True, strict=False) as upstream:

@@ -1,4 +1,4 @@
-"""A retry gets the answer of the first attempt; a request that only looks the same gets an answer of its own."""
+"""A retry gets the answer of the first attempt; a request that only looks the same gets a new answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERIAL = (ClientProfile("serial", user_agent="serial"),)
 
 
 class Sampling:
-    """A model with another answer each time, and a client in serial mode."""
+    """A model with a different answer each time, and a client in serial mode."""
 
     def __init__(self, *, pause: float = 0.0, calls: int = 2, fails: int = 0) -> None:
         self._pause, self._calls, self._fails = pause, calls, fails
@@ -67,7 +67,7 @@ def test_a_retry_gets_the_answer_of_the_first_attempt(mark: Mapping[str, str], s
 
 
 def test_a_retry_of_one_of_several_samples_is_a_new_sample() -> None:
-    """Three samples are drawn with the same bytes, and the SDK retries one of them: nothing tells which."""
+    """Three samples with the same bytes, and the SDK retries one of them: it is unknown which."""
 
     async def story() -> None:
         dice = Sampling()

@@ -1,4 +1,4 @@
-"""Keys of providers and keys of clients stay where they are: in no answer, no error, no log, no metric, no store."""
+"""Keys of providers and of clients stay secret: they are in no answer, error, log, metric or store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def key_file(tmp_path: Path) -> str:
 
 
 async def everything_told(url: str, secret: str = "") -> str:
-    """All that the gateway says about itself, with its headers."""
+    """Everything that the gateway reports about itself, with headers."""
     told: list[str] = []
     async with aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {secret}"} if secret else {}) as session:
         for path in PAGES:
@@ -270,7 +270,7 @@ def test_without_a_key_nothing_about_requests_is_visible(tmp_path: Path) -> None
 
 
 def test_content_is_on_no_page_and_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Messages, arguments and results are the client's and the model's."""
+    """Messages, arguments and results belong to the client and the model."""
     caplog.set_level(logging.DEBUG)
 
     async def story() -> None:

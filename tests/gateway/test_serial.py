@@ -1,4 +1,5 @@
-"""Hold and release as pure functions: a client's history and a kept turn in, what to do out. Each case by its name."""
+"""Hold and release as pure functions: from a client's history and a stored turn to the action. Each case by its
+name."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def call(number: int, id: str = "") -> ToolCall:
 
 
 def turn(*numbers: int, key: str = "turn:1", text: str = "Let me look.", held: bool = True) -> Turn:
-    """A turn whose ids its client knows by other names."""
+    """A turn whose client uses other ids."""
     calls = tuple(call(number, f"model-{number}") for number in numbers)
     return Turn(key, Assistant(text, calls), tuple(call(number).id for number in numbers), held)
 
@@ -84,18 +85,18 @@ def asked(decision: Decision) -> list[Message]:
 
 
 def said(message: Message) -> list[str]:
-    """The results of a message, in words."""
+    """The results of a message, as text."""
     assert isinstance(message, ToolMessage)
     return [result.text for result in message.results]
 
 
 def numbers(message: Message) -> list[object]:
-    """The calls of a message, by what they call."""
+    """The calls of a message, by name and arguments."""
     assert isinstance(message, Assistant)
     return [(call.arguments or {}).get("city") for call in message.calls]
 
 
-# Handing out
+# Releasing calls
 
 
 def test_the_next_call_follows_the_result_of_the_one_before() -> None:
@@ -205,7 +206,7 @@ def test_identical_calls_of_one_turn_stay_apart() -> None:
             assert said(asked(decision)[2]) == ["roll 0", "roll 1", "roll 2"]
 
 
-# What else may stand in the history
+# Other content of the history
 
 
 def test_a_user_message_ends_the_release() -> None:
@@ -302,7 +303,7 @@ def test_a_call_with_a_rewritten_id_after_an_edited_one_is_sent_once_too() -> No
 
 
 def test_the_same_call_of_a_later_turn_is_not_mistaken_for_a_waiting_one() -> None:
-    """The client keeps ids. It left the first turn, and changed the second, which made the same call again."""
+    """The client keeps ids. It removed the first turn, and changed the second, which had made the same call again."""
     again = call(3, "toolu_0ZAbCdEfGh")
     history = [ASK, first(), tells(1), WAIT, Assistant("", (again,)), ToolMessage((ToolResult.of(again, "sunny"),))]
     everything = asked(decided(history, {1: THREE}))
@@ -516,7 +517,7 @@ def test_a_turn_of_twenty_calls_comes_back_in_order() -> None:
     assert said(everything[2]) == [f"sunny {number}" for number in range(20)]
 
 
-# What is kept
+# Storage
 
 
 def test_a_turn_is_read_as_it_was_written() -> None:

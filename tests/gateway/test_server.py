@@ -28,8 +28,8 @@ SETTINGS = GatewaySettings(upstreams=(), port=0)
 
 
 class Echo:
-    """Gives the body back; `/early` answers before it has read it, `/endless` streams until nobody is there, `/wait`
-    waits for that."""
+    """Returns the body; `/early` answers before it has read it, `/endless` streams until the client disconnects,
+    `/wait` waits for that."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.gone = threading.Event()
@@ -78,7 +78,7 @@ def connect(url: str) -> socket.socket:
 
 
 def ask(url: str, *pieces: bytes) -> tuple[int, bytes]:
-    """One answer, and after it the end of the connection or nothing."""
+    """One response, followed by the end of the connection or nothing."""
     with connect(url) as connection:
         for piece in pieces:
             connection.sendall(piece)
@@ -341,7 +341,7 @@ class Served:
 def test_a_signal_lets_streams_end_and_then_the_process(tmp_path: Path) -> None:
     with Served(tmp_path) as served, served.begin_stream() as connection, served.idle() as idle:
         served.process.send_signal(signal.SIGTERM)
-        assert idle.recv(1) == b""  # it listens to nobody else any more
+        assert idle.recv(1) == b""  # it does not accept connections any more
         with pytest.raises(OSError, match="refused"):
             connect(served.url)
         connection.sendall(b"c")

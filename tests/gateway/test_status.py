@@ -1,4 +1,4 @@
-"""The status page: what it says, that strangers' words stay words, and that it holds nothing that was said."""
+"""The status page: what it shows, that text of others is never markup, and that it contains no content."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def status(*recent: RecentRequest, **more: object) -> GatewayStatus:
 
 
 def words(shown: GatewayStatus) -> list[str]:
-    """All that the page says, in its order."""
+    """All text of the page, in order."""
     seen = view(shown)
     cells = [fact.value for fact in seen.facts] + [cell for table in seen.tables for row in table.rows for cell in row]
     return [seen.headline, *(text for cell in cells for text in (cell.text, cell.note) if text)]

@@ -1,5 +1,5 @@
-"""A store that is away, hangs or is full never makes an answer shorter: calls that cannot be held are not handed out,
-and a request that needs the store is refused with a time to come back. All other requests are answered."""
+"""A store that is missing, hangs or is full never makes an answer shorter: calls that cannot be held are not released,
+and a request that needs the store is refused with a retry time. All other requests are answered."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERIAL = (ClientProfile("serial", user_agent="serial"),)
 
 
 class Hiccups(MemoryStore):
-    """A store whose n-th work of one kind fails."""
+    """A store whose n-th operation of one kind fails."""
 
     def __init__(self, *failing: tuple[str, int]) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ async def stubborn(client: Client, work: Callable[[], Awaitable[Reply]]) -> Repl
             return reply
         assert reply.status == 200 or int(reply.headers["retry-after"]) >= 1
         work = client.ask
-        if reply.status == 200:  # an error in the stream: what came of it is no answer
+        if reply.status == 200:  # an error in the stream: what arrived is not an answer
             client.messages.pop()
 
 
@@ -87,7 +87,7 @@ def test_a_single_failure_of_the_store_loses_no_call(wire: str, stream: bool, fa
 
 
 class Away(MemoryStore):
-    """A store that can be taken away."""
+    """A store that can be disconnected."""
 
     away = False
 

@@ -1,4 +1,4 @@
-"""One contract for the three stores, then what each of them promises beside it."""
+"""One contract for the three stores, then what each of them promises in addition."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOUR = 3600.0
 
 @dataclass
 class Place:
-    """Where a store is, and a time that is moved by hand."""
+    """The address of a store, and a clock that is moved by hand."""
 
     kind: str
     url: str
@@ -366,7 +366,7 @@ def test_waiting_operations_are_executed_together() -> None:
 
 
 class Deaf(asyncio.SelectorEventLoop):
-    """Threads cannot wake it: as if the one that wants to never got the interpreter's lock."""
+    """Threads cannot wake it: as if the waking thread never got the interpreter's lock."""
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         return asyncio.Handle(callback, args, self, context)
@@ -388,7 +388,7 @@ def test_a_loop_that_gets_no_answer_from_the_thread_waits_for_it(path: Path) -> 
 
 
 def test_a_busy_loop_does_not_starve_the_store(path: Path) -> None:
-    """The loop works in pieces of a millisecond and polls in between: a put was seen to take 27 s then."""
+    """The loop works in pieces of a millisecond and polls in between: once a put took 27 s then."""
 
     async def work() -> None:
         while True:
@@ -678,7 +678,7 @@ def test_a_full_server_makes_the_store_unavailable_for_puts() -> None:
                 await store.put({"a": b"1", "b": b"2"}, HOUR)
             assert await store.get(["a", "b"]) == [None, None]
             with pytest.raises(StoreUnavailable, match="maxmemory"):
-                await store.ping()  # it is there, and of no use
+                await store.ping()  # it exists, but cannot be used
 
     own_server(main, {"maxmemory": "1", "maxmemory-policy": "noeviction"})
 
@@ -739,7 +739,7 @@ class Slow(MemoryStore):
 
 
 async def fails(store: CircuitBreakerStore) -> float:
-    """After how many seconds?"""
+    """Returns after how many seconds."""
     began = asyncio.get_running_loop().time()
     with pytest.raises(StoreUnavailable, match="no answer"):
         await store.get(["a"])

@@ -1,4 +1,4 @@
-"""Keys of one gateway share the provider's key and nothing else: no models, no things at the provider, no status, and
+"""Keys of one gateway share the provider's key and nothing else: no models, no objects at the provider, no status, and
 no held calls of a key that had the same name."""
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def test_a_container_named_in_an_answer_belongs_to_that_key(stream: bool, tmp_pa
             assert (await ann.ask("/v1/messages", body))[0] == 200
             assert (await ann.ask("/v1/messages", {**body, "container": "container_abc123"}))[0] == 200
             assert (await bob.ask("/v1/messages", {**body, "container": "container_abc123"}))[0] == 404
-            # The arguments of a call are the model's words: they give nobody an id.
+            # The arguments of a call are text of the model: they give nobody access to an id.
             victim = {"role": "user", "content": [{"type": "container_upload", "file_id": "file_victim1"}]}
             assert (await ann.ask("/v1/messages", {**body, "messages": [victim]}))[0] == 404
 
@@ -311,7 +311,7 @@ def test_a_new_key_with_a_revoked_name_gets_nothing_of_the_old_one(tmp_path: Pat
                 second = create_key(file, GatewayKey("ann"))
                 client.headers["Authorization"] = f"Bearer {second}"
                 while (reply := await client.branch().answer_calls()).status == 401:
-                    pass  # the file is looked at again after a second
+                    pass  # the file is checked again after a second
                 assert reply.calls == []
                 async with aiohttp.ClientSession(url) as session:
                     _, told = await Tenant(session, second).ask("/status.json", None, "GET")

@@ -1,4 +1,4 @@
-"""A turn as it is kept: exact both ways, found by what tells it from others."""
+"""A stored turn: restored exactly, and found by what distinguishes it from others."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_only_a_limited_number_of_digests_is_remembered() -> None:
 
 
 def test_a_turn_that_another_replica_listed_is_found_even_if_nothing_was_there_a_moment_ago() -> None:
-    """Two people say the same, and their client shows no id that tells them apart."""
+    """Two people send the same, and their client sends no id that distinguishes them."""
     turn = replace(kept(call("{}", "call_0")), key="turn:" + 16 * "0a")
     history = (User.of("Hello."), turn.message)
 
@@ -361,7 +361,7 @@ def test_a_damaged_mark_breaks_nothing() -> None:
 
 
 def test_large_and_small_requests_are_digested_in_parallel() -> None:
-    """Large ones on a thread of their own."""
+    """Large ones in a separate thread."""
     failed: list[BaseException] = []
 
     def digest_many(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The models behind the aliases: providers, fallbacks, functions of Python, agents."""
+"""The models behind the aliases: providers, fallbacks, Python functions, agents."""
 
 from __future__ import annotations
 

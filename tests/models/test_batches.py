@@ -1,4 +1,4 @@
-"""`Model.stream` yields batches: the deltas of one read of the connection travel together."""
+"""`Model.stream` yields batches: the deltas of one network read are yielded together."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_everything_in_one_read_is_yielded_at_once(retries: bool) -> None:
 
 
 def test_many_tiny_events_are_read_a_few_at_a_time() -> None:
-    """So that others run in between, however many events a server puts into one packet."""
+    """So that other tasks run in between, however many events a server puts into one packet."""
     event = b'data:{"choices":[{"delta":{"content":"a"}}]}\n\n'
     with serve(Raw(event * 4000 + sse(chunk({}, "stop")))) as server:
         found = asyncio.run(batches_of(model_of(server).model))

@@ -1,4 +1,4 @@
-"""`connect`: names, addresses, keys and settings, and each way to get them wrong, in one line."""
+"""`connect`: names, addresses, keys and settings, and a one-line error for each mistake."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_part_shared_by_base_and_path_appears_once(base: str, path: str, joine
     assert str(join(read_base(base, "p"), path)) == joined
 
 
-# What is wrong, in one line
+# Mistakes, in one line
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "openai:", "http://127.0.0.1:8000/v1", ""])

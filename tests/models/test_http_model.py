@@ -1,4 +1,4 @@
-"""A model behind real HTTP on this machine: what is sent, and what comes of each answer."""
+"""A model over real local HTTP: what is sent, and how each response is handled."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_function_that_returns_no_key_sends_none() -> None:
     asyncio.run(run())
 
 
-# How the bytes come
+# How the bytes arrive
 
 
 def test_deltas_arrive_as_the_bytes_do() -> None:

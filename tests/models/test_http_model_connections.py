@@ -1,4 +1,4 @@
-"""Connections of a model: kept and shared, replaced when dead, through proxies; and nothing stays behind."""
+"""Connections of a model: kept and shared, replaced when dead, through proxies; and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_no_session_is_left_open(life: str) -> None:
 
 
 def test_a_loop_closed_without_shutdown_causes_no_warnings_from_us() -> None:
-    """Python itself warns of the sockets, in its development mode; nobody warns of a session."""
+    """In development mode Python itself warns about the sockets; nobody warns about a session."""
     life = """
         loop = asyncio.new_event_loop()
         loop.run_until_complete(ask())
@@ -314,7 +314,7 @@ def run_script(life: str, *options: str) -> str:
     script = f"{SERVER}\n{textwrap.dedent(life)}\ngc.collect()\n"
     done = subprocess.run([sys.executable, *options, "-c", script], capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    # In its development mode asyncio also logs what a busy machine took long for.
+    # In development mode asyncio also logs slow callbacks on a busy machine.
     return re.sub(r"(?m)^Executing <.* took \d+\.\d+ seconds\n", "", done.stderr.decode())
 
 

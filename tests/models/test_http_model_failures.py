@@ -1,4 +1,4 @@
-"""No answer, or one that is an error: one typed error in one line each, against real HTTP on this machine."""
+"""No response, or an error response: one typed error in one line each, over real local HTTP."""
 
 from __future__ import annotations
 

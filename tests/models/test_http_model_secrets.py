@@ -1,4 +1,4 @@
-"""Keys, passwords and tokens stand in no error, verdict or repr, also when the provider quotes them."""
+"""Keys, passwords and tokens are in no error, verdict or repr, even if the provider quotes them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECRET = "plain0123456789"
 
 
 def chain(error: BaseException | None) -> str:
-    """An error and all that stands behind it, as logs and debuggers show them."""
+    """An error with all its causes, as logs and debuggers show them."""
     said = ""
     while error is not None:
         said += f"{error} {error!r} "

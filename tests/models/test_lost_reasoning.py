@@ -1,4 +1,4 @@
-"""Providers that demand their own reasoning back: how a request goes on where it is gone."""
+"""Providers that require their own reasoning back: how a request is fixed if it is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of a stream for somebody who passes them on: whole events, at any split, after what was read of them."""
+"""The raw bytes of a stream, for forwarding: complete events, at any split, after the deltas read from them."""
 
 from __future__ import annotations
 

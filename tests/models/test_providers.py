@@ -1,4 +1,5 @@
-"""Providers are rows: each can be found and connected, quirks change only what they say, the page is made from them."""
+"""Provider profiles: each can be found and connected, quirks change only what they name, and the page is generated from
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The raw log: exact bytes of what was sent and received, without a secret in them, and `unbroken decode` of it."""
+"""The raw log: the exact bytes sent and received, without secrets, and `unbroken decode` of it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def unbroken(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess
 
 
 async def ask(url: str, path: Path, request: Request = HELLO, **settings: Any) -> list[Delta]:
-    """One request, and what came of it; an error is left in the log only."""
+    """One request and its outcome; an error is only in the log."""
     settings = {"api_key": KEY, "attempts": 1, **settings}
     model = connect("openai:m", base_url=f"{url}/v1", raw_log=path, **settings)
     try:
@@ -89,7 +89,7 @@ def exchanges(path: Path) -> list[Exchange]:
 
 
 def drips(body: bytes) -> Handler:
-    """Byte by byte, each in a packet of its own as far as the system lets it."""
+    """Byte by byte, each in a separate packet as far as the system allows."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = await begin(request)
@@ -441,7 +441,7 @@ def test_decode_shows_each_exchange_of_any_wire(tmp_path: Path, wire: str, strea
 
 @pytest.fixture
 def log_of_three(tmp_path: Path) -> Path:
-    """A whole response, a refusal, and a stream that was cut."""
+    """A complete response, a refusal, and a stream that was cut off."""
     path = tmp_path / "raw.jsonl"
     play(streams(CHAT), path)
     play(answers(429, refusal("slow down")), path)

@@ -1,7 +1,7 @@
-"""A real model behind its real server: SmolLM2-135M in llama.cpp, asked over HTTP. `make real` installs both.
+"""A real model behind its real server: SmolLM2-135M in llama.cpp, over HTTP. `make real` installs both.
 
-A model this small does not call tools by itself, so its server is started with a chat template that shows it how. What
-it says is nonsense now and then: these tests look at the shape of a run, not at its words.
+A model this small does not call tools by itself, so its server is started with a chat template that shows it how. It
+sometimes writes nonsense: these tests check the structure of a run, not its text.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ It is rainy in London and cold in Oslo.<|im_end|>
 {% endif %}"""
 
 WIRES = {"openai-chat": "/v1", "openai-responses": "/v1", "anthropic-messages": ""}
-"""The wires that this server speaks, and where."""
+"""The wires that this server supports, and their paths."""
 
 T = TypeVar("T")
 
@@ -111,14 +111,14 @@ async def get_time(zone: str) -> str:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """llama.cpp's own HTTP server, in threads of this process; it ends when nobody holds it any more."""
+    """llama.cpp's own HTTP server, in threads of this process; it ends when nothing refers to it any more."""
     assert MODEL is not None
     assert MODEL.origin is not None
     params = llama_cpp.CommonParams()
     params.model.path = str(next(Path(MODEL.origin).parent.glob("*.gguf")))
     params.chat_template = TEMPLATE
     params.n_ctx, params.n_parallel, params.n_predict = 2048, 1, 96
-    # Two threads wait for each other by spinning: on a busy machine that is slower than one.
+    # Two threads wait for each other by spinning, which is slower than one thread on a busy machine.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.port, params.verbosity = 0, 1
     server = llama_cpp.Server(params)
@@ -145,7 +145,7 @@ def ask(agent: Agent, prompt: str) -> tuple[Result, list[Event]]:
 
 
 def answered(result: Result) -> None:
-    """It ended well: with words, with every call answered by its tool, and with tokens that the server counted."""
+    """It ended properly: with text, with a result of its tool for every call, and with tokens counted by the server."""
     assert result.text.strip()
     assert result.calls
     assert not any(record.error for record in result.calls)
@@ -181,7 +181,7 @@ def test_calls_of_a_real_stream_run_while_it_is_still_being_written(address: str
 
 
 def test_one_call_runs_if_the_server_returns_several_anyway(address: str) -> None:
-    """llama.cpp takes `parallel_tool_calls: false`, and then writes as many calls as the model likes."""
+    """llama.cpp accepts `parallel_tool_calls: false`, and then writes as many calls as the model likes."""
     result, events = ask(agent_of(smollm(address), several_calls=False), TWO)
     answered(result)
     assert all(len(message.calls) <= 1 for message in result.messages if isinstance(message, Assistant))
@@ -198,7 +198,7 @@ def test_the_final_request_is_accepted_and_answered_with_text(address: str) -> N
 
 
 def test_a_call_that_leaks_into_the_text_of_a_final_answer_is_not_run(address: str) -> None:
-    """Under `tool_choice: none` llama.cpp reads no calls, so what this model writes of one arrives as text."""
+    """Under `tool_choice: none` llama.cpp parses no calls, so a call that this model writes arrives as text."""
     result, events = ask(agent_of(smollm(address), limits=Limits(rounds=0)), ONE)
     assert result.stop_reason == "round_limit"
     assert result.text.strip()

@@ -1,5 +1,5 @@
-"""`RetryingModel`: when another try is made, when it is asked for whole, how long it waits, who is asked next, and what
-is raised in the end. What the loop makes of its deltas has tests of its own."""
+"""`RetryingModel`: when it retries, when it retries unstreamed, how long it waits, which model is next, and what is
+raised in the end. How the loop handles its deltas is tested elsewhere."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def restarts(deltas: list[Delta]) -> list[tuple[str, ...]]:
 
 
 def said(deltas: list[Delta]) -> str:
-    """All text, also what became void."""
+    """All text, also text that was discarded later."""
     return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
 
 
@@ -96,7 +96,7 @@ def streamed(model: ScriptedModel) -> list[bool]:
     return [request.stream for request in model.requests]
 
 
-# All is well
+# Success
 
 
 @on_every_wire
@@ -197,7 +197,7 @@ def test_an_answer_that_took_long_before_it_broke_is_retried_too() -> None:
     assert ended(hear(guard(model)))[1].text == "Let me see."
 
 
-# Who is not asked again
+# No retry
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_an_empty_answer_is_requested_once_more_and_then_passed_on(wire: str) ->
 @on_every_wire
 @pytest.mark.parametrize("other", ["openai-chat", "anthropic-messages", "gemini"])
 def test_another_model_continues_with_the_history_of_the_first(wire: str, other: str) -> None:
-    """The history has what only the first wire knows (signatures, item ids)."""
+    """The history contains what only the first wire knows (signatures, item ids)."""
     desk = Desk()
     first = ScriptedModel([Think("Hm."), Say("Let me look."), Call("look")], BUSY, BUSY, BUSY, wire=wire, name="a:one")
     second = ScriptedModel("There it is.", wire=other, name="b:two")
@@ -537,7 +537,7 @@ def test_connect_sends_unstreamed_requests_with_tools_if_told_to(wire: str) -> N
             assert [request.stream for request in server.requests] == [False, False]
             await Agent(connect(PROVIDERS[wire], base_url=base, wire=wire, api_key="k")).run("x")
 
-    with pytest.raises(RequestRefused):  # the script has no third answer: it was asked for, streamed
+    with pytest.raises(RequestRefused):  # the script has no third answer: it was requested, streamed
         asyncio.run(main())
 
 
@@ -614,11 +614,11 @@ def test_no_error_of_a_broken_answer_contains_the_key() -> None:
     asyncio.run(main())
 
 
-# Models of others
+# Custom models
 
 
 class Foreign:
-    """A model that somebody else wrote: it does not say `Ended`, and fails in its own way."""
+    """A custom model: it does not yield `Ended`, and fails in its own way."""
 
     name = "foreign:demo"
 
@@ -651,7 +651,7 @@ def test_a_connection_that_breaks_inside_a_custom_model_is_retried(error: Except
     deltas = hear(guard(model))
     assert [kind for kind, _ in failures(deltas)] == ["unreachable"]
     assert deltas[-3:-1] == [Restarted(()), TextDelta("Let me see.")]
-    last = deltas[-1]  # after a failure it is said for the model who answered, and at which try
+    last = deltas[-1]  # after a failure it names the model that answered, and the attempt
     assert isinstance(last, Ended)
     assert (last.verdict.whole, last.verdict.attempt, last.verdict.model) == (True, 2, "foreign:demo")
     assert [request.stream for request in model.requests] == [True, False]
@@ -698,7 +698,7 @@ def test_the_conversation_can_be_continued_after_a_broken_chain() -> None:
     assert desk.names.count("look") == 2  # of the first turn, and once of the one that broke
 
 
-# What it is told
+# Settings
 
 
 @pytest.mark.parametrize(

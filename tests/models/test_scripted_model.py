@@ -1,4 +1,4 @@
-"""A scripted model fakes the provider and nothing else: its bytes go through the real decoder of each wire."""
+"""A scripted model fakes only the provider: its bytes go through the real decoder of each wire."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TWO_CALLS: Answer = [
 
 
 def heard(model: ScriptedModel, request: Request = ASKED) -> list[tuple[float, Delta]]:
-    """Every delta of one answer with the virtual second at which it came."""
+    """Every delta of one answer with its virtual time."""
 
     async def listen() -> list[tuple[float, Delta]]:
         loop = asyncio.get_running_loop()

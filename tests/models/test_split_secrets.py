@@ -1,4 +1,4 @@
-"""A raw log masks a key that a stream spells out in pieces, and leaves every other byte as it is."""
+"""A raw log masks a key that a stream sends in pieces, and keeps every other byte."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FIELDS = ("content", "arguments", "text", "delta")
 
 
 def masked(chunks: Iterable[bytes], *secrets: str) -> bytes:
-    """What a raw log keeps of these reads."""
+    """What a raw log contains after these reads."""
     masker = Masker(secrets or (KEY,))
     passage, split = Passage(masker), SplitSecrets(masker)
     shown = b"".join(split.feed(passage.feed(chunk)) for chunk in chunks)

@@ -1,6 +1,6 @@
-"""Several calls in one response are all read: indexes, pieces, gaps, the legacy field, and what was not received whole.
+"""Several calls in one response are all decoded: indexes, pieces, gaps, the legacy field, and incomplete calls.
 
-The seed's deltas are sent as they stand there, as bytes of the openai-chat wire, and each test ends with what ran.
+The seed's deltas are sent unchanged, as bytes of the openai-chat wire, and each test checks what ran.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_indexes_with_a_gap_are_two_calls(size: int) -> None:
 
 
 def test_indexes_sent_as_strings_are_in_order_too() -> None:
-    """Seed 3.1.2: an index is made a number before calls are put in order."""
+    """Seed 3.1.2: an index is converted to a number before calls are ordered."""
     desk = Desk()
     body = chat(piece("1", name="second", arguments="{}"), piece("0", name="first", arguments="{}"))
     run_bytes(body, desk, "first", "second", schedule=Schedule.SEQUENTIAL)
@@ -155,8 +155,8 @@ def test_a_run_continues_only_if_there_are_calls() -> None:
 
 @pytest.mark.parametrize(("several_calls", "ran"), [(False, ["first"]), (True, ["first", "second"])])
 def test_only_the_first_call_is_used_unless_several_are_requested(several_calls: bool, ran: list[str]) -> None:
-    """Seed 7.1.2: test_has_tool_call_backward_compatibility. Switched off, what is in the list beside the one call
-    must not lead into the code for several."""
+    """Seed 7.1.2: test_has_tool_call_backward_compatibility. If switched off, the other calls of the list must not lead
+    into the code for several calls."""
     desk = Desk()
     model = ScriptedModel([Call("first"), Call("second")], "Done.")
     result, events = play_aloud(Agent(model, desk.tools("first", "second"), several_calls=several_calls))
@@ -187,7 +187,8 @@ def test_no_call_is_detected_in_an_answer() -> None:
 
 
 def test_an_incomplete_call_never_runs_and_its_sibling_does() -> None:
-    """Seed 3.3.2: only what is complete and parsed is executed. The other is answered, with what was received of it."""
+    """Seed 3.3.2: only complete and parsed calls are executed. The other gets a result, with what was received of
+    it."""
     desk = Desk()
     model = ScriptedModel([Call("get_weather", city="Beijing"), Cut("get_news", '{"topic": "te')], "Done.")
     result = play(Agent(model, desk.tools("get_weather", "get_news")))
@@ -198,7 +199,7 @@ def test_an_incomplete_call_never_runs_and_its_sibling_does() -> None:
 
 
 def test_double_encoded_arguments_are_parsed_twice() -> None:
-    """Seed 3.2.2: a JSON text inside a JSON text."""
+    """Seed 3.2.2: a JSON string inside a JSON string."""
     desk = Desk()
     body = chat(piece(0, name="search", arguments=json.dumps(json.dumps({"query": "test"}))))
     result, _ = run_bytes(body, desk, "search")

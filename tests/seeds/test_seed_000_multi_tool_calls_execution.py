@@ -95,7 +95,8 @@ def test_identical_calls_of_one_message_run_once_and_each_has_a_result(
 
 
 def test_a_write_runs_once_for_each_call_unless_it_is_shared() -> None:
-    """Section 11.2 shares every tool's identical calls; here only who says so, because three rolls are meant."""
+    """Section 11.2 shares identical calls of every tool; here only tools that declare it, because three rolls are
+    meant."""
     desk = Desk()
     twice: Line = [Call("send", to="Ann"), Call("send", to="Ann")]
     play(Agent(ScriptedModel(twice, "Done."), desk.tools("send")))
@@ -137,7 +138,7 @@ def test_the_scenarios_of_the_seed_work(
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_if_every_call_failed_the_run_may_stop_with_a_plain_sentence(schedule: Schedule) -> None:
-    """Seed 9.3: stop, and say so."""
+    """Seed 9.3: stop, and report it."""
     desk = Desk()
     tools = [desk.tool("a", fails="no"), desk.tool("b", fails="no way")]
     model = ScriptedModel([Call("a"), Call("b")])
@@ -165,7 +166,7 @@ def test_by_default_the_model_learns_that_every_call_failed_and_answers() -> Non
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_a_tool_that_takes_too_long_is_an_error_and_the_next_one_runs(schedule: Schedule) -> None:
-    """Seed Q4: the words for it, and the default of 30 seconds."""
+    """Seed Q4: its wording, and the default of 30 seconds."""
     desk = Desk()
     model = ScriptedModel([Call("slow", id="1"), Call("quick", id="2")], "Done.")
     result = play(Agent(model, [desk.tool("slow", seconds=99.0), desk.tool("quick", "quick")], schedule=schedule))

@@ -1,5 +1,5 @@
-"""The id of a call: the provider's own where it gave one, else `call_{n}_{index}`, unique in the history, and the same
-each time the same bytes come after the same history."""
+"""The id of a call: the provider's own if there is one, else `call_{n}_{index}`, unique in the history, and the same
+whenever the same bytes follow the same history."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_id_of_the_provider_is_kept(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_call_without_an_id_is_numbered_by_round_and_position(wire: str) -> None:
-    """Seed 7.1.5: test_fallback_id_with_session_counter. The counter is what the history says: five rounds before."""
+    """Seed 7.1.5: test_fallback_id_with_session_counter. The counter comes from the history: five rounds before."""
     result = run(nameless("tool_a", "tool_b"), "Done.", history=five_rounds(), wire=wire)
     assert [call.id for call in result.calls] == ["call_5_0", "call_5_1"]
 

@@ -24,7 +24,7 @@ def logged(caplog: pytest.LogCaptureFixture, answer: Line, tools: list[Tool], sc
 
 
 def test_a_sequential_round_is_logged_from_its_first_line_to_its_last(caplog: pytest.LogCaptureFixture) -> None:
-    """Seed 13.2, the whole example."""
+    """Seed 13.2, the complete example."""
     desk = Desk()
     names = {"get_weather": 0.5, "get_news": 0.8, "get_stock": 0.3}
     tools = [desk.tool(name, seconds=seconds) for name, seconds in names.items()]

@@ -1,5 +1,5 @@
-"""What stands in the history and in the next request: one message with all calls, then each result under its id, in
-call order; failures are marked in the saved form and nowhere else."""
+"""The content of the history and of the next request: one message with all calls, then each result with its id, in call
+order; failures are marked only in the saved form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOCK = Call("get_stock", symbol="AAPL", id="call_3")
 
 
 def chat_after(*answer: Say | Call, desk: Desk | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages of the second request in openai-chat's own words, and the history in its saved form."""
+    """The messages of the second request in the format of openai-chat, and the history in its saved form."""
     desk = desk or Desk()
     tools = [
         desk.tool("get_weather", "25°C, Sunny"),

@@ -1,7 +1,7 @@
 """Rounds with a budget: the nine tests of seed 001 (section 4), and the three ways in which a run ends.
 
-A round is one message with calls and their results; after `Limits(rounds=n)` of them comes one final request in which
-nothing can be called.
+A round is one message with calls and their results; after `Limits(rounds=n)` of them comes one final request that
+allows no calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NONE: dict[str, Any] = {
     "anthropic-messages": ("tool_choice", {"type": "none"}),
     "gemini": ("toolConfig", {"functionCallingConfig": {"mode": "NONE"}}),
 }
-"""How each wire says that nothing can be called."""
+"""How each wire expresses that no calls are allowed."""
 
 
 def says_none(wire: str, body: dict[str, Any]) -> bool:
@@ -57,7 +57,7 @@ def test_two_rounds_and_a_final_answer(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_failure_in_the_first_round_leads_to_an_answer_that_mentions_it(wire: str) -> None:
-    """test_tool_failure_round_1: with `on_error="finish"` the error is told and the final request follows."""
+    """test_tool_failure_round_1: with `on_error="finish"` the model gets the error and the final request follows."""
     desk = Desk()
     model = ScriptedModel(Call("search", query="MCP"), "I could not search.", wire=wire)
     result = play(Agent(model, [desk.tool("search", fails="no index")], limits=TWO_ROUNDS, on_error="finish"))
@@ -69,7 +69,7 @@ def test_a_failure_in_the_first_round_leads_to_an_answer_that_mentions_it(wire: 
 
 
 def test_after_a_failure_calls_that_have_not_started_are_skipped_and_running_ones_end() -> None:
-    """The same, with siblings: two run together, the third has to wait and is answered without running."""
+    """The same, with siblings: two run in parallel, the third has to wait and gets a result without running."""
     desk = Desk()
     fails = desk.tool("fails", fails="no", seconds=1.0, overlap=True)
     tools = [fails, desk.tool("slow", "slow", seconds=2.0, overlap=True)]
@@ -134,8 +134,8 @@ def test_tools_are_offered_in_every_round(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_the_final_request_allows_no_calls(wire: str) -> None:
-    """test_no_tools_in_final_call_after_max_rounds. The tools stay in it, because providers refuse a history with calls
-    and no tools; the choice says that none may be called."""
+    """test_no_tools_in_final_call_after_max_rounds. The tools are still sent, because providers refuse a history with
+    calls without tools; the tool choice forbids calls."""
     model = ScriptedModel(Call("search"), Call("search", again=True), "Done.", wire=wire)
     play(Agent(model, Desk().tools("search"), limits=TWO_ROUNDS))
     assert model.bodies[2]["tools"] == model.bodies[0]["tools"]
@@ -170,7 +170,7 @@ def test_different_tools_can_be_used_in_successive_rounds(wire: str) -> None:
 
 
 def test_the_model_is_told_the_budget_which_can_be_left_out() -> None:
-    """Section 3: the guidance says how many replies may call tools."""
+    """Section 3: the guidance states how many replies may call tools."""
     told = ScriptedModel("Hello.")
     play(Agent(told, Desk().tools("search"), limits=TWO_ROUNDS))
     assert "at most 2 replies" in told.bodies[0]["messages"][0]["content"]

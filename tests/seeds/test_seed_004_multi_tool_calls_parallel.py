@@ -1,4 +1,4 @@
-"""Calls that run together: the tests of seed 004 (section 3), the guidance for the model, and the list of steps."""
+"""Calls that run in parallel: the tests of seed 004 (section 3), the guidance for the model, and the todo list."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_all_starts_are_reported_before_the_first_end(wire: str, schedule: Sched
 
 
 def test_reads_start_as_soon_as_they_are_complete() -> None:
-    """Seed 3.1, where calls do not have to wait for the whole response."""
+    """Seed 3.1, if calls do not have to wait for the complete response."""
     desk = Desk()
     model = ScriptedModel([Call("a"), Call("b", after=0.25), Call("c", after=0.25)], "Done.")
     _, events = play_aloud(Agent(model, desk.tools("a", "b", "c", effect="read", seconds=1.0)))
@@ -120,7 +120,7 @@ def test_the_model_is_told_when_to_call_several_tools_together(instructions: str
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_the_todo_list_is_reported_next_to_the_other_calls(schedule: Schedule) -> None:
-    """Section 1: `todo_write` also sends the whole list."""
+    """Section 1: `todo_write` also sends the complete list."""
     desk = Desk()
     steps = [{"content": "search", "status": "completed"}, {"content": "write", "status": "in_progress"}]
     model = ScriptedModel([Call("search"), Call("todo_write", todos=steps, id="t")], "Done.")

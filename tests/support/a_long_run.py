@@ -1,6 +1,6 @@
-"""The run that recordings are shown with: 3 rounds with 8 calls, one restart, one time-out, one duplicate.
+"""The example run for recordings: 3 rounds with 8 calls, one restart, one time-out, one duplicate.
 
-On virtual time, so that every number in it is exact; the tests of what is done with recordings check theirs against it.
+It uses virtual time, so that every number in it is exact; the tests of recordings check against it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TOOLS = [weather, events_on, map_of, book]
 
 
 def model() -> RetryingModel[ScriptedModel]:
-    """The second answer breaks off after its first call, which runs by then, and comes again whole."""
+    """The second answer breaks off after its first call, which is running by then, and is retried completely."""
     second = (
         Call("events_on", day="Sunday"),
         Call("map_of", city="Reykjavik"),

@@ -1,4 +1,4 @@
-"""Random runs whose responses break: scripts, schedules, wires, and tools that note when they ran."""
+"""Random runs with broken responses: scripts, schedules, wires, and tools that note when they ran."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Execution:
     turn: int
     started: int
     ended: int | None = None
-    """None while it runs. Both are places in the order of all that happened: many things happen at one time."""
+    """None while it runs. Both are positions in the order of events: many things happen at one time."""
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ def one_answer(draw: st.DrawFn) -> list[Step]:
 
 @st.composite
 def one_break(draw: st.DrawFn, answer: list[Step]) -> Answer:
-    """This answer as it breaks somewhere; or there is none."""
+    """This answer, broken somewhere; or no answer."""
     ends: list[Step] = [
         Break(),
         ErrorInside("overloaded"),
@@ -148,7 +148,7 @@ def one_break(draw: st.DrawFn, answer: list[Step]) -> Answer:
 
 @st.composite
 def one_turn(draw: st.DrawFn) -> list[Answer]:
-    """Broken answers, then a whole one: the same once more, in another order, or another."""
+    """Broken answers, then a complete one: the same, in another order, or a different one."""
     answer = draw(one_answer())
     told: list[Answer] = []
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
@@ -175,7 +175,7 @@ def some_turns(draw: st.DrawFn) -> list[Answer]:
 scripts = some_turns()
 schedules = st.sampled_from([Schedule.EAGER, Schedule.EAGER, *Schedule])
 wires = st.sampled_from([wire for wire in WIRES if wire != "gemini"])
-"""Gemini's wire has no half calls: there a cut call is the provider's own error."""
+"""Gemini's wire has no half calls: there an incomplete call is the provider's own error."""
 
 
 async def play(script: list[Answer], schedule: Schedule, wire: str, **settings: Any) -> Played:

@@ -1,4 +1,4 @@
-"""The rules that the events of calls keep in every run: who is written, starts, finishes, is adopted or dropped."""
+"""The rules for the events of calls in every run: written, started, finished, adopted or dropped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Functions in processes of their own, for tests that kill and pause them: a gateway, a server, clients.
+"""Functions in separate processes, for tests that kill and pause them: a gateway, a server, clients.
 
-They are forked from one process that has loaded the package, because loading takes a second. A child that its test
-forgets ends when the test does.
+They are forked from one process that has imported the package, because importing takes a second. A child that its test
+forgets ends with the test.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from unbroken.gateway.http.uvicorn_server import serve
 from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
 
 Tell = Callable[[Any], None]
-"""Tells the test something, as soon as it is so: an address, say."""
+"""Reports something to the test as soon as it is known: an address, for example."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _LOADED = ["unbroken.gateway.http.uvicorn_server", "unbroken.testing.server", "unbroken.gateway.stores.redis"]
 
 
 def load_first(*modules: str) -> None:
-    """These are loaded once, before the first child, and not by each; the modules of a test too."""
+    """These modules are imported once, before the first child; the modules of a test too."""
     _LOADED.extend(module for module in modules if module not in _LOADED)
     _CONTEXT.set_forkserver_preload(["__main__", *_LOADED])
     here = Path(__file__).parent
@@ -42,7 +42,8 @@ load_first()
 
 
 class Child:
-    """`target` is called in a new process with a `Tell` and these arguments; `told` is the first thing that it told."""
+    """`target` is called in a new process with a `Tell` and these arguments; `told` is the first thing that it
+    reported."""
 
     def __init__(self, target: Callable[..., None], *arguments: Any, **more: Any) -> None:
         receiver, sender = _CONTEXT.Pipe(duplex=False)
@@ -102,7 +103,7 @@ def run_gateway(
     log: str = "",
     **settings: Any,
 ) -> None:
-    """Tells its address. `skew`: by how many seconds its wall clock is wrong; the other names are those of
+    """Reports its address. `skew`: by how many seconds its wall clock is wrong; the other names are those of
     `GatewaySettings`."""
     if log:
         line = "%(asctime)s %(process)d %(levelname)s %(message)s"

@@ -83,7 +83,7 @@ class Tab:
         await self.settle()
 
     async def settle(self) -> None:
-        """Two frames later all that was asked for is drawn."""
+        """After two frames everything that was requested is drawn."""
         await self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     async def wheel(self, x: int, y: int, delta: int, *, ctrl: bool = False) -> None:

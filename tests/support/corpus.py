@@ -1,4 +1,5 @@
-"""The shared recordings of real providers, read from where they lie; tests skip, and say so, where they are absent."""
+"""The shared recordings of real providers, read from their folder; tests are skipped with a reason if they are
+absent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""For the tests of the gateway: a gateway over real HTTP before a scripted upstream, and a plain client of any wire.
+"""For the tests of the gateway: a gateway over real HTTP with a scripted upstream, and a plain client of any wire.
 
-The client is as stubborn as a real one: it sends its whole history each time, in its own wire's spelling, and keeps
-nothing but what that wire carries. Where HTTP itself does not matter, a client may call the application directly.
+The client is as stubborn as a real one: it sends its complete history each time, in its own wire's format, and keeps
+only what that wire can express. If HTTP itself does not matter, a client may call the application directly.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def settings_for(*upstreams: UpstreamSettings, clients: tuple[ClientProfile, ...
 async def serving(
     settings: GatewaySettings, store: Store | None = None, now: Callable[[], float] | None = None
 ) -> AsyncGenerator[str]:
-    """A gateway on a port of its own, in this loop; gives its address."""
+    """A gateway on a separate port, in this loop; yields its address."""
     gateway = Gateway(settings, store) if now is None else Gateway(settings, store, now)
     config = BoundedConfig(
         gateway,
@@ -114,7 +114,7 @@ async def serving(
 
 
 class Clock:
-    """Wall time that goes on when a test says so."""
+    """A wall clock that tests move."""
 
     def __init__(self) -> None:
         self.time = 1_700_000_000.0
@@ -125,7 +125,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A gateway before a scripted upstream."""
+    """A gateway with a scripted upstream."""
 
     url: str
     upstream: ScriptedServer
@@ -136,13 +136,13 @@ class Stage:
 
     @property
     def asked(self) -> list[list[Message]]:
-        """What the model was asked with, each time."""
+        """The requests to the model."""
         return [list(request.messages) for request in self.upstream.requests]
 
 
 @asynccontextmanager
 async def stage(upstream_wire: str, *answers: Line, serial: bool = False, **settings: Any) -> AsyncGenerator[Stage]:
-    """Each answer is for one request of the gateway; more of them are refused. `serial`: the alias says it."""
+    """Each answer is for one request of the gateway; more requests are refused. `serial` is a setting of the alias."""
     clock = Clock()
     async with ScriptedServer(*answers) as upstream:
         row = upstream_settings(upstream, upstream_wire, serial=serial, options={"attempts": 1})
@@ -168,7 +168,7 @@ class _Server(uvicorn.Server):
 
 
 class Inside:
-    """A gateway that is called directly, before models of this process. It is closed by who gave it its store."""
+    """A gateway that is called directly, with models of this process. The owner of its store closes it."""
 
     def __init__(
         self, models: Mapping[str, Model], store: Store, now: Callable[[], float] = time.time, **settings: Any
@@ -195,7 +195,7 @@ class Inside:
         async def receive() -> Mapping[str, Any]:
             if bodies:
                 return {"type": "http.request", "body": bodies.pop()}
-            await asyncio.get_running_loop().create_future()  # this client never goes away
+            await asyncio.get_running_loop().create_future()  # this client never disconnects
             raise AssertionError
 
         async def send(message: dict[str, Any]) -> None:
@@ -219,7 +219,7 @@ class Reply:
     headers: Mapping[str, str]
     data: bytes
     response: Response
-    """As our decoder reads it; empty where the status is an error."""
+    """The response as our decoder reads it; empty if the status is an error."""
 
     @property
     def calls(self) -> list[tuple[str, Any]]:
@@ -236,7 +236,7 @@ class Reply:
 
 @dataclass(slots=True)
 class Client:
-    """A client of one wire. `messages` is its history, in our spelling, without anything that its wire cannot carry."""
+    """A client of one wire. `messages` is its history in our format, without anything that its wire cannot express."""
 
     url: str | Inside
     wire: str
@@ -247,7 +247,7 @@ class Client:
     headers: dict[str, str] = field(default_factory=dict[str, str])
     messages: list[Message] = field(default_factory=list[Message])
     habit: Callable[[list[Message]], list[Message]] | None = None
-    """What it does to its history each time before it sends it."""
+    """Changes its history each time before it is sent."""
 
     def request(self, messages: list[Message] | None = None) -> Request:
         messages = self.messages if messages is None else messages
@@ -263,7 +263,7 @@ class Client:
         return find_wire(self.wire).encode_request(self.request(messages))
 
     def path(self) -> tuple[str, str]:
-        """Where it asks, and the query behind it."""
+        """The path and query of its requests."""
         method = "streamGenerateContent" if self.stream else "generateContent"
         return PATHS[self.wire].format(model=self.model, method=method), (
             "alt=sse" if self.wire == "gemini" and self.stream else ""
@@ -294,7 +294,7 @@ class Client:
         return replace(self, messages=list(self.messages))
 
     async def ask(self, *said: Message) -> Reply:
-        """Say it, and take the answer into the history, as far as this wire carries it."""
+        """Sends a message and adds the answer to the history, as far as this wire can express it."""
         self.messages += said
         reply = await self.post(self.body())
         if reply.status == 200:
@@ -303,13 +303,13 @@ class Client:
         return reply
 
     async def answer_calls(self) -> Reply:
-        """Run the calls of the last answer, and send what they gave."""
+        """Runs the calls of the last answer, and sends their results."""
         last = self.messages[-1]
         assert isinstance(last, Assistant)
         return await self.ask(ToolMessage(tuple(result_of(call) for call in last.calls)))
 
     async def converse(self, question: str = QUESTION, most: int = 10) -> list[Reply]:
-        """All that comes of a question, to the answer without calls."""
+        """All responses to a question, up to the answer without calls."""
         replies = [await self.ask(User.of(question))]
         while replies[-1].response.calls and len(replies) < most:
             replies.append(await self.answer_calls())
@@ -330,7 +330,7 @@ def result_of(call: ToolCall, text: str = "") -> ToolResult:
 
 
 def plain(message: Message) -> Message:
-    """Without ids, which wires spell otherwise."""
+    """Without ids, which wires write differently."""
     match message:
         case Assistant():
             calls = tuple(ToolCall("", call.name, call.arguments) for call in message.calls)
@@ -342,7 +342,7 @@ def plain(message: Message) -> Message:
 
 
 def assert_error(wire: str, reply: Reply, status: int, *words: str) -> dict[str, Any]:
-    """An HTTP error in the shape of its wire. Gives what stands inside."""
+    """An HTTP error in the format of its wire. Returns what is inside."""
     assert reply.status == status, (reply.status, reply.data)
     assert reply.headers["Content-Type"] == "application/json"
     body = reply.body

@@ -1,5 +1,5 @@
-"""For the tests of the gateway: answers read as the official clients read them, by the letter of their wire. Our own
-decoder forgives what these stumble over."""
+"""For the tests of the gateway: reads answers like the official clients, strictly by their wire. Our own decoder
+tolerates what they reject."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Heard:
 
 
 def read(wire: str, data: bytes, stream: bool) -> Heard:
-    """Raises `AssertionError` where the official client of the wire would stumble."""
+    """Raises `AssertionError` if the official client of the wire would fail."""
     heard = _READERS[wire](data, stream)
     ids = [id for id, _, _ in heard.calls]
     if wire != "gemini":

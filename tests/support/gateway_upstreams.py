@@ -1,4 +1,4 @@
-"""For the tests of the gateway: an upstream that says just the bytes it is given and keeps just the bytes it was sent,
+"""For the tests of the gateway: an upstream that sends exactly the given bytes and keeps exactly the bytes it was sent,
 and answers of the four wires with what only their own wire knows."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELDS = {
     "anthropic-messages": "messages",
     "gemini": "contents",
 }
-"""Where the messages stand."""
+"""The field of the messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One answer. Chunks are written apart from each other; `cut` loses the connection instead of an end."""
+    """One answer. Chunks are written separately; `cut` loses the connection instead of an end."""
 
     data: bytes | Sequence[bytes]
     status: int = 200
@@ -53,7 +53,7 @@ class Upstream:
     url: str = ""
     asked: list[Asked] = field(default_factory=list[Asked])
     answers: list[Told | Callable[[Asked], Told]] = field(default_factory=list[Told | Callable[[Asked], Told]])
-    """The next for each request; the last again and again."""
+    """The next answer for each request; the last is repeated."""
 
     def settings(self, wire: str, alias: str = "m", **more: Any) -> UpstreamSettings:
         base = f"{self.url}/v1" if wire.startswith("openai") else self.url
@@ -64,7 +64,7 @@ class Upstream:
 
 
 def events(*said: Object, named: bool = False, done: bool = False) -> bytes:
-    """Server-sent events; `named` as Anthropic and the Responses API have them, `done` as Chat Completions end."""
+    """Server-sent events; `named` as in Anthropic's and the Responses API, `done` as at the end of Chat Completions."""
     lines = [(f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n" for event in said]
     return "".join([*lines, "data: [DONE]\n\n" * done]).encode()
 

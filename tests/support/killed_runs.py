@@ -1,4 +1,4 @@
-"""Processes that are killed (SIGKILL) in the middle of a recorded run: while they pay, so that nobody knows whether it
+"""Processes that are killed (SIGKILL) in the middle of a recorded run, while they pay, so that it is unknown whether it
 happened."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def script(request: Request) -> Answer:
 
 
 def payer(done: Path, kills: bool = False, **options: Any) -> Agent:
-    """Its tool writes down what it did and under which key; `kills` ends the process right after."""
+    """Its tool records what it did and with which key; `kills` ends the process right after."""
     settings = {name: options.pop(name) for name in ("after_crash", "effect", "approve") if name in options}
 
     @tool(**settings)

@@ -1,4 +1,4 @@
-"""How each dialect writes calls, as builders, and the running of a text in pieces: for the tests of leaked calls."""
+"""How each dialect writes calls, as builders, and feeding a text in pieces: for the tests of leaked calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TWO: Calls = [*ONE, ("add", {"city": "東京 <b>", "days": [1, {"x": None}]})]
 
 @dataclass(frozen=True)
 class Form:
-    """How a dialect writes calls, and the last thing without which a form is not whole."""
+    """How a dialect writes calls, and the last part without which a form is incomplete."""
 
     id: str
     dialect: str

@@ -1,8 +1,8 @@
-"""`unbroken` in processes of their own that have loaded it already: they are forked from one that did, once.
+"""`unbroken` in separate processes that have already imported it: they are forked from one that did so once.
 
-Loading takes longer than most commands. A forked process has its own streams, terminal, environment, folder and
-signals, and ends as any Python program does. What only a cold start shows (what is loaded when, streams that the shell
-has closed) needs `terminals.COMMAND`.
+Importing takes longer than most commands. A forked process has its own streams, terminal, environment, folder and
+signals, and exits like any Python program. Tests of a cold start (what is imported when, streams that the shell has
+closed) need `terminals.COMMAND`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECONDS = 60.0
 
 
 class Started:
-    """A command that runs: what tests use of a `Popen`."""
+    """A running command: the part of `Popen` that tests use."""
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
@@ -65,8 +65,8 @@ class Started:
 def start(
     *arguments: str, streams: tuple[int, int, int], env: Mapping[str, str], cwd: str = "", terminal: bool = False
 ) -> Started:
-    """With these file descriptors as its standard streams. `terminal`: they are one, and the command is the one that
-    its Ctrl-C interrupts."""
+    """Starts it with these file descriptors as its standard streams. `terminal`: they are a terminal whose Ctrl-C
+    interrupts the command."""
     status, child = os.pipe()
     order = {"arguments": arguments, "env": dict(env), "cwd": cwd or os.getcwd(), "terminal": terminal}
     loaded = _loaded()
@@ -78,7 +78,7 @@ def start(
 def run(
     *arguments: str, stdin: bytes = b"", env: Mapping[str, str], cwd: str = "", together: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
-    """In pipes, to its end. `together`: standard error goes where standard output goes."""
+    """Runs it in pipes, to its end. `together`: standard error goes to standard output."""
     pipes = [os.pipe() for _ in range(2 if together else 3)]
     (its_in, in_), (out, its_out), (err, its_err) = pipes[0], pipes[1], pipes[-1]
     command = start(*arguments, streams=(its_in, its_out, its_err), env=env, cwd=cwd)
@@ -106,7 +106,7 @@ def run(
 
 @cache
 def _loaded() -> socket.socket:
-    """To the process that has loaded it, which ends when this socket is closed."""
+    """The connection to the process that has imported it, which ends when this socket is closed."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen([sys.executable, __file__, str(its.fileno())], pass_fds=[its.fileno()])
@@ -115,11 +115,11 @@ def _loaded() -> socket.socket:
     return ours
 
 
-# What follows happens in the process that loads.
+# The rest runs in the process that imports.
 
 
 def _serve(orders: socket.socket) -> None:
-    """Forks for each order, and returns in the fork alone."""
+    """Forks for each order, and returns only in the fork."""
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -157,7 +157,7 @@ def _serve(orders: socket.socket) -> None:
 
 
 def _nothing(_signal: int, _frame: FrameType | None) -> None:
-    """The loop is woken by the handler's being called."""
+    """Calling the handler wakes the loop."""
 
 
 def _become(order: dict[str, Any], streams: list[int]) -> None:

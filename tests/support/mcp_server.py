@@ -1,4 +1,4 @@
-"""A small MCP server for the tests: `python mcp_server.py` speaks over its pipes, `build()` gives it for HTTP."""
+"""A small MCP server for the tests: `python mcp_server.py` uses its pipes, `build()` returns it for HTTP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A small MCP server of an older protocol, for the tests, with no package behind it: it says in pages what it has, and
-counts the requests that were cancelled. With `LISTS_ONCE` it says only once what it has."""
+"""A small MCP server of an older protocol, for the tests, without a package: it lists its tools in pages, and counts
+cancelled requests. With `LISTS_ONCE` it lists them only once."""
 
 from __future__ import annotations
 

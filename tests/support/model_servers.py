@@ -1,4 +1,4 @@
-"""Models against real HTTP on this machine: a server of one handler, and one request to it."""
+"""Models over real local HTTP: a server with one handler, and one request to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Server:
-    """One handler for every path, on a port of its own; keeps what it was sent."""
+    """One handler for every path, on a separate port; keeps what it was sent."""
 
     handler: Handler
     url: str = ""
@@ -120,12 +120,12 @@ def verdict(deltas: list[Delta]) -> Verdict:
 
 
 def at(server: Server, **settings: Any) -> HTTPModel:
-    """Unguarded: what one request comes to."""
+    """The outcome of one request, without retries."""
     return connect("openai:m", base_url=f"{server.url}/v1", api_key=KEY, **settings).model
 
 
 def play(handler: Handler, request: Request = HELLO, **settings: Any) -> tuple[list[Delta], Server]:
-    """One request to a server that answers so."""
+    """One request to a server that answers like this."""
 
     async def run() -> tuple[list[Delta], Server]:
         async with serve(handler) as server:
@@ -175,7 +175,7 @@ def refusal(message: str, **more: Any) -> str:
 
 @asynccontextmanager
 async def serve_bytes(answer: bytes, hangs: bool = False) -> AsyncGenerator[str]:
-    """A server that says this to each request, HTTP or not, and hangs up; or stays and says no more."""
+    """A server that sends this to each request, HTTP or not, and closes the connection; or stays silent."""
 
     class Answers(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,4 +1,4 @@
-"""Small builders of openai-responses events and calls, so that a test reads as what the provider sends."""
+"""Small builders of openai-responses events and calls, so that a test resembles what the provider sends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Scenes of whole runs: tools that write down what they did, and judges of what was sent to the model.
+"""Scenes of complete runs: tools that record what they did, and checks of what was sent to the model.
 
-The model is scripted and the clock is virtual unless a test says otherwise; nothing else is fake.
+The model is scripted and the clock is virtual unless a test states otherwise; nothing else is fake.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROVIDERS = {
 on_every_wire = pytest.mark.parametrize("wire", WIRES)
 under_every_schedule = pytest.mark.parametrize("schedule", Schedule)
 SIZES = [pytest.param(1, id="byte by byte"), pytest.param(7, id="7 bytes"), pytest.param(1 << 20, id="at once")]
-"""How the network may cut a body."""
+"""How the network may split a body."""
 
 ANYTHING: dict[str, Any] = {"type": "object", "properties": {"note": {"type": "string"}}}
 
@@ -48,17 +48,18 @@ class Execution:
     arguments: dict[str, Any]
     started: float
     ended: float | None = None
-    """None while it runs, and for ever if it was cancelled."""
+    """None while it runs, and forever if it was cancelled."""
 
 
 @dataclass(slots=True)
 class Desk:
-    """Makes tools that take any arguments, and keeps what they did in the order of their starts."""
+    """Creates tools that accept any arguments, and records what they did in the order of their starts."""
 
     executions: list[Execution] = field(default_factory=list[Execution])
 
     def tool(self, name: str, gives: Any = "ok", *, seconds: float = 0.0, fails: str = "", **promises: Any) -> Tool:
-        """`gives` is the result, or a function of the arguments that makes it; with `fails` it raises that instead."""
+        """`gives` is the result, or a function of the arguments that returns it; with `fails` it raises that
+        instead."""
 
         async def function(**arguments: Any) -> Any:
             execution = Execution(name, arguments, current_clock().elapsed())
@@ -95,7 +96,7 @@ def play(agent: Agent, prompt: str = "Go.", **options: Any) -> Result:
 
 
 def play_aloud(agent: Agent, prompt: str = "Go.", **options: Any) -> tuple[Result, list[Event]]:
-    """The result, and all that was said on the way."""
+    """The result, and all events."""
     events: list[Event] = []
     result = play(agent, prompt, sinks=[events.append], **options)
     assert_lives(events)
@@ -107,7 +108,7 @@ def only(kind: type[E], events: Sequence[Event]) -> list[E]:
 
 
 def accepted(asked: ScriptedModel | ScriptedServer, result: Result | None = None) -> None:
-    """A provider takes every request that was sent; and it would take the history of the result, whichever it is."""
+    """A provider accepts every request that was sent, and would accept the history of the result."""
     wires = asked.wires if isinstance(asked, ScriptedServer) else [asked.wire] * len(asked.bodies)
     for wire, body in zip(wires, asked.bodies, strict=True):
         taken(wire, body)
@@ -116,7 +117,7 @@ def accepted(asked: ScriptedModel | ScriptedServer, result: Result | None = None
 
 
 def can_go_on(messages: Sequence[Message]) -> None:
-    """Every call has its result, in call order, and every wire can carry it when the user speaks again."""
+    """Every call has its result, in call order, and every wire can send it with the next user message."""
     assert Transcript(messages).closed
     names = {call.name for call in calls_in(messages)} or {"a_tool"}
     tools = tuple(ToolSpec(name) for name in sorted(names))
@@ -135,7 +136,7 @@ def calls_in(messages: Sequence[Message]) -> list[ToolCall]:
 
 
 def results_in(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """The id and the text of each result, in their order."""
+    """The id and the text of each result, in order."""
     return [
         (result.call_id, result.text)
         for message in messages
@@ -149,12 +150,12 @@ def roles(messages: Sequence[Message]) -> list[str]:
 
 
 def in_pieces(data: bytes, size: int) -> list[Raw]:
-    """A body as the network may cut it."""
+    """A body as the network may split it."""
     return [Raw(data[at : at + size]) for at in range(0, len(data), size)]
 
 
 def texts(result: Result) -> list[str]:
-    """What each call was answered, in their order."""
+    """The result of each call, in order."""
     return [text for _, text in results_in(result.messages)]
 
 

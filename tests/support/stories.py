@@ -1,7 +1,7 @@
-"""Histories as any wire could tell them, whole and broken, told in the raw messages of each wire, and judged.
+"""Histories that any wire can express, valid and broken, in the raw messages of each wire, with checks.
 
-The judges (`JUDGES`) say what each provider takes, without looking at how a history is mended. Every raw object carries
-a mark `x` of its own, a field that no wire knows, so that a test can see what was kept.
+The checks (`JUDGES`) define what each provider accepts, independently of how a history is repaired. Every raw object
+has a mark `x`, a field that no wire knows, so that a test can see what was kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Answer:
 
 
 Story = list[Say | Calls | Answer]
-"""A history as any wire could tell it."""
+"""A history that any wire can express."""
 
 
 @st.composite
@@ -145,7 +145,7 @@ def _named(id: str, with_ids: bool) -> dict[str, Any]:
 
 
 def _join(raw: Raw, random: Random | None, key: str, part: Any) -> None:
-    """Into the user message before it if that holds parts, mostly."""
+    """Mostly added to the previous user message if that has parts."""
     joins = random is None or random.random() < 0.7
     if joins and raw and raw[-1]["role"] == "user" and isinstance(raw[-1][key], list):
         raw[-1][key].append(part)

@@ -14,7 +14,7 @@ from unbroken.messages import Media, Message, Part
 _USUAL = settings.get_profile("ci").max_examples
 _NOW = settings().max_examples
 costly = settings(max_examples=40 if _NOW == _USUAL else _NOW)
-"""For the properties that take most of the time: fewer examples than usual, and as many as any when fuzzing."""
+"""For the slowest properties: fewer examples than usual, and as many as any other when fuzzing."""
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 SAID = TEXTS.filter(lambda text: bool(text.strip()))
@@ -61,7 +61,7 @@ def results(draw: st.DrawFn, made: tuple[ToolCall, ...]) -> ToolMessage:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Message, ...]:
-    """A valid conversation: a system message or none, then rounds of speech, calls and their results."""
+    """A valid conversation: a system message or none, then rounds of text, calls and their results."""
     messages: list[Message] = []
     if draw(st.booleans()):
         messages.append(System(tuple(Text(text) for text in draw(st.lists(SAID, min_size=1, max_size=2)))))

@@ -1,9 +1,9 @@
-"""Random talks of a client with a gateway, and what should come of them.
+"""Random conversations of a client with a gateway, and their expected outcome.
 
 A `Talk` is a client with every bad habit: it answers, retries, reorders, drops, edits, compacts, goes back, branches,
-is late, and meets another replica or a gateway that was started anew. Beside it stands the reference: what the next
-answer has to be is worked out from the client's own history and from what the model said, without a line of the
-gateway's code. `Talk.act` compares the two, and looks at each history that reaches the model.
+is late, and meets another replica or a restarted gateway. Next to it is a reference: it derives the expected next
+answer from the client's own history and from the model's answers, without any code of the gateway. `Talk.act` compares
+the two, and checks each history that reaches the model.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from unbroken.wires import WIRES, find_wire
 Object = dict[str, Any]
 
 ODD = {"openai-chat": ":.+", "openai-responses": "." + "x" * 30, "anthropic-messages": "x" * 90, "gemini": "/" * 150}
-"""Ends of ids that a wire takes and others refuse."""
+"""Suffixes of ids that one wire accepts and others refuse."""
 HOLD = 100.0
 """Seconds that a call is waited for."""
 
-# What is drawn
+# Random choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Habits:
     stream: bool
     serial: bool
     ids: str
-    """How the model spells them: `telling`, `odd` (other wires refuse them), `counted` (from 0 in each answer)."""
+    """How the model writes ids: `telling`, `odd` (other wires refuse them), `counted` (from 0 in each answer)."""
     rewrites_ids: bool
     strips_text: bool
     alike: bool
@@ -93,11 +93,11 @@ def habits(draw: st.DrawFn) -> Habits:
         draw(st.booleans()),
         draw(st.booleans()),
     )
-    # Histories that are the same but for their ids can only be told apart by ids that tell.
+    # Histories that are equal except for their ids can only be distinguished by unique ids.
     return drawn if ids != "counted" and not rewrites else replace(drawn, alike=False)
 
 
-# What the model said, and what the client has of it
+# The model's answers, and what the client has of them
 
 
 @dataclass(slots=True)
@@ -109,14 +109,15 @@ class Said:
     """Their arguments."""
     text: str
     signed: bool
-    """It has thoughts that its own wire wants back, and no other wire carries."""
+    """It has reasoning that its own wire requires, and that no other wire can express."""
     held: bool = False
     before: tuple[Any, ...] = ()
-    """All that its client had said and heard when it got the first of it, and that."""
+    """The client's complete history when it got the first part of the turn, and that part."""
     until: float = 0.0
     closed: bool = False
     unsure: bool = False
-    """It was changed while it was waited for: whether its rest was told as "not run" is not said here."""
+    """It was changed while it was waited for: the reference does not define whether its rest was reported as "not
+    run"."""
     ids: dict[int, str] = field(default_factory=dict[int, str])
     """Those that the client was given."""
 
@@ -134,14 +135,14 @@ class Part:
     positions: tuple[int, ...]
     calls: tuple[ToolCall, ...]
     marks: tuple[str, ...]
-    """For each call one that no other call of the client has: ids may come again."""
+    """For each call a unique mark: ids may repeat."""
     text: str
     edited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """`told`: the mark of each call, and a text that no other result has. `words` stand beside them."""
+    """`told`: the mark of each call, and a unique result text. `words` are next to them."""
 
     told: tuple[tuple[str, str], ...]
     words: str = ""
@@ -158,7 +159,7 @@ class Upstream(Protocol):
 
 
 class Talk:
-    """`gateways` are replicas before the same store, `reopen` starts one of them anew."""
+    """`gateways` are replicas with the same store, `reopen` restarts one of them."""
 
     def __init__(self, habits: Habits, plans: Sequence[Plan], clock: Clock) -> None:
         self.habits = habits
@@ -247,7 +248,7 @@ class Talk:
         return "" if self.habits.strips_text and part.calls else part.text
 
     def _signature(self, history: History) -> tuple[Any, ...]:
-        """All that is said in it, without ids."""
+        """All of its content, without ids."""
         said: list[Any] = []
         for entry in history:
             match entry:
@@ -263,7 +264,7 @@ class Talk:
     # The reference
 
     def _run(self, history: History, at: int) -> range:
-        """Where the parts of the turn stand that the part at `at` belongs to, one after another."""
+        """The positions of the consecutive parts of the turn that the part at `at` belongs to."""
         said = _part(history, at).said
         start = at
         for before in range(at - 1, -1, -1):
@@ -275,7 +276,7 @@ class Talk:
         return range(start, at + 1)
 
     def _is_found(self, history: History, run: range) -> bool:
-        """Can the gateway know this turn again?"""
+        """Whether the gateway can recognise this turn."""
         first = _part(history, run.start)
         said = self._said[first.said]
         if any(isinstance(entry, Part) and entry.said == said.number and entry.edited for entry in history):
@@ -286,7 +287,7 @@ class Talk:
 
     @property
     def _tells(self) -> bool:
-        """Is a turn known again by the ids of its calls? In serial mode the gateway gives them such."""
+        """Whether a turn is recognised by the ids of its calls. In serial mode the gateway assigns such ids."""
         return (self.habits.ids != "counted" or self.habits.serial) and not self.habits.rewrites_ids
 
     def _present(self, history: History, run: range) -> list[int]:
@@ -315,7 +316,7 @@ class Talk:
 
     @property
     def _words_interrupt(self) -> bool:
-        """A message of their own; other wires have them in the message of the result."""
+        """A separate message; other wires have them in the message of the result."""
         return self.habits.client in ("openai-chat", "openai-responses")
 
     # One request
@@ -349,7 +350,7 @@ class Talk:
             self._take_answer(reply, data)
 
     def _answered_before(self, data: bytes) -> Said | None:
-        """The turn with which this very request was answered, if its calls are still waited for."""
+        """The turn with which this exact request was answered, if its calls are still waited for."""
         said = self._answered.get(data) if self.habits.retries else None
         return said if said is not None and self._clock() <= said.until else None
 
@@ -396,7 +397,7 @@ class Talk:
                 said.closed = True
 
     def _turns(self, history: History) -> list[tuple[range, Said]]:
-        """The turns that the gateway can know again."""
+        """The turns that the gateway can recognise."""
         runs: list[range] = []
         at = len(history) - 1
         while at >= 0:
@@ -414,16 +415,16 @@ class Talk:
         messages = find_wire(wire).decode_request(body).messages
         pairs = _pairs(messages)
         told = [pair for turn in pairs for pair in turn]
-        # No words are lost, and they keep their order.
+        # No text is lost, and it keeps its order.
         words = [text for entry in history for text in _words(entry)]
         users = [message for message in messages if isinstance(message, User)]
         assert [part.text for user in users for part in user.parts if isinstance(part, Text)] == words
-        # No result is lost, and each stands with its own call.
+        # No result is lost, and each is next to its own call.
         parts = [entry for entry in history if isinstance(entry, Part)]
         calls = {mark: call for part in parts for mark, call in zip(part.marks, part.calls, strict=True)}
         for mark, text in self._sent_results(history):
             assert [pair for pair in told if pair[1] == text] == [(calls[mark].arguments, text)], (text, pairs)
-        # A turn that is known again is one message, its calls in the model's order.
+        # A recognised turn is one message, with its calls in the model's order.
         for run, said in self._turns(history):
             expected = self._present(history, run)
             if said.unsure and self._clock() > said.until:
@@ -452,7 +453,7 @@ class Talk:
         return {places[mark]: text for mark, text in self._sent_results(history) if mark in places}
 
     def _sent_results(self, history: History) -> list[tuple[str, str]]:
-        """The results whose calls stand before them."""
+        """The results whose calls come before them."""
         marks: set[str] = set()
         sent: list[tuple[str, str]] = []
         for entry in history:
@@ -525,7 +526,8 @@ class Talk:
             history.append(Words(f"And {self._token()}"))
 
     def _merge_last_turn(self) -> None:
-        """All that was handed out of the last turn as one message, its results after it from the last to the first."""
+        """Everything that was released of the last turn as one message, its results after it from the last to the
+        first."""
         self._go_on()
         history = self._history
         last = max((at for at, entry in enumerate(history) if isinstance(entry, Part)), default=-1)
@@ -560,7 +562,7 @@ class Talk:
         changed = change(entry.told[which])
         told = (*entry.told[:which], *([changed] if changed else []), *entry.told[which + 1 :])
         if told and changed is None and self.habits.client == "gemini" and self.habits.ids == "counted":
-            return  # minted ids are not sent on this wire: nobody could say which of the results is left
+            return  # generated ids are not sent on this wire: it would be unknown which of the results is left
         if told:
             history[at] = replace(entry, told=told)
         elif self._may_vanish(history, at):
@@ -605,7 +607,7 @@ def _words(entry: Entry) -> list[str]:
 
 
 def _pairs(messages: Sequence[Message]) -> list[list[tuple[Json, str]]]:
-    """Of each message with calls: their arguments, each with what its result says."""
+    """For each message with calls: their arguments, each with the text of its result."""
     found: list[list[tuple[Json, str]]] = []
     for at, message in enumerate(messages):
         if isinstance(message, Assistant) and message.calls:
@@ -618,14 +620,14 @@ def _pairs(messages: Sequence[Message]) -> list[list[tuple[Json, str]]]:
 
 
 def _fits(turn: Sequence[tuple[Json, str]], wanted: Sequence[tuple[Json, str | None]]) -> bool:
-    """A result that the client lost is told as lost, in whatever words."""
+    """A result that the client lost is reported as lost, in any wording."""
     return len(turn) == len(wanted) and all(
         told[0] == want[0] and want[1] in (None, told[1]) for told, want in zip(turn, wanted, strict=True)
     )
 
 
 def in_one_message(body: Object) -> Object:
-    """What one side says without a break is one message, as Anthropic's wire and Gemini's ask for."""
+    """Consecutive messages of one side are one message, as Anthropic's and Gemini's wires require."""
     field, parts = ("messages", "content") if "messages" in body else ("contents", "parts")
     together: list[Object] = []
     for message in body[field]:

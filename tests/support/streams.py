@@ -1,4 +1,4 @@
-"""Small builders of openai-chat streams and requests, so that a test reads as what is sent."""
+"""Small builders of openai-chat streams and requests, so that a test resembles what is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def calls_chunk(*calls: dict[str, Any], finish: str | None = None) -> dict[str, 
 
 
 def piece(index: Any = None, id: Any = None, name: Any = None, arguments: Any = None, **more: Any) -> dict[str, Any]:
-    """One loose piece of a call; what is None is left out, as providers do."""
+    """One piece of a call; None leaves out a field, as providers do."""
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     call = {"index": index, "id": id, "function": function, **more}
     return {key: value for key, value in call.items() if value is not None}

@@ -1,5 +1,5 @@
-"""The command line as a user has it: a process of its own in a pipe or on a terminal; and in this process, where only
-the words and the exit code matter."""
+"""The command line as a user runs it: a separate process in a pipe or on a terminal; and in this process, if only the
+output and the exit code matter."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Terminal:
         os.close(self._parent)
 
     def wait_for(self, text: str) -> None:
-        """Read until the text has come, behind what was waited for before."""
+        """Reads until the text has arrived, after what was waited for before."""
         self.wait_for_one_of(text)
 
     def wait_for_one_of(self, *texts: str) -> str:
@@ -124,8 +124,8 @@ class Terminal:
         os.write(self._parent, text.encode())
 
     def interrupt(self) -> None:
-        """Ctrl-C. Python's line editor does not see one that comes between its prompt and its waiting; as a person
-        would, it is pressed again when nothing happens."""
+        """Ctrl-C. Python's line editor misses one between its prompt and its waiting; like a person, this presses it
+        again when nothing happens."""
         for _ in range(int(PATIENCE)):
             self.type("\x03")
             if select.select([self._parent], [], [], 1.0)[0]:
@@ -140,7 +140,7 @@ class Terminal:
 
     @property
     def plain(self) -> str:
-        """What was seen, without what moves and colours it."""
+        """What was printed, without cursor movements and colours."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen).replace("\r\n", "\n")
 
     def _read(self) -> bool:

@@ -1,4 +1,4 @@
-"""A real server of the Redis protocol for tests: one for the whole session, or one of one's own to stop and start."""
+"""A real server of the Redis protocol for tests: one for the complete session, or a separate one to stop and start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _shared() -> Any:
 
 
 def empty_url() -> str:
-    """The address of a database with nothing in it, on the server that all tests share."""
+    """The address of an empty database on the server that all tests share."""
     server = _shared()
     empty(server)
     return f"redis://{server.host}:{server.port}/0"

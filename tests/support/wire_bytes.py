@@ -1,7 +1,7 @@
-"""Responses of each wire spelled event by event, where a test has to say what a script cannot: odd indexes, ids, ends.
+"""Responses of each wire event by event, if a test needs what a script cannot express: unusual indexes, ids, ends.
 
-openai-chat has its builders in `streams`. Here a call is given as a provider would spell it, and the rest around it is
-as it should be.
+openai-chat has its builders in `streams`. Here a call is given in the provider's format, and the rest around it is
+regular.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def messages(*events: Object, stop: str = "tool_use") -> bytes:
 
 
 def tool_use(index: Any, id: str, name: str, *pieces: str, given: Any = None) -> list[Object]:
-    """One block of anthropic-messages; `given` is the input that stands in its beginning."""
+    """One block of anthropic-messages; `given` is the input at its beginning."""
     return block(index, {"type": "tool_use", "id": id, "name": name, "input": {} if given is None else given}, *pieces)
 
 
@@ -73,7 +73,7 @@ def function_call(index: Any, id: str, name: str, *pieces: str, number: int | No
 
 
 def gemini(*parts: Object, finish: str = "STOP") -> bytes:
-    """gemini: each part in an event of its own."""
+    """gemini: each part in a separate event."""
     events: list[Object] = [
         {"candidates": [{"content": {"role": "model", "parts": [part]}, "index": 0}], "responseId": "r"}
         for part in parts

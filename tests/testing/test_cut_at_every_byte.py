@@ -1,7 +1,7 @@
-"""A response cut after byte 1, 2, 3, …: never taken for whole before its end was told, and always mended.
+"""A response that is cut after byte 1, 2, 3, …: never accepted as complete before its end, and always recovered.
 
-Without I/O at every byte; over HTTP at the end of each event and a little around it, with resets at random bytes.
-`make faults` sets UNBROKEN_CUTS=all: then over HTTP at every byte too.
+Without I/O at every byte; over HTTP at the end of each event and a little around it, with resets at random bytes. `make
+faults` sets UNBROKEN_CUTS=all: then over HTTP at every byte too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECOND = Request((User.of(ASKED), CALLED, RESULTS), tools=TOOLS)
 WANTED = [(call.name, json.loads(call.raw)) for call in CALLS]
 
 NAME = 16
-"""The length of the names of models: they stand in the events, and move what follows."""
+"""The length of model names: they are in the events, and shift what follows."""
 
 SIGNS = {
     "openai-chat": (b'"finish_reason":"', b'"finish_reason": "'),
@@ -45,7 +45,7 @@ SIGNS = {
     "anthropic-messages": (b'"stop_reason":"', b'"stop_reason": "'),
     "gemini": (b'"finishReason":"', b'"finishReason": "'),
 }
-"""In the event that says that the response is whole."""
+"""The event that marks the response as complete."""
 
 
 def body(wire: str, request: Request) -> bytes:
@@ -53,7 +53,7 @@ def body(wire: str, request: Request) -> bytes:
 
 
 def end_of_sign(wire: str, data: bytes) -> int:
-    """Up to here nothing says that the response has ended."""
+    """Up to here nothing marks the end of the response."""
     at = next(at for sign in SIGNS[wire] if (at := data.find(sign)) >= 0)
     return data.index(b"\n", at)
 
@@ -81,7 +81,7 @@ def cut(wire: str, data: bytes) -> Response:
 
 
 def job(wire: str, fault: Fault, answer: int) -> Job:
-    """Every other one is answered in other words when it is asked again."""
+    """For every other one, the retry has a different text."""
     after = fault.after or 0
 
     def breaks(asked: int, attempt: int, request: Request) -> Fault | None:
@@ -109,7 +109,7 @@ async def play(jobs: Iterable[Job]) -> list[Done]:
 
 
 def check(done: Done, answer: int, end: int) -> None:
-    """The same answer and results as if nothing had happened, unless the second answer said otherwise."""
+    """The same answer and results as without faults, unless the retry differed."""
     name, run = done.job.name, done.run
     assert done.problems == (), name
     assert run.outcome == "answered", (name, run.error)

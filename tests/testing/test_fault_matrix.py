@@ -1,7 +1,8 @@
-"""The fault matrix: each fault on each wire, streamed and whole, against our agent over HTTP; and that it would notice.
+"""The fault matrix: each fault on each wire, streamed and not, against our agent over HTTP; and that it would notice
+mistakes.
 
-Here each fault befalls one response, and where it is asked for again the second answer differs: the usual case. The
-other cases (the same answer again, the last response, all responses) are run by `make faults`.
+Here each fault happens to one response, and the retry has a different text: the usual case. The other cases (the same
+answer again, the last response, all responses) are run by `make faults`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 
 
 def test_the_page_matches_the_expectations_of_every_case() -> None:
-    """The matrix writes it; if all ends as expected, it is this."""
+    """The matrix writes it; if everything ends as expected, it is this."""
     assert PAGE.read_text("utf-8") == make_page(), "run: make faults"
 
 
@@ -283,7 +284,7 @@ while True:
         break
     messages += [{"role": "tool", "tool_call_id": call["id"], "content": "fine"} for call in whole]
 """
-"""It takes whatever came for all there is."""
+"""It takes everything that arrived as complete."""
 
 
 @pytest.mark.parametrize(

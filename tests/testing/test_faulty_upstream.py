@@ -1,4 +1,4 @@
-"""The faulty upstream breaks what it says it breaks, where it says, as often as it says, and then answers well."""
+"""The faulty upstream breaks what it should, where and as often as it should, and then answers well."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ PATHS = {
     "gemini": "/v1beta/models/{model}:{method}?alt=sse",
 }
 AS_SPELLED = {"several_calls", "utf8_split", "drip", "in_one_piece"}
-"""Faults that leave every byte as it is."""
+"""Faults that change no byte."""
 
 
 @dataclass
 class Heard:
-    """What a client had of a response."""
+    """What a client received of a response."""
 
     status: int
     headers: dict[str, str]
@@ -113,7 +113,7 @@ def with_server(
 
 
 def after(answer: Assistant, request: Request = ASKED) -> Request:
-    """The next request of a client that took this answer."""
+    """The next request of a client that accepted this answer."""
     results = ToolMessage(tuple(ToolResult.of(call, "rain") for call in answer.calls))
     return replace(request, messages=(*request.messages, answer, results))
 
@@ -260,7 +260,7 @@ def post_raw(server: FaultyServer) -> socket.socket:
 
 
 def read_raw(connection: socket.socket) -> tuple[bytes, bool]:
-    """What came, and whether the connection was reset."""
+    """What was received, and whether the connection was reset."""
     data = b""
     with connection:
         try:

@@ -1,4 +1,4 @@
-"""The scripted server is a provider over real HTTP on all four wires: it streams, keeps what came, and refuses."""
+"""The scripted server is a provider over real HTTP on all four wires: it streams, keeps requests, and refuses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ERRORS: dict[str, dict[int, Any]] = {
 
 
 class Client:
-    """The least that a client of a wire is: a body, a path, a key."""
+    """The minimum of a client of a wire: a body, a path, a key."""
 
     def __init__(self, session: aiohttp.ClientSession, server: ScriptedServer, wire: str) -> None:
         self._session = session
@@ -73,7 +73,7 @@ async def connected(server: ScriptedServer, wire: str) -> AsyncGenerator[Client]
 
 
 def word_of(error: Any) -> Any:
-    """The word by which a wire's clients know an error."""
+    """The field by which a wire's clients recognise an error."""
     inside = error["error"]
     return inside.get("code") if isinstance(inside.get("code"), str) else inside.get("status") or inside.get("type")
 
@@ -106,7 +106,7 @@ def test_a_stream_arrives_while_it_is_being_written(wire: str) -> None:
         heard = asyncio.Event()
 
         def held(chunks: Iterator[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
-            """Does not go on to the second word before the client has the first."""
+            """Does not send the second word before the client has the first."""
             for pause, data in chunks:
                 while b"second" in data and not heard.is_set():
                     yield 0.001, b""
@@ -323,7 +323,7 @@ def test_the_server_also_works_on_virtual_time() -> None:
 
 
 def test_a_stopped_server_is_not_kept_alive() -> None:
-    """With all that it has kept of each request: many of them would fill the memory of a long test."""
+    """With everything that it has kept of each request: many servers would fill the memory of a long test."""
 
     async def lived() -> weakref.ref[ScriptedServer]:
         async with ScriptedServer("Hi.") as server, aiohttp.ClientSession() as client:

@@ -1,5 +1,5 @@
-"""Tools that raise what is no ordinary exception: it is their failure, the other calls are answered, and the run goes
-through. Only an interrupt on the event loop is the user's, and ends the run with a valid history."""
+"""Tools that raise base exceptions: it is their failure, the other calls get results, and the run continues. Only an
+interrupt on the event loop comes from the user, and ends the run with a valid history."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The calls of one message at awkward moments: cancellations inside of approvals and on the way out, handlers and tools
-that misbehave, and a thousand calls at once."""
+"""The calls of one message at awkward moments: cancellations inside approvals and at the end, approvers and tools that
+misbehave, and a thousand calls at once."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_approvals_are_requested_one_at_a_time_in_call_order() -> None:
     assert [text.startswith("Error") for text in texts(result)] == [False, True] * 3
 
 
-# The way out
+# The end
 
 
 def test_a_tool_that_ignores_the_cancellation_keeps_its_result() -> None:
@@ -230,7 +230,7 @@ def test_keys_may_be_anything_that_can_be_compared(keys: str) -> None:
 
 
 def test_two_calls_that_are_edited_to_be_equal_keep_separate_keys() -> None:
-    """Whoever pays by this key must not take the second payment for the first one tried again."""
+    """A service that pays by this key must not mistake the second payment for a retry of the first."""
     keys: list[str] = []
 
     @tool(approve=True)

@@ -1,5 +1,5 @@
-"""From a call to its result: what tools may raise, return, know and repeat. A tool's failure is a result, and never
-touches its siblings."""
+"""From a call to its result: what tools may raise, return, know and repeat. A failing tool yields a result, and never
+affects its siblings."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_an_error_is_not_cached() -> None:
 
 
 def test_a_result_cached_for_one_person_is_not_given_to_another() -> None:
-    """A tool that takes the context may look at who asks: `deps`, and the store of the conversation."""
+    """A tool that takes the context may depend on the user: `deps`, and the store of the conversation."""
 
     @tool(effect="read", cache=99.0)
     async def my_orders(context: CallContext[str]) -> str:
@@ -299,7 +299,7 @@ def test_results_of_a_context_tool_are_cached_within_one_run() -> None:
     assert calls == [0]
 
 
-# What a tool may know
+# The context of a tool
 
 
 def test_a_tool_finds_deps_key_and_position() -> None:
@@ -344,7 +344,7 @@ def test_a_tool_reports_its_progress(is_async: bool) -> None:
     assert (progress.name, progress.message, progress.done) == ("work", "half", 0.5)
 
 
-# Whoever runs the tools instead
+# Custom callers
 
 
 def test_a_wrapper_surrounds_every_call() -> None:

@@ -1,4 +1,4 @@
-"""What docstrings say, in the three styles, in two languages, and in none."""
+"""Parameters from docstrings, in three styles, in two languages, and in none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Arguments that can be read in two ways are refused before a tool runs, and passed on unchanged by whoever only passes
-calls on."""
+"""Ambiguous arguments are refused before a tool runs, and forwarded unchanged by code that only forwards calls."""
 
 from __future__ import annotations
 

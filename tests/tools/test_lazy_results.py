@@ -1,5 +1,5 @@
-"""Tools that give something to go through: it is gone through where the tool runs, within its time-out, and what fails
-there is the tool's failure."""
+"""Tools that return something to iterate over: it is read where the tool runs, within its time-out, and a failure there
+is the tool's failure."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_lazy_value_that_hangs_times_out_without_blocking_the_loop(is_async: b
         return endless()
 
     async def quick() -> str:
-        release.set()  # the loop turns, and lets the late one see that nobody waits
+        release.set()  # the loop runs, and lets the late one notice that nobody waits
         return "quick"
 
     slow = tool(name="slow", timeout=0.05, effect="read")(endless_async if is_async else lambda: endless())

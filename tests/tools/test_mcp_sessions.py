@@ -1,5 +1,5 @@
-"""Sessions of MCP servers: when a call is sent again and when never, how long a session lives, who may share it. The
-server speaks HTTP, and answers as each test says."""
+"""Sessions of MCP servers: when a call is repeated and when never, how long a session lives, who may share it. The
+server uses HTTP, and answers as each test defines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from unbroken.testing import Call
 from unbroken.tools.mcp import MCPServer
 
 Reply = tuple[int, dict[str, Any] | bytes | None]
-"""A status, and a JSON-RPC message without its id, or a body that is none."""
+"""A status, and a JSON-RPC message without its id, or an invalid body."""
 OK: dict[str, Any] = {"result": {"content": [{"type": "text", "text": "ok"}]}}
 NO_SESSION = {"error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}}
 NOT_FOUND = {"error": {"code": -32600, "message": "Session not found"}}

@@ -1,4 +1,4 @@
-"""What runs beside what under the default schedule: reads overlap, everything else keeps its order unless its tools
+"""What runs in parallel under the default schedule: reads overlap, everything else keeps its order unless its tools
 declare otherwise."""
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def test_an_exclusive_tool_cannot_overlap() -> None:
         tool(name="alone", effect="exclusive", overlap=True)(lambda: None)
 
 
-# The same as one after another
+# The same as sequential execution
 
 
 class Store:
-    """Shared state that every tool reads and changes; each takes its time between looking and writing."""
+    """Shared state that every tool reads and changes; each takes some time between reading and writing."""
 
     def __init__(self) -> None:
         self.items: list[str] = []

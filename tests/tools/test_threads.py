@@ -1,5 +1,5 @@
-"""Synchronous tools in threads of their own: they run together, a late one gives its place back, and nobody waits for
-one that hangs. Real threads and real time; what is proven is proven by barriers and events, not by the clock."""
+"""Synchronous tools in their own threads: they run in parallel, a late one frees its slot, and nothing waits for one
+that hangs. Real threads and real time; the tests use barriers and events, not the clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENCE = 10.0
 
 @contextmanager
 def hanging() -> Generator[threading.Event]:
-    """Whatever happens, those who hang are released."""
+    """Releases the hanging ones, whatever happens."""
     release = threading.Event()
     try:
         yield release
@@ -160,7 +160,7 @@ def wait_until_late_is(threads: Threads, count: int) -> None:
 
 
 def test_after_a_crowd_hanging_jobs_do_not_delay_later_ones() -> None:
-    """More jobs than threads, then as many that hang as there are threads: the next one needs a thread of its own."""
+    """More jobs than threads, then as many hanging ones as there are threads: the next one needs a new thread."""
     threads = Threads(size=2)
     with hanging() as release:
         gate = threading.Event()

@@ -1,4 +1,4 @@
-"""The list of what is to be done."""
+"""The todo list."""
 
 from __future__ import annotations
 

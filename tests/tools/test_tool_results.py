@@ -184,7 +184,7 @@ def test_a_cut_keeps_the_ends_and_counts_what_is_left_out(text: str, limit: int)
         return
     head, _, rest = part.text.partition("\n\n[... ")
     count, _, tail = rest.partition(" characters left out here ...]\n\n")
-    if count.isdigit():  # the text itself may have had the words
+    if count.isdigit():  # the text itself may contain these words
         assert len(head) + int(count) + len(tail) == len(text)
         assert text.startswith(head)
         assert text.endswith(tail)

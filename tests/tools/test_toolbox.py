@@ -1,4 +1,4 @@
-"""Toolboxes: what may be put into one, what comes out, and what is refused."""
+"""Toolboxes: what they accept, what they contain, and what is refused."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_the_tools_of_a_module_are_found() -> None:
     assert Toolbox(module).names == ("todo_write",)
     vars(module)["__all__"] = ["plain"]
     with pytest.raises(InvalidTool, match="has no tools; mark its functions"):
-        Toolbox(module)  # what is not marked is no tool
+        Toolbox(module)  # unmarked functions are not tools
 
 
 FILE = """

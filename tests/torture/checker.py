@@ -1,12 +1,12 @@
 """Reads the histories of a torture test and reports what broke a promise. Pure: records in, violations out.
 
-Strategy. The model's history has what was really said, to whom, with which calls, and `story` finds it behind each
-answer of a client. Then each promise is a comparison. Whose something is follows from marks alone: a mark that turns up
-in two conversations is a violation, wherever it turns up.
+Strategy. The model's history has what was really answered, to whom, with which calls, and `story` finds it behind each
+answer of a client. Then each promise is a comparison. Ownership follows from marks alone: a mark that appears in two
+conversations is a violation, wherever it appears.
 
 A client that was told has lost nothing: an HTTP error, a stream that ends with an error, or `x-unbroken-turn: lost; …`
 excuses what is missing. But a client that only answers its calls, and keeps their ids, is never told so while the store
-has all it was given.
+has everything it was given.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Kind: TypeAlias = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 SLOWEST_HEALTH = 8.0
-"""Seconds: the machine of a test may be busy with other things."""
+"""Seconds: the test machine may be busy with other things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Violation:
     """The conversation, or the process."""
     words: str
     excerpt: tuple[Record, ...] = ()
-    """The records that show it, without what is not needed to see it."""
+    """The records that show it, reduced to what is needed."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Report:
     slowest_health: float = 0.0
 
     def add(self, kind: Kind, where: str, words: str, *excerpt: Record) -> None:
-        """The first of its kind in each conversation: what follows from it is not counted again."""
+        """The first of its kind in each conversation: consequences of it are not counted again."""
         if any(known.kind == kind and known.where == where for known in self.violations):
             return
         self.violations.append(Violation(kind, where, words, tuple(_short(record) for record in excerpt)))
@@ -93,7 +93,7 @@ def check(records: Sequence[Record]) -> Report:
     return report
 
 
-# Whose is it
+# Ownership
 
 
 def _check_owners(story: Story, report: Report) -> None:
@@ -186,7 +186,7 @@ def _check_next(story: Story, report: Report, answer: Record, place: Place | Non
 
 
 def _check_needless(story: Story, report: Report, answer: Record) -> None:
-    """Calls may be given up only if there is a reason for it; what follows from the first time is not looked at."""
+    """Calls may be abandoned only for a reason; consequences of the first time are not checked."""
     said, habits = answer["headers"]["x-unbroken-turn"], story.habits(answer["conversation"])
     if story.lost_store or "expired" in said or story.first_told[answer["conversation"]] != answer["request"]:
         return
@@ -234,7 +234,7 @@ def _last_result(messages: Sequence[Message]) -> str:
 
 
 def _check_pairs(story: Story, report: Report, turn: Record, messages: Sequence[Message]) -> None:
-    """Each result stands with its own call."""
+    """Each result is next to its own call."""
     where = story.conversation(turn["account"])
     seen: set[str] = set()
     for at, message in enumerate(messages):
@@ -269,7 +269,8 @@ def _check_complete(
 
 
 def _cut_turn(story: Story, request: str, sent: set[str]) -> tuple[int, list[str]] | None:
-    """The first turn in this client's history of which calls are missing in what was sent, and nobody told it."""
+    """The first turn in this client's history of which calls are missing in what was sent, without a report to the
+    client."""
     conversation = story.invokes[request]["conversation"]
     if not story.habits(conversation)["serial"]:
         return None
@@ -311,7 +312,7 @@ def _check_processes(story: Story, report: Report) -> None:
 
 
 def _short(record: Record) -> Record:
-    """Without what fills pages."""
+    """Without long texts."""
     kept: Record = {}
     for name, value in record.items():
         text = value if isinstance(value, str) else json.dumps(value)

@@ -1,7 +1,7 @@
 """A process full of clients: each holds one conversation after another through the gateways until its time is over.
 
-A client retries as SDKs do: what got no answer, or one that says "later", is sent again, byte for byte. Everything that
-it sends and gets goes into its history.
+A client retries like SDKs: if there was no answer, or one that means "later", it sends the request again, byte for
+byte. Everything that it sends and gets goes into its history.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class _Talk:
         for number in count():
             again = {"x-stainless-retry-count": str(number)} if habits.retry == "header" else {}
             asking = self._crowd.ask(talk, kind if not number else "retry", self._next_gateway(), key | again)
-            if kind == "twice" and not number:  # the first is given up too early: both are under way
+            if kind == "twice" and not number:  # the first is abandoned too early: both are in flight
                 outcome, _ = await asyncio.gather(self._crowd.ask(talk, "retry", self._gateway, key | RETRIED), asking)
             else:
                 outcome = await asking
@@ -224,7 +224,7 @@ class _Talk:
         return self._gateway
 
     async def _next(self) -> str:
-        """Changes the history to what is sent next; empty if there is nothing more to say."""
+        """Changes the history to what is sent next; empty if there is nothing more to send."""
         talk, dice = self._talk, self._dice
         last = talk.last
         assert isinstance(last, Heard)
@@ -278,7 +278,7 @@ WILD = (
 
 
 CHAINED = (*["answer"] * 8, "regenerate", "retry", "twice", "branch", "switch", "back", "late", "system", "error")
-"""What a client can do that sends only what is new."""
+"""What a client that sends only what is new can do."""
 
 
 def _last_answer(talk: Conversation) -> Heard:
@@ -288,7 +288,7 @@ def _last_answer(talk: Conversation) -> Heard:
 
 
 def run(tell: Tell, plan: ClientPlan) -> None:
-    """Tells when it begins."""
+    """Reports when it begins."""
     asyncio.run(_hold_conversations(tell, plan))
 
 

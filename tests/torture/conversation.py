@@ -1,6 +1,6 @@
-"""One client's conversation: its history as the client has it, and the odd things that it does to it.
+"""One client's conversation: its history as the client has it, and the unusual things that it does to it. No I/O here.
 
-No I/O here. `Conversation.body` is what the client would send now; `take` adds an answer; the rest changes the history.
+`Conversation.body` is what the client would send now; `take` adds an answer; the rest changes the history.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Conversation:
     entries: list[Entry] = field(default_factory=list[Entry])
     system_version: int = 0
     steps: Iterator[int] = field(default_factory=lambda: count(1))
-    """No two results of all its branches are the same."""
+    """Unique over all its branches, so that no two results are equal."""
 
     @classmethod
     def begin(cls, name: str, habits: Habits, key: str = "") -> Conversation:
@@ -90,7 +90,7 @@ class Conversation:
         return cast("Object", self._with_ids(body))
 
     def view(self) -> list[list[Any]]:
-        """The history for the checker: who says what, answers by the number of their request."""
+        """The history for the checker: who wrote what, answers by the number of their request."""
         view: list[list[Any]] = [["system", self.system_version]]
         for entry in self.entries:
             match entry:
@@ -158,7 +158,7 @@ class Conversation:
             self.entries.pop()
 
     def go_back(self, dice: random.Random) -> None:
-        """To an earlier point at which the model was to speak."""
+        """Back to an earlier point at which the model was to answer."""
         places = [at for at, entry in enumerate(self.entries) if isinstance(entry, Heard) and at]
         if places:
             del self.entries[dice.choice(places) :]
@@ -171,7 +171,7 @@ class Conversation:
             self.entries[: dice.choice(places)] = [Said(f"{text} ({next(self.steps)})")]
 
     def edit(self, dice: random.Random) -> None:
-        """A result, a call or a text is no longer what it was."""
+        """Changes a result, a call or a text."""
         at = dice.randrange(len(self.entries))
         match self.entries[at]:
             case Results(given) if given:
@@ -205,7 +205,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _without_ids(value: Any) -> Any:
-    """As clients of Gemini send it that know no ids."""
+    """As clients of Gemini without ids send it."""
     if isinstance(value, list):
         return [_without_ids(item) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):

@@ -15,7 +15,7 @@ from torture.processes import Gateways, SmallDisk, Upstream, Valkey
 HEALTH_EVERY = 0.3
 HEALTH_PATIENCE = 10.0
 STARVED = 1.0
-"""Seconds that this process itself gets no CPU: then the machine is too busy to judge others by the clock."""
+"""Seconds without CPU for this process: then the machine is too busy to judge others by the clock."""
 
 
 class Faults:
@@ -72,7 +72,7 @@ class Faults:
                 return (valkey.pause, valkey.resume) if fault.kind == "pause store" else (valkey.kill, valkey.start)
 
     async def watch_health(self) -> None:
-        """Until it is cancelled. What was asked while its gateway was down does not count."""
+        """Runs until it is cancelled. Requests while the gateway was down do not count."""
         timeout = aiohttp.ClientTimeout(total=HEALTH_PATIENCE)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:

@@ -1,8 +1,8 @@
-"""What every process of the torture test writes down: one JSON object a line, appended as it happens.
+"""What every process of the torture test records: one JSON object per line, appended as it happens.
 
-Clients write `start`, `invoke`, then `ok`, `fail` (an HTTP error) or `info` (nobody knows what became of it); the model
-writes `turn` for each answer and `refused` for each request that no provider would take; faults and health checks are
-lines too. Whatever belongs to one conversation carries a mark, so that the checker finds it wherever it turns up.
+Clients write `start`, `invoke`, then `ok`, `fail` (an HTTP error) or `info` (the outcome is unknown); the model writes
+`turn` for each answer and `refused` for each request that no provider would accept; faults and health checks are lines
+too. Everything of one conversation carries a mark, so that the checker finds it wherever it appears.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def turn_mark(*names: object) -> str:
 
 
 def _digest(names: Iterable[object]) -> str:
-    """Letters of base 64, 16 with the prefix: it may stand where a wire wants base 64."""
+    """Base64 characters, 16 with the prefix: it can be used where a wire requires base64."""
     return blake2b("/".join(map(str, names)).encode(), digest_size=7).hexdigest()[:13]
 
 

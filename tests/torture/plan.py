@@ -72,7 +72,7 @@ def plan_rounds(seed: int, seconds: float, only: Sequence[str] = (), rounds: Seq
 
 
 def _plan_faults(seed: str, one: Round, seconds: float) -> list[FaultPlan]:
-    """One after another, with a moment in between in which all is well."""
+    """One after another, with a short time without faults in between."""
     dice = random.Random(seed)
     faults: list[FaultPlan] = []
     at = 0.5

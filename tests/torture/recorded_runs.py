@@ -43,7 +43,7 @@ LONGEST = 30.0
 
 
 def script(request: Request) -> Answer:
-    """What is said next depends on nothing but the history, as with a real model."""
+    """The next answer depends on nothing but the history, as with a real model."""
     said = sum(isinstance(message, Assistant) for message in request.messages)
     if said >= ROUNDS:
         return "Everything is paid."
@@ -85,7 +85,7 @@ def make_agent(folder: Path, history: History, seed: str, **options: Any) -> Age
 
     @tool(effect="write", after_crash=lambda arguments, key: find_effect(folder, key))
     async def verified(number: int, context: CallContext[Any]) -> str:
-        """Pays; after a crash the ledger says whether it did."""
+        """Pays; after a crash the ledger shows whether it did."""
         return await write("verified", number, context)
 
     @tool(effect="write", approve=True)
@@ -98,7 +98,7 @@ def make_agent(folder: Path, history: History, seed: str, **options: Any) -> Age
 
 
 def find_effect(folder: Path, key: str) -> str | None:
-    """What the ledger says of this key."""
+    """The ledger's entry for this key."""
     effects = [one for one in read_histories(folder) if one["op"] == "effect" and one["key"] == key]
     return f"done {effects[0]['number']}" if effects else None
 

@@ -1,4 +1,4 @@
-"""One round of the torture test from start to end: processes, faults, clients, histories, and what the checker says."""
+"""One round of the torture test from start to end: processes, faults, clients, histories, and the checker's report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST_END = 2 * PATIENCE
 
 
 class Skipped(Exception):
-    """This machine cannot do it; the message says why."""
+    """This machine cannot do it; the message explains why."""
 
 
 def run_round(one: Round, seed: int, folder: Path, crowd: int = 6, processes: int = 2) -> Report:

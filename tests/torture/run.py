@@ -54,7 +54,7 @@ def _options() -> argparse.Namespace:
 
 
 def _outcomes(options: argparse.Namespace, folder: Path, console: Console) -> Generator[tuple[str, Report | str]]:
-    """Of each round, as it ends; a text says why one was skipped."""
+    """The result of each round, as it ends; a text explains why one was skipped."""
     seconds, only = options.seconds, [name for name in options.only if name not in (RUNS, WRITES)]
     if only or not options.only:
         for one in plan_rounds(options.seed, seconds, only):

@@ -1,4 +1,4 @@
-"""The histories of a torture test, put together: which answer of the model stands behind each answer of a client.
+"""The histories of a torture test, combined: which answer of the model is behind each answer of a client.
 
 An answer is traced by the tokens that it reports (the number of the model's answer), by the `ref` in a call, by the
 header of a held turn, or by the answer that it continues.
@@ -36,7 +36,7 @@ class Story:
         self.answers = {record["request"]: record for record in records if record["op"] == "ok"}
         self.outcomes = [record for record in records if record["op"] in ("ok", "fail", "info")]
         self.lost_store = any(r["op"] == "fault" and r["kind"] in ("flush store", "lose store") for r in records)
-        """Then who continues a response by its id is refused, and that is right."""
+        """Then a client that continues a response by its id is rightly refused."""
         self._ended = {outcome["request"]: outcome["t"] for outcome in self.outcomes}
         self.by_ref = {
             call[1]["ref"]: Place(number, at)
@@ -54,10 +54,10 @@ class Story:
             and invoke["body"] in self._repeated
             and self.habits(invoke["conversation"])["retry"] == "header"
         }
-        """Conversations that marked one of these as a retry. They come from one address: nothing tells them apart."""
+        """Conversations that marked one of these as a retry. They come from one address: nothing distinguishes them."""
         self._places: dict[str, Place | None] = {}
         self.told: dict[str, set[int]] = defaultdict(set)
-        """By conversation, the turns in the history of requests whose answers told of something missing."""
+        """By conversation, the turns in the history of requests whose answers reported something missing."""
         self.first_told: dict[str, str] = {}
         for outcome in self.outcomes:
             if is_told(outcome):
@@ -127,19 +127,20 @@ class Story:
         return self.invokes[request]["t"] <= at <= self._ended.get(request, inf)
 
     def is_nobodys(self, turn: Record, conversation: str, request: str = "") -> bool:
-        """Was this said to a request without an account, and has this client sent the very same bytes? Then it is no
-        secret that it is given the same answer, as to a retry. If it marked one so, it goes on with what it got."""
+        """Whether this was the answer to a request without an account, and this client has sent the same bytes. Then it
+        is no leak that it gets the same answer, like a retry. If it marked one as a retry, it continues with what it
+        got."""
         if turn["account"]:
             return False
         return conversation in self._retried or (bool(request) and self.invokes[request]["body"] in self._repeated)
 
     def knows(self, request: str) -> bool:
-        """Is it known where all answers in the client's history are from?"""
+        """Whether the origin of all answers in the client's history is known."""
         view = self.invokes[request]["view"]
         return all(item[1] in self.answers and self.place(item[1]) for item in view if item[0] == "answer")
 
     def interrupted(self, request: str) -> set[int]:
-        """The turns after which the user spoke, and gave no result."""
+        """The turns after which the user wrote without giving a result."""
         view = self.invokes[request]["view"]
         cut = [item[1] for item, after in pairwise(view) if item[0] == "answer" and after[0] == "user"]
         return {place.turn for one in cut if one in self.answers and (place := self.place(one)) is not None}
@@ -151,7 +152,7 @@ class Story:
 
 
 def is_told(outcome: Record) -> bool:
-    """Did this outcome tell the client that something is missing?"""
+    """Whether this outcome reported to the client that something is missing."""
     if outcome["op"] != "ok":
         return True
     return "lost" in outcome["headers"].get("x-unbroken-turn", "")

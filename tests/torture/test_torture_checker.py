@@ -23,7 +23,7 @@ HABITS = {"serial": True, "wild": False, "ids": "keep", "chained": False}
 
 
 def asked(*calls: list[Any], account: str = MINE) -> dict[str, Any]:
-    """What the model was sent on openai-chat: the system's words, the question, and these calls with their results."""
+    """What the model was sent on openai-chat: the system prompt, the question, and these calls with their results."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": f"You pay from {account}."},
         {"role": "user", "content": "Please pay my bills."},
@@ -61,7 +61,7 @@ def ok(request: str, calls: list[Any], answer: int = 0) -> Record:
 
 
 def honest() -> list[Record]:
-    """A held turn of three calls, handed out one at a time, and the model's last word."""
+    """A held turn of three calls, released one at a time, and the model's last answer."""
     view: list[Any] = [["system", 0], ["user", "Please pay my bills."]]
     records: list[Record] = [
         {"op": "start", "conversation": "mine", "account": MINE, "habits": HABITS},
@@ -118,7 +118,7 @@ def send_anothers_reasoning(records: list[Record]) -> None:
 
 
 def lose_the_rest(records: list[Record]) -> None:
-    """After the first result the model is asked, and nothing tells the client."""
+    """After the first result the model is asked, and the client is not informed."""
     find(records, "ok", "r1").update(calls=[], answer=1001)
     del records[records.index(find(records, "invoke", "r2")) :]
     records.append(turn(1001, [], asked()) | {"t": 99.0})
@@ -141,7 +141,7 @@ def send_a_call_twice(records: list[Record]) -> None:
 
 
 def give_less(records: list[Record]) -> None:
-    """A client that takes several calls is given two of three."""
+    """A client that takes several calls gets two of three."""
     records[0]["habits"] = {**HABITS, "serial": False}
     find(records, "ok", "r0").update(calls=CALLS[:2])
     del records[records.index(find(records, "invoke", "r1")) :]
@@ -252,7 +252,7 @@ def test_a_client_that_was_told_for_a_reason_has_lost_nothing(plant: Callable[[l
 
 
 def test_an_answer_to_identical_bytes_is_not_a_leak() -> None:
-    """Two users who have said nothing of their own yet: one gets the answer to what both have asked."""
+    """Two users who have written nothing individual yet: one gets the answer to what both have asked."""
     records = copy.deepcopy(honest())
     shared = turn(1002, [], asked(account="nobody"), account="")
     same = {"body": "the same", "view": [["user", "Please pay my bills."]]}

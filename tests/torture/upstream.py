@@ -1,9 +1,9 @@
-"""The model of the torture test: a scripted provider of all four wires in a process of its own.
+"""The model of the torture test: a scripted provider of all four wires in a separate process.
 
-What it says depends on the request alone: how many calls, whether it thinks, the ids by the name of the model. What is
-private (the later calls, reasoning, signatures) carries the account of the conversation and the mark of the answer; the
+Its answer depends on the request alone: how many calls, whether it thinks, the ids by the name of the model. Private
+parts (the later calls, reasoning, signatures) carry the account of the conversation and the mark of the answer; the
 first calls and most texts are the same for everybody. Each answer reports its number as its input tokens, so that the
-checker knows which one a client was given.
+checker knows which one a client got.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Model(ScriptedServer):
 def speak(request: Request, account: str, mark: str, number: int, seed: str) -> list[Step]:
     """An answer to this request."""
     said = sum(isinstance(message, Assistant) for message in request.messages)
-    dice = random.Random(f"{seed}/{account}/{said}")  # the same shape each time, whoever is asked
+    dice = random.Random(f"{seed}/{account}/{said}")  # the same form each time, whatever is asked
     steps: list[Step] = [Pause(random.Random(number).choice([0.0, 0.0, 0.02, 0.1]))]
     if dice.random() < 0.6:
         steps.append(Think(f"Private thought {mark} about {account}."))
@@ -144,7 +144,7 @@ def _sign(value: Any, mark: str) -> Any:
 
 
 def run(tell: Tell, seed: str, path: str) -> None:
-    """Tells its address, and serves until it is killed."""
+    """Reports its address, and serves until it is killed."""
     asyncio.run(_serve(tell, seed, path))
 
 

@@ -112,7 +112,7 @@ def put_and_get(folder: Path, files: Path) -> None:
 
 
 def look_into_store(folder: Path, files: Path) -> None:
-    """What the file holds, read undisturbed."""
+    """The content of the file, read without faults."""
     history = History(folder / "look.jsonl")
 
     async def main() -> None:
@@ -153,7 +153,7 @@ def sweep(folder: Path, library: Path, numbers: Mapping[str, Sequence[int]] | No
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One operation that failed, and what was found of it."""
+    """One operation that failed, and what was found."""
 
     name: str
     how: str
@@ -162,7 +162,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the processes of one N."""
+    """The outcome of the processes of one N."""
 
     name: str
     how: str

@@ -1,5 +1,5 @@
-"""A process is killed (SIGKILL) while a tool runs. Nobody knows whether the call took effect: the resumed run does with
-it what its tool says (`@tool(after_crash=…)`), and nothing else."""
+"""A process is killed (SIGKILL) while a tool runs. It is unknown whether the call took effect: the resumed run does
+what its tool declares (`@tool(after_crash=…)`), and nothing else."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_an_approval_before_the_crash_does_not_settle_it(tmp_path: Path) -> None
     answers = {"a": Allow()}
     dying = payer(done, True, **settings)
     assert in_a_child(lambda: run_virtual(lambda: dying.resume(record, answers))) == signal.SIGKILL
-    for _ in range(2):  # who only repeats the same request has not said that it may run again
+    for _ in range(2):  # repeating the same request does not allow it to run again
         waits = resumed(done, record, answers, **settings) if not _ else resumed(done, record, **settings)
         assert (waits.stop_reason, waits.uncertain, executions(done)) == ("waiting", ("a",), 1)
     dying = payer(done, True, **settings)

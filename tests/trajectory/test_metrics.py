@@ -1,4 +1,4 @@
-"""What runs came to in numbers: each checked by hand against the events, and the fold against every way to split it."""
+"""Runs in numbers: each checked by hand against the events, and the sum against every way to split the runs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_queries_of_the_long_run(long_run: tuple[Result, list[Event]]) -> No
     assert metrics.avg_tool_rounds_per_query == 3.0
     assert metrics.rounds == {3: 1}
     assert metrics.to_json()["queries_with_3_rounds"] == 1
-    # three rounds and the answer; the second was asked for twice, because its response broke
+    # three rounds and the answer; the second was requested twice, because its response broke
     assert (metrics.requests, metrics.retries, metrics.restarts) == (4, 1, 1)
     assert len(only(RequestSent, long_run[1])) == 4
     assert len(only(RequestRetried, long_run[1])) == 1
@@ -161,7 +161,7 @@ def test_the_tools_of_the_long_run(long_run: tuple[Result, list[Event]]) -> None
 
 def test_the_tokens_of_the_long_run(long_run: tuple[Result, list[Event]]) -> None:
     metrics = Metrics.of(long_run[1], prices=PRICES)
-    # what the four whole answers reported; the broken one reported nothing, and is estimated at 213 and 10
+    # the four complete answers report these; the broken one reported nothing, and is estimated at 213 and 10
     assert metrics.input_tokens == 100 + 200 + 300 + 400 + 213
     assert metrics.output_tokens == 20 + 30 + 40 + 50 + 10
     assert metrics.tokens == 1363
@@ -209,7 +209,7 @@ def test_any_split_of_runs_adds_up_to_the_same(runs: list[tuple[Any, Any, Any]],
     for place, each in enumerate(played):
         for event in each.events:
             event.run = f"run-{place}"
-    # the runs go side by side, each in the order in which it was said
+    # the runs are interleaved, each in its own order
     turns = data.draw(st.permutations([place for place, each in enumerate(played) for _ in each.events]))
     queues = [iter(each.events) for each in played]
     all_events = [next(queues[place]) for place in turns]
@@ -246,7 +246,7 @@ def test_a_dropped_call_is_an_execution_but_neither_a_call_nor_a_failure() -> No
     assert (metrics.dropped, metrics.tool_calls, metrics.tool_executions) == (1, 1, 2)
     assert metrics.tool_failures == 0
     assert metrics.tool_execution_time_total == 1.5
-    assert metrics.early_seconds_saved == 0.0  # the second one came with the whole answer, at once
+    assert metrics.early_seconds_saved == 0.0  # the second one came with the complete answer, at once
 
 
 def test_a_call_that_ended_before_its_response_broke_runs_and_saves_once() -> None:
@@ -304,11 +304,11 @@ def test_a_run_that_is_cancelled_is_not_a_failure() -> None:
     assert metrics.unended == 0
 
 
-# Runs that go on
+# Runs that are resumed
 
 
 def waiting_and_resumed(saved: bool) -> tuple[Result, list[Event], Result, list[Event]]:
-    """A run that waits for an approval, and how it went on; in the same process, or from what was saved."""
+    """A run that waits for an approval, and its continuation; in the same process, or from a saved state."""
     first: list[Event] = []
     second: list[Event] = []
 
@@ -468,7 +468,7 @@ def test_failed_runs_with_one_id_count_separately() -> None:
         metrics(RunStarted("job", 0, seq, 1.0, "m", "eager"))
         metrics(RunFailed("job", 0, 1, 2.0, "ProviderError", "no"))
     assert (metrics.queries, metrics.failed) == (3, 3)
-    metrics(RunStarted("job", 0, 2, 3.0, "m", "eager"))  # this one goes on: its events are numbered on
+    metrics(RunStarted("job", 0, 2, 3.0, "m", "eager"))  # this one continues: its event numbers continue
     assert (metrics.queries, metrics.unended) == (2, 1)
 
 

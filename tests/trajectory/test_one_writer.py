@@ -40,7 +40,7 @@ def wait(call: ToolCall) -> Wait:
 
 
 def agent(done: Path, on_approval: OnApproval = wait, **options: Any) -> Agent:
-    """Its tool writes down each execution."""
+    """Its tool records each execution."""
 
     @tool(approve=True)
     async def pay(amount: int) -> str:
@@ -53,7 +53,7 @@ def agent(done: Path, on_approval: OnApproval = wait, **options: Any) -> Agent:
 
 
 def at_once(count: int, work: Callable[[], str]) -> Counter[str]:
-    """In so many processes that start at the same moment: what each of them came to."""
+    """Runs it in so many processes that start at the same moment: the outcome of each."""
     ready, go = os.pipe()
     told, tell = os.pipe()
     children: list[int] = []

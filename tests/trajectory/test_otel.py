@@ -1,4 +1,4 @@
-"""Spans and metrics of runs, by a real SDK: every span, parent, time and attribute; nothing of what was said."""
+"""Spans and metrics of runs, with a real SDK: every span, parent, time and attribute; no content."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ START = int(a_long_run.START) * 10**9
 
 
 class Watched:
-    """A telemetry of its own, and what it saw."""
+    """A separate telemetry, and what it received."""
 
     def __init__(self, content: bool = False) -> None:
         self.exporter = InMemorySpanExporter()
@@ -56,12 +56,12 @@ class Watched:
         return found
 
     def parents(self) -> dict[str, str]:
-        """Of each name of a span the name of the one above it."""
+        """For each span name, the name of its parent."""
         names = {id_of(span): span.name for span in self.spans()}
         return {span.name: names.get(span.parent.span_id, "elsewhere") if span.parent else "" for span in self.spans()}
 
     def numbers(self) -> dict[tuple[str, ...], Any]:
-        """Of each metric and its attributes what was counted, or (of a histogram) how many and their sum."""
+        """For each metric and its attributes, the count, or (for a histogram) how many and their sum."""
         found: dict[tuple[str, ...], Any] = {}
         data = self._reader.get_metrics_data()
         for resource in data.resource_metrics if data is not None else ():
@@ -258,7 +258,7 @@ def test_the_long_run_arrives_at_a_collector_over_otlp() -> None:
     assert sum(point.as_int for point in calls.sum.data_points) == 8
 
 
-# What was said
+# Content
 
 
 def everything(watched: Watched) -> str:
@@ -399,7 +399,7 @@ def test_a_call_that_is_refused_has_a_span_without_length() -> None:
     assert times(span) == (0.0, 0.0)
     assert (about(span)["error.type"], about(span)["unbroken.call.outcome"]) == ("not_executed", "not_executed")
     counted = {key: value for key, value in watched.numbers().items() if key[0].startswith("unbroken.tool")}
-    # A model may make up any number of names; none of them becomes a series of its own.
+    # A model may invent any number of names; none of them becomes a separate series.
     assert counted == {("unbroken.tool.calls", "main", "_OTHER"): 1}
 
 
@@ -425,7 +425,7 @@ def test_a_call_of_a_broken_response_is_not_mistaken_for_one_with_the_same_id() 
 
 
 def test_an_adopted_call_ended_when_its_tool_did() -> None:
-    """It ended while nobody knew whose it was: between the break and the end of the second response."""
+    """It ended while it was unknown which call would adopt it: between the break and the end of the retry."""
     watched = Watched()
 
     @tool(effect="read")

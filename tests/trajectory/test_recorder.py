@@ -1,5 +1,5 @@
-"""The recorder: everything that goes in and out of a run is in its file, whatever becomes of the run; and nothing that
-becomes of the file harms the run."""
+"""The recorder: everything that goes into and out of a run is in its file, whatever happens to the run; and nothing
+that happens to the file harms the run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class WitnessOfCalls(Middleware):
 
 @dataclass
 class Witness:
-    """Hears a run at the same places as the recorder, and writes nothing."""
+    """Receives what the recorder receives, and writes nothing."""
 
     model: Model
     name: str = "scripted:demo"
@@ -107,7 +107,7 @@ class Witness:
 
 
 def deltas_of(recording: Recording) -> list[tuple[float, Delta]]:
-    """Every delta again, with the time at which it came."""
+    """Every delta again, with its time."""
     found: list[tuple[float, Delta]] = []
     hearing = PartialResponse()
     for line in recording.lines:
@@ -128,7 +128,7 @@ def a_file() -> Generator[Path]:
 
 @tool(effect="read")
 async def look(what: Any = "", seconds: float = 0.0) -> Any:
-    """Gives what it was given."""
+    """Returns its argument."""
     await asyncio.sleep(seconds)
     return what
 
@@ -164,7 +164,7 @@ def calls(draw: st.DrawFn) -> Step:
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[Answer]:
-    """One answer; it may break off first, and come again."""
+    """One answer; it may break off first, and be retried."""
     talk: list[Step] = draw(st.lists(st.sampled_from([Say("Let me see. ", over=0.2), Think("Hm. ")]), max_size=2))
     made = draw(st.lists(calls(), min_size=1, max_size=4))
     whole: list[Step] = [*talk, *made]

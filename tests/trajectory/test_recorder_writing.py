@@ -1,4 +1,4 @@
-"""When the recorder writes, and what: nothing that a run relies on is only in memory, and nothing is changed on its way
+"""When and what the recorder writes: nothing that a run relies on is only in memory, and nothing is changed on its way
 to the file."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def results_in(path: Path) -> list[str]:
 
 
 class OneRead:
-    """A model all of whose answer comes in one read."""
+    """A model whose complete answer arrives in one read."""
 
     name = "one-read"
 
@@ -86,11 +86,11 @@ def test_a_reported_result_is_already_in_the_file(schedule: Schedule, tmp_path: 
     calls = [Call("pay", amount=amount, id=f"c{amount}") for amount in range(4)]
     agent = Agent(ScriptedModel(calls, "Paid."), [pay], record=path, sinks=[listen], schedule=schedule)
     assert agent.run_sync("Pay.").text == "Paid."
-    assert sorted(heard) == ["c0", "c1", "c2", "c3"]  # a sink that fails is left out, and would hear no more
+    assert sorted(heard) == ["c0", "c1", "c2", "c3"]  # a failing sink is removed, and would get no more events
 
 
 def test_a_result_is_in_the_file_before_anything_else_runs_in_that_turn_of_the_loop(tmp_path: Path) -> None:
-    """The next tool may take its time without giving way, or be the end of the process."""
+    """The next tool may block for a while, or end the process."""
     path = tmp_path / "run.jsonl"
     found: list[list[str]] = []
 
@@ -121,7 +121,7 @@ def test_urgent_lines_stay_urgent_while_they_wait_behind_half_a_secret(tmp_path:
     asyncio.run(main())
 
 
-# As it was
+# Unchanged values
 
 
 def test_changes_of_arguments_by_a_tool_are_not_in_the_recording(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_every_event_is_written_by_the_fast_encoder_as_it_is() -> None:
         assert fields.keys() == event_to_json(event).keys() - {"event"}
 
 
-# Several that hear
+# Several observers
 
 
 class Listening(Middleware):

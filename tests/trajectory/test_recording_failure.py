@@ -1,5 +1,5 @@
-"""A recording cannot be written: the disk is full, a file may not grow, a folder is gone. By default no write starts
-whose start is not recorded, and everything that was done by then is kept."""
+"""A recording cannot be written: the disk is full, a file may not grow, a folder is missing. By default no write starts
+whose start is not recorded, and everything done so far is kept."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A process that records is killed (SIGKILL): its recording is read to the last whole line, nothing is missing in it
-that had an effect, and of the rest no more than the last moment."""
+"""A process that records is killed (SIGKILL): its recording is read up to the last complete line, nothing that had an
+effect is missing in it, and of the rest no more than the last moment."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ for line in sys.stdin:
     _, status = os.waitpid(child, 0)
     tell(gone=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
 """
-"""For each line that it reads, a process of its own that records a run; loading the package is shared."""
+"""For each line that it reads, a separate process that records a run; importing the package is shared."""
 
 
 class Runs:
@@ -101,7 +101,7 @@ class Runs:
         return json.loads(self._process.stdout.readline())
 
     def rest(self) -> list[dict[str, Any]]:
-        """All that was said before it was gone; it was killed."""
+        """Everything that was reported before it was killed."""
         told: list[dict[str, Any]] = []
         while "gone" not in (one := self.hear()):
             told.append(one)
@@ -144,7 +144,7 @@ def test_events_seen_before_a_kill_are_in_the_recording(seed: int, runs: Runs, t
     assert len(recording.problems) <= 1
     results = results_of(recording)
     heard = [one for one in told if "finished" in one]
-    # Of what only looked, the last may be missing: it can be looked at again.
+    # Of reads, the last may be missing: they can be repeated.
     kept = [results.get(one["finished"]) == one["text"] for one in heard]
     assert kept == sorted(kept, reverse=True)
     assert [one for one, is_kept in zip(heard, kept, strict=True) if one["wrote"] and not is_kept] == []

@@ -1,4 +1,4 @@
-"""No secret stands in any byte of a recording, wherever it was said; and what is no secret is recorded as it was."""
+"""No secret is in any byte of a recording, wherever it came from; and everything else is recorded unchanged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ each_secret = pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS.ke
 
 
 def spellings(secret: str) -> set[bytes]:
-    """As it is, and as JSON has it, also where JSON stands in JSON."""
+    """Plain, and as JSON, also as JSON in JSON."""
     found = {secret}
     for _ in range(3):
         found |= {json.dumps(each, ensure_ascii=ascii)[1:-1] for each in found for ascii in (True, False)}
@@ -61,7 +61,7 @@ def spellings(secret: str) -> set[bytes]:
 
 
 def assert_hidden(path: Path, secret: str, *, own_word: bool = False) -> Recording:
-    """It is nowhere in the file, and the file is whole. (A secret that is a word of the schema stands there as one.)"""
+    """It is nowhere in the file, and the file is complete. (A secret that is a word of the schema is there as such.)"""
     data = path.read_bytes()
     if own_word:
         data = data.replace(f'"event":"{secret}"'.encode(), b"")
@@ -80,7 +80,7 @@ def said(recording: Recording) -> tuple[str, str]:
 
 @tool
 async def tell(what: Any, how: str = "") -> Any:
-    """Gives it back: as it is, in a dict, in JSON, in an error."""
+    """Returns it: plain, in a dict, in JSON, in an error."""
     match how:
         case "dict":
             return {"it is": what, "and": [what]}
@@ -207,11 +207,11 @@ def test_it_is_hidden_if_an_answer_breaks_and_is_retried(script: tuple[Answer, .
     assert [event.text for event in again] == [event.text.replace(PLAIN, "***") for event in told]
 
 
-# What is no secret
+# Text that is not a secret
 
 
 def test_other_text_is_recorded_unchanged(tmp_path: Path) -> None:
-    """Whatever a secret begins with, text that only looks like its beginning comes through."""
+    """Whatever a secret begins with, text that only looks like its beginning is kept."""
     a_long_run.play(tmp_path / "plain.jsonl")
     plain = read_recording(tmp_path / "plain.jsonl")
     letters = "LASweatmhilnoRbu;.\"' "
@@ -290,7 +290,7 @@ def test_a_numeric_secret_is_hidden_and_other_numbers_stay(tmp_path: Path) -> No
     assert call["arguments"]["what"][1:] == [867530986, 1.5]
 
 
-# Who knows what is secret
+# Sources of secrets
 
 
 def test_a_single_secret_may_be_given_without_a_list(tmp_path: Path) -> None:

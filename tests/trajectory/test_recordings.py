@@ -1,4 +1,5 @@
-"""Reading recordings: whatever stands in a file, what is whole is read, and only what is no recording is refused."""
+"""Reading recordings: whatever is in a file, complete lines are read, and only files that are not recordings are
+refused."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def read_all(path: Path) -> Recording:
-    """Everything of a recording is looked at."""
+    """Reads everything of a recording."""
     recording = read_recording(path)
     for name in ("run", "agent_name", "model", "time", "settings", "virtual", "requests", "events", "ending"):
         getattr(recording, name)
@@ -48,7 +49,7 @@ def change(data: bytes, number: int, **fields: Any) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-# What is no recording
+# Files that are not recordings
 
 NOT_RECORDINGS = {
     "empty": b"",
@@ -139,7 +140,7 @@ def test_a_recording_that_is_cut_at_any_byte_is_read_up_to_its_last_complete_lin
                 read_recording(path)
             assert summarize(path).problem
             continue
-        # A line that lacks nothing but its end is whole.
+        # A line that lacks only its line break is complete.
         complete = sum(end <= cut for end in ends) - 1
         recording = read_all(path)
         assert recording.lines == whole.lines[:complete]
@@ -238,7 +239,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutate(line: Line, dice: random.Random) -> Line:
-    """Something odd in place of some value in it, or nothing; what stands near the top more often."""
+    """Replaces some value by something unusual, or removes it; values near the top more often."""
     changed = copy.deepcopy(line)
     found = [*places(changed)]
     depth = dice.choice([1, 1, 2, 99])

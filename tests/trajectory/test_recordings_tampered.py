@@ -1,5 +1,5 @@
-"""A recording in which any field has any wrong type is listed, shown, counted, replayed and resumed, or refused in
-words: never with an error that is not one of ours."""
+"""A recording in which any field has any wrong type is listed, shown, counted, replayed and resumed, or refused with a
+message: never with an error that is not ours."""
 
 from __future__ import annotations
 

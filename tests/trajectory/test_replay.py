@@ -1,4 +1,5 @@
-"""A recorded run plays again: to the byte on virtual time, without a model or tools; where it diverges, it says so."""
+"""A recorded run can be replayed: exactly on virtual time, without a model or tools; if it diverges, that is
+reported."""
 
 from __future__ import annotations
 
@@ -139,7 +140,7 @@ def turns(draw: st.DrawFn) -> list[Answer]:
 
 
 class Together:
-    """A model whose deltas come so many in one read."""
+    """A model that yields a number of deltas in one read."""
 
     def __init__(self, model: Model, read: int) -> None:
         self.name = model.name
@@ -282,7 +283,7 @@ def test_a_recording_with_a_missing_line_does_not_hang(tmp_path: Path) -> None:
 
 
 def test_long_answers_replay_in_linear_time(tmp_path: Path) -> None:
-    """A joined text for each of its pieces would take minutes here."""
+    """Joining the text for each of its pieces would take minutes here."""
     text = "word " * 60_000
     path = tmp_path / "a.jsonl"
     run_virtual(lambda: Agent(ScriptedModel([Say(text)]), record=path).run("Go."))
@@ -427,7 +428,7 @@ def test_live_tools_with_other_results_diverge_at_the_next_request(tmp_path: Pat
 
 
 def test_a_call_with_other_arguments_diverges_at_that_call(tmp_path: Path) -> None:
-    """The recording was changed by hand: the model says something else now than what was run."""
+    """The recording was changed by hand: the model's answer differs from what ran."""
     run_virtual(lambda: agent(ScriptedModel([Call("look", what="a")], "So."), record=tmp_path / "a.jsonl").run("Go."))
     text = (tmp_path / "a.jsonl").read_text()
     lines = [line for line in text.splitlines() if '"event":"call_started"' not in line]
@@ -478,7 +479,7 @@ def test_wrong_use_is_reported(tmp_path: Path, wrong: dict[str, Any], words: str
 
 
 class HalfAnAnswer:
-    """Says something, and fails in the same instant."""
+    """Reports something, and fails at the same instant."""
 
     name = "scripted:demo"
 
@@ -507,7 +508,7 @@ def test_a_replay_reports_each_recorded_piece(tmp_path: Path) -> None:
 
 
 def test_a_call_that_ended_at_the_moment_it_was_dropped_keeps_its_result(tmp_path: Path) -> None:
-    """Its time is up when the answer that has not asked for it again ends."""
+    """Its time is up when the retry without it ends."""
     call = Call("slow", {"what": "a", "seconds": 0.7}, pieces=2)
     broken = [Say("Let me see. ", over=0.2), call]
     script = [*broken, Break()], [*broken, Cut("look", '{"what": "a')], "That is all."
@@ -537,7 +538,7 @@ def test_a_call_with_a_damaged_line_is_reported_as_such(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_replays_as_one(tmp_path: Path) -> None:
-    """Its process died in the second round: the request that was answered half is asked only once."""
+    """Its process died in the second round: the request with the half answer is sent only once."""
 
     def script(request: Request) -> Answer:
         rounds = sum(type(message).__name__ == "Assistant" for message in request.messages)

@@ -1,4 +1,4 @@
-"""Two things in one instant: a replay repeats their order, whatever it was."""
+"""Two things at one instant: a replay repeats their order, whatever it was."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from unbroken.trajectory.recording import read_recording
 
 @tool(effect="read")
 async def spin(context: CallContext[Any], what: str, seconds: float = 0.0) -> str:
-    """Takes turns of the loop, and reports in some of them."""
+    """Takes several turns of the loop, and reports in some of them."""
     for turn in range(len(what)):
         context.report(f"turn {turn}")
         await asyncio.sleep(0)
@@ -42,7 +42,7 @@ async def instant(what: str, seconds: float = 0.0) -> str:
 
 @tool
 async def stubborn(context: CallContext[Any], what: str, seconds: float = 0.0) -> str:
-    """Takes its time when it is cancelled."""
+    """Takes some time when it is cancelled."""
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:

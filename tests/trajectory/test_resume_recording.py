@@ -1,4 +1,4 @@
-"""A run whose process was killed goes on from its recording: the same answer, and no finished call runs again."""
+"""A run whose process was killed is resumed from its recording: the same answer, and no finished call runs again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ANSWER = "Two plates and a fork are on the table."
 
 
 def script(request: Request) -> Answer:
-    """What is said next depends on nothing but the history, as with a real model."""
+    """The next answer depends on nothing but the history, as with a real model."""
     rounds = sum(isinstance(message, Assistant) for message in request.messages)
     return (
         [Say("Plates first. "), Call("look", what="table"), Call("put", what="plate"), Call("put", what="plate")],
@@ -58,7 +58,7 @@ def script(request: Request) -> Answer:
 
 
 def tools(done: Path) -> list[Any]:
-    """Each writes down that it ran, and in the how-manyth attempt."""
+    """Each records that it ran, and in which attempt."""
 
     def note(what: str, context: CallContext[Any]) -> None:
         with done.open("a") as file:
@@ -399,7 +399,7 @@ def test_a_run_that_was_killed_after_waiting_continues_with_the_answers(tmp_path
     assert done.read_text().splitlines() == ["asked", "put x", "pay 5 0", "pay 5 1", "asked"]
     assert sorted(record.result.text for record in result.calls) == ["paid", "put", "the page"]
     resumed = [line for line in read_recording(record).lines if line["line"] == "resumed"]
-    assert len(resumed) == 2  # one for each time that it went on
+    assert len(resumed) == 2  # one for each time that it was resumed
 
 
 def test_a_waiting_run_is_resumed_from_its_path_and_recorded_once(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Recordings of schema 1, as commit 2ce858f wrote them: they are viewed, replayed and resumed like those of today.
+"""Recordings of schema 1, as commit 2ce858f wrote them: they are viewed, replayed and resumed like current ones.
 
-`schema_1/` holds four: the long run; a response that broke off, whose retry repeats its ids for other calls; a run
-whose process was killed between two writes; and a run that waits for an approval.
+`schema_1/` has four: the long run; a response that broke off, whose retry reuses its ids for other calls; a run whose
+process was killed between two writes; and a run that waits for an approval.
 """
 
 from __future__ import annotations

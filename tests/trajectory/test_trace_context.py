@@ -1,4 +1,4 @@
-"""A trace goes on where a request goes: as headers over HTTP, in `_meta` to an MCP server. And nowhere else."""
+"""A trace is propagated with requests: as headers over HTTP, in `_meta` to an MCP server. And nowhere else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for line in sys.stdin:
             continue
     print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 """
-"""An MCP server whose one tool tells what came as `_meta` of its call."""
+"""An MCP server whose one tool returns the `_meta` of its call."""
 
 
 class Watched:
@@ -56,7 +56,7 @@ class Watched:
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
 
     def parents_told(self, name: str) -> list[str]:
-        """What tells of each span of this name."""
+        """The trace context of each span with this name."""
         return [traceparent(span.context) for span in self.spans(name) if span.context is not None]
 
 

@@ -1,4 +1,4 @@
-"""How a chain stands, told from any spelling of a history; counting calls and results is not enough."""
+"""The state of a chain, from any form of a history; counting calls and results is not enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A history of our own messages that comes in broken is mended by named edits, so that `Transcript` takes it."""
+"""A broken history of our own messages is repaired by named edits, so that `Transcript` accepts it."""
 
 from __future__ import annotations
 

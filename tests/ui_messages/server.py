@@ -75,7 +75,7 @@ def retell(request: Request) -> Answer:
 
 
 def say_first(*steps: str | Say | Think | Call | Cut | Fail | Pause) -> ScriptedModel:
-    """The first request of a chat gets these steps, every later one the history in words."""
+    """The first request of a chat gets these steps, every later one the history as text."""
 
     def answer(request: Request) -> Answer:
         asked = [message for message in request.messages if not isinstance(message, System)]
@@ -85,7 +85,7 @@ def say_first(*steps: str | Say | Think | Call | Cut | Fail | Pause) -> Scripted
 
 
 def break_first(first: Answer, second: Answer) -> RetryingModel[ScriptedModel]:
-    """The first answer breaks off, and comes again as the second one; then the history in words."""
+    """The first answer breaks off, and its retry is the second one; then the history as text."""
     answers = iter([first, second])
     return RetryingModel(ScriptedModel(lambda request: next(answers, None) or retell(request)))
 

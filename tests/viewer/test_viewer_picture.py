@@ -1,4 +1,4 @@
-"""The picture of a run: every number of it, and what becomes of recordings that are broken, strange or very large."""
+"""The picture of a run: every number of it, and how broken, unusual or very large recordings are handled."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_each_call_of_the_long_run_has_its_times_and_its_end(long_run: Path) -> 
         ("weather", 0.3, 0.3, 0.3, 0.8, True, "done"),
         ("weather", 0.6, 0.6, None, 0.8, False, "shared"),
         ("events_on", 0.6, 0.6, 0.6, 2.1, True, "done"),
-        ("events_on", 2.3, 2.3, 2.3, 3.8, True, "done"),  # taken over: from its first byte in the broken answer
+        ("events_on", 2.3, 2.3, 2.3, 3.8, True, "done"),  # adopted: from its first byte in the broken answer
         ("map_of", 2.7, 2.7, 2.7, 3.7, True, "failed"),
         ("weather", 2.7, 2.7, 2.7, 3.2, True, "done"),
         ("book", 3.8, 3.8, 3.8, 4.05, False, "done"),
@@ -271,10 +271,10 @@ def test_a_call_that_died_with_its_process_runs_again_after_the_resume(tmp_path:
     picture = drawn(path)
     [one] = picture.turns[0].calls
     assert one.died == [(0.6, 0.9)]
-    # Of the minute in which nobody was there nothing is drawn.
+    # Nothing is drawn for the minute between the processes.
     assert (one.started, one.ended, one.state) == (0.9, 1.9, "done")
     assert [(mark.at, mark.text) for mark in picture.marks if mark.kind == "resumed"] == [
-        (0.9, "the run goes on here, 59.10 s later")
+        (0.9, "the run continues here, 59.10 s later")
     ]
     assert "a line could not be written" in picture.banners[1]
 
@@ -394,7 +394,7 @@ def killed_and_resumed(path: Path, again: list[dict[str, Any]]) -> Picture:
     lines: list[dict[str, Any]] = [*before, {"line": "resumed", "time": 161.0}, *again, *rest]
     for line in lines[len(before) + 1 :]:
         if line["line"] == "request":
-            line["at"] -= 61.0  # from where the run went on
+            line["at"] -= 61.0  # from where the run was resumed
     return drawn(recorded(path, *lines))
 
 
@@ -413,13 +413,13 @@ def test_a_resumed_run_is_drawn_as_one_run(tmp_path: Path) -> None:
 
 
 def test_a_request_repeated_after_a_resume_is_another_attempt(tmp_path: Path) -> None:
-    """This time it says first what it does; the calls that are the same go on."""
+    """This time it writes text first; the identical calls continue."""
     words = {"line": "delta", "at": 0.0, "turn": 0, "delta": "text", "text": "Well."}
     anew = [*asked(61.0), words, *call_lines(0.0, 0, "slow"), *call_lines(0.0, 1, "die"), ended(0.0)]
     picture = killed_and_resumed(tmp_path / "r.jsonl", anew)
     turn = picture.turns[0]
     assert [(one.asked, one.ended, one.broken) for one in turn.attempts] == [
-        (0.0, 0.3, "it was asked for anew"),
+        (0.0, 0.3, "it was requested again"),
         (1.0, 1.0, ""),
     ]
     assert [(call.name, call.started, call.ended, call.state) for call in turn.calls] == [

@@ -19,7 +19,7 @@ from unbroken.viewer.server import serving
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Beside it stands a recording that is not in it."""
+    """Next to it is a recording that is not in it."""
     folder = tmp_path_factory.mktemp("recordings") / "runs"
     folder.mkdir()
     a_long_run.play(folder / "long.jsonl")

@@ -1,4 +1,4 @@
-"""What `unbroken view` gives without a server: one HTML file, lines for the terminal, JSON; and how it ends."""
+"""The output of `unbroken view` without a server: one HTML file, lines for the terminal, JSON; and how it ends."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_any_time_has_an_axis_and_labels_that_fit(seconds: float, tmp_path: Path
 def test_a_resumed_run_shows_where_it_was_resumed(tmp_path: Path) -> None:
     path = hostile(tmp_path / "resumed.jsonl")
     path.write_text(path.read_text() + '{"line":"resumed","time":7201.1}\n')
-    assert "▸ 0.10 s: the run goes on here, 2.0 h later" in "\n".join(
+    assert "▸ 0.10 s: the run continues here, 2.0 h later" in "\n".join(
         line.plain for line in picture_lines(draw(read_recording(path)), 80)
     )
 

@@ -1,6 +1,6 @@
-"""The page in a real Chromium: what it shows, by keyboard, in both colours, and how smoothly it moves.
+"""The page in a real Chromium: what it shows, by keyboard, in both colour schemes, and how smoothly it scrolls.
 
-`make test-viewer` runs it; the default tests need no browser. `UNBROKEN_SHOTS=DIR` keeps pictures of what it saw.
+`make test-viewer` runs it; the default tests need no browser. `UNBROKEN_SHOTS=DIR` saves screenshots.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not
 
 SHOTS = os.environ.get("UNBROKEN_SHOTS")
 SLOWEST = 60.0
-"""Milliseconds that a frame may take, of nineteen in twenty: a machine of two cores that others use too is not smooth
-by itself."""
+"""Milliseconds that 95 % of the frames may take: a shared machine with two cores is not smooth by itself."""
 
 
 @pytest.fixture(scope="module")

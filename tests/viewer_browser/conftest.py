@@ -1,4 +1,4 @@
-"""Where the run comes from that the page is shown with."""
+"""The run that the page is tested with."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ import pytest
 
 @pytest.fixture(scope="session")
 def long_run() -> Callable[[Path], None]:
-    """Plays the run of `a_long_run`, which stands one folder up, and records it."""
+    """Plays the run of `a_long_run`, which is one folder up, and records it."""
     return importlib.import_module("a_long_run").play

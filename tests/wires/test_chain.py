@@ -1,4 +1,4 @@
-"""The same edits mend the raw messages of each wire, and lose no field that we do not know."""
+"""The same edits repair the raw messages of each wire, and lose no unknown field."""
 
 from __future__ import annotations
 

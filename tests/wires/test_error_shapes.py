@@ -1,4 +1,4 @@
-"""Errors in each wire's own shape: what its clients look at, as a body and inside a stream."""
+"""Errors in each wire's own format: what its clients read, as a body and inside a stream."""
 
 from __future__ import annotations
 

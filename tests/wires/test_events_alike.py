@@ -1,6 +1,7 @@
-"""openai-chat: an event that is the last one again but for its text is taken without being parsed, and means the same.
+"""openai-chat: an event that differs from the previous one only in its text is read without parsing, with the same
+result.
 
-Held against a decoder that parses each event.
+Compared with a decoder that parses each event.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def event(delta: Any, finish: str | None, tight: bool, ascii_only: bool, **more:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """Text and calls in pieces, in any order, each event spelled like the one before or not."""
+    """Text and calls in pieces, in any order, each event in the format of the previous one or not."""
     tight, ascii_only = draw(st.booleans()), draw(st.booleans())
     out = [event({"role": "assistant", "content": ""}, None, tight, ascii_only)]
     begun: set[int] = set()
@@ -81,7 +82,7 @@ def test_events_with_the_same_form_are_not_parsed() -> None:
             for word in ["Nobody", "has", "to", "read", "all", "of", "this", "again", "and", "again"]
         ]
         assert decode(sse(chunk({"role": "assistant", "content": "So: "}), *words, chunk({}, "stop"))).text
-    assert len(parsed) == 3  # the first, the one after which it is known what stands around the text, and the last
+    assert len(parsed) == 3  # the first, the one after which the bytes around the text are known, and the last
 
 
 def test_a_call_is_built_from_pieces_with_the_same_form() -> None:

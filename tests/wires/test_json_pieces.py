@@ -24,7 +24,7 @@ SPACES = st.sampled_from([None, 0, 2])
 
 
 PIECES = pytest.mark.parametrize("piece", [16, 40, 300, 1 << 18])
-"""Small ones, so that every cut is tried on small texts."""
+"""Small sizes, so that every split is tried on small texts."""
 
 
 def _inner(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Encoders that go on where raw events stopped: cut anywhere, the client has one valid response."""
+"""Encoders that continue raw events: wherever they were cut, the client gets one valid response."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ STREAMS: dict[str, Callable[[], list[bytes]]] = {
 
 
 def cut(wire: str, events: list[bytes], at: int, passed: Iterable[bytes] | None = None) -> tuple[bytes, bytes]:
-    """The first `at` events as they are (or as `passed` spells them), and what an encoder makes of the others."""
+    """The first `at` events unchanged (or as in `passed`), and an encoder's output for the others."""
     decoder = Decoder(wire)
     decoder.feed(b"".join(events[:at]))
     encoder = find_wire(wire).encoder("another", "other_1", created=5)
@@ -479,7 +479,7 @@ def test_gemini_chunks_keep_their_head() -> None:
         assert {(chunk["modelVersion"], chunk["responseId"]) for chunk in told} == {("gemini-x", "r9")}
 
 
-# Calls of which the client has seen a part
+# Calls that the client has partly received
 
 
 def inside_a_call(wire: str) -> tuple[list[bytes], str]:
@@ -589,7 +589,7 @@ def test_nothing_follows_an_end_that_was_forwarded(wire: str) -> None:
         assert encoder.feed(ended) == b""
 
 
-# What all encoders are told
+# Options of all encoders
 
 
 @every_wire

@@ -1,4 +1,4 @@
-"""What a wire writes, the same wire reads back: responses in both forms, requests, settings, and across wires."""
+"""Each wire reads back what it writes: responses in both forms, requests, settings, and across wires."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_incomplete_call_is_written_as_a_cut_off_answer(wire: str) -> None:
 
 
 def carried(message: Message, wire: str) -> Message:
-    """A message without what the wire has no place for (docs/wires.md lists it)."""
+    """A message without what the wire cannot express (docs/wires.md lists it)."""
     if not isinstance(message, ToolMessage):
         return message
     keeps_errors = wire in ("anthropic-messages", "gemini")

@@ -1,4 +1,4 @@
-"""What a provider refuses is told in words, and what our encoders write of a whole history is never refused."""
+"""What a provider refuses is described, and what our encoders write for a complete history is never refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def body_of(wire: str, messages: list[Body], **more: Any) -> Body:
 
 
 def changed(wire: str, change: Callable[[list[Body]], object]) -> list[str]:
-    """What is wrong with two calls and their results after this change of the results, wherever they stand."""
+    """What is wrong with two calls and their results after this change of the results, wherever they are."""
     messages = TELLERS[wire]("a", "b")
     if wire in ("anthropic-messages", "gemini"):
         change(messages[-1]["content" if wire == "anthropic-messages" else "parts"])
@@ -253,7 +253,7 @@ def test_a_request_without_messages_or_with_a_field_of_a_wrong_type_is_always_re
     (problem,) = check(wire, {**asks, "tools": "x"})
     assert problem.startswith("tools: it is a text, and has to be a list")
     assert check(wire, {**asks, "tools": ["x"]}) == ["tools[0]: it has to be an object"]
-    if wire != "gemini":  # there they stand in the address
+    if wire != "gemini":  # there they are in the address
         assert check(wire, {**asks, "model": 3}) == ["model: it is a number, and has to be a text"]
         assert check(wire, {**asks, "stream": "yes"}) == ["stream: it is a text, and has to be true or false"]
 

@@ -1,4 +1,4 @@
-"""A whole body with only the first of its calls: everything else stays, down to the last unknown field."""
+"""A non-streaming body with only the first of its calls: everything else stays, down to the last unknown field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""anthropic-messages, responses: what a stream of blocks says at any chunk size, and writing one for a client."""
+"""anthropic-messages, responses: decoding a stream of blocks at any chunk size, and writing one for a client."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_tool_that_the_provider_runs_is_reported_and_is_never_a_call(kind: str
     assert native.value[0]["input"] == {"query": "snow"}
 
 
-# What has to travel back
+# What has to be sent back
 
 
 def test_plain_text_then_calls_needs_no_native_form() -> None:
@@ -274,7 +274,7 @@ def test_thinking_that_was_cut_before_its_signature_is_not_sent_back() -> None:
     assert [block["type"] for block in native.value] == ["text", "text"]
 
 
-# Odd and broken input
+# Unusual and broken input
 
 
 def test_an_error_event_inside_a_stream_and_an_error_body_are_errors() -> None:

@@ -1,4 +1,4 @@
-"""anthropic-messages, requests: what is sent meets the rules of the API, and what was sent can be read again."""
+"""anthropic-messages, requests: they follow the rules of the API, and can be read back."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_unsupported_media_raise_a_typed_error(mime: str, data: str) -> None:
         encoded(User.of(Media(mime=mime, data=data)))
 
 
-# What came from this wire goes back as it came
+# Content of this wire is sent back unchanged
 
 THOUGHT = {"type": "thinking", "thinking": "Hm. \u2028", "signature": "EqQB+/=="}
 BLOCKS: list[dict[str, Any]] = [

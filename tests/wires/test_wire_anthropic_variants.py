@@ -1,4 +1,5 @@
-"""anthropic-messages, responses that bend the protocol: what some servers and some tools of Anthropic's own send."""
+"""anthropic-messages, responses that deviate from the protocol, as some servers and some of Anthropic's tools send
+them."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_an_ambiguous_body_is_not_a_message(body: Any) -> None:
     assert read(json.dumps(body).encode()).verdict.kind == "foreign"
 
 
-# Texts that come twice
+# Repeated texts
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_stream_that_ends_with_the_complete_message_reads_it_once() -> None:
     assert (response.text, calls_of(response), response.finish) == ("Hello", [("a", "f", {"n": 1})], "tool_use")
 
 
-# What is broken is written as an error
+# Broken responses are written as errors
 
 
 @pytest.mark.parametrize("kind", ["unfinished", "damaged", "error", "foreign"])

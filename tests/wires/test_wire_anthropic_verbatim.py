@@ -1,4 +1,4 @@
-"""anthropic-messages, requests of a client of this wire: what only this wire can say goes out as it came in."""
+"""anthropic-messages, requests of a client of this wire: what only this wire can express is sent unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string
 
 
 def there_and_back(body: dict[str, Any]) -> dict[str, Any]:
-    """The body again, after our own types; the client's is not touched."""
+    """The body after a conversion to our types and back; the client's is not modified."""
     before = copy.deepcopy(body)
     again = WIRE.encode_request(WIRE.decode_request(body))
     assert body == before
@@ -182,7 +182,7 @@ MORE_HERE: list[dict[str, Any]] = [
 
 
 def with_results(block: dict[str, Any]) -> dict[str, Any]:
-    """A block beside the user's text and inside a result."""
+    """A block next to the user's text and inside a result."""
     result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
     body = ask({"type": "text", "text": "x"}, block)
     body["messages"] += [{"role": "assistant", "content": [TOOL_USE]}, {"role": "user", "content": [result]}]

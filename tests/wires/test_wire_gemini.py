@@ -1,4 +1,4 @@
-"""The wire gemini: its streams in every framing, arguments in pieces, signatures that travel back, round trips."""
+"""The wire gemini: its streams in every framing, arguments in pieces, signatures that are sent back, round trips."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gemini(*events: Any, tools: Any = None) -> Response:
 
 
 def sent_back(response: Response) -> list[dict[str, Any]]:
-    """The parts of the answer, as they stand in the next request."""
+    """The parts of the answer, as they are in the next request."""
     return WIRE.encode_request(Request((User.of("?"), response.message)))["contents"][1]["parts"]
 
 

@@ -57,11 +57,11 @@ def through(request: Request) -> Request:
 
 
 def without_notes(message: Assistant) -> Assistant:
-    """How a call was received (that its id was minted) is no part of a request."""
+    """How a call was received (that its id was generated) is not part of a request."""
     return replace(message, calls=tuple(replace(call, notes=()) for call in message.calls))
 
 
-# What travels back
+# What is sent back
 
 
 def test_signatures_stay_on_their_parts() -> None:

@@ -1,4 +1,4 @@
-"""The wire gemini: what a client of it sent reaches it again, what the API refuses is not sent, and nothing escapes."""
+"""The wire gemini: what a client of it sent is sent unchanged, what the API refuses is not sent, and nothing raises."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def from_client(*parts: Object) -> Message:
     return WIRE.decode_request({"contents": [{"role": "user", "parts": list(parts)}]}).messages[0]
 
 
-# What says nothing
+# Empty content
 
 
 def test_empty_texts_and_messages_are_left_out() -> None:

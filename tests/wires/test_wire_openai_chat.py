@@ -1,4 +1,4 @@
-"""openai-chat: what servers bend, and what must travel back. Requests are in `test_wire_openai_chat_requests`."""
+"""openai-chat: deviations of servers, and what must be sent back. Requests are in `test_wire_openai_chat_requests`."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_content_that_is_neither_text_nor_parts_is_damage() -> None:
     assert decode(sse(chunk({"content": 123}), chunk({}, "stop"))).verdict.kind == "damaged"
 
 
-# What must travel back
+# What must be sent back
 
 
 def test_an_empty_reasoning_content_is_sent_back_too() -> None:

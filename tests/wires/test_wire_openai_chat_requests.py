@@ -1,4 +1,4 @@
-"""openai-chat, what we write and what clients write: requests both ways, and the shape of our responses."""
+"""openai-chat, requests both ways, and the format of our responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""openai-chat, what a client sends and we have no field for: it goes back as it was, whatever it is."""
+"""openai-chat, fields of a client that we do not model: they are sent back unchanged, whatever they are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "openai-chat"
 
 
 def given_back(*messages: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    """A client's request as it goes out again on the same wire."""
+    """A client's request as it is sent on the same wire."""
     request = read(*messages, **settings)
     body = WIRE.encode_request(request)
     assert WIRE.decode_request(body).messages == request.messages
@@ -204,7 +204,7 @@ def test_stream_options_are_kept_unless_they_are_ours() -> None:
     assert "stream_options" not in WIRE.encode_request(whole)
 
 
-# Anything may stand anywhere
+# Anything may be anywhere
 
 KEYS = st.sampled_from(
     ["type", "text", "refusal", "image_url", "url", "input_audio", "data", "format", "file", "file_data", "filename"]

@@ -1,6 +1,6 @@
-"""openai-responses, whose call it is: what a provider runs itself, also where it looks like a client's call first.
+"""openai-responses, who runs a call: what a provider runs itself, even if it looks like a client's call first.
 
-Also the ends and counts that servers other than OpenAI's spell in their own way.
+Also the ends and counts that servers other than OpenAI's write in their own way.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_a_complete_call_without_an_end_that_is_not_in_the_last_output_was_run_b
 
 @pytest.mark.parametrize("arguments", ["", '{"q":1}'])
 def test_a_last_output_that_only_omitted_the_call_does_not_lose_it(arguments: str) -> None:
-    """The router of sglang: no end of the item, and an empty message in place of the output."""
+    """The router of sglang: no end of the item, and an empty message instead of the output."""
     empty = {**message_item(""), "content": [{"type": "text", "text": ""}]}
     pieces = [
         about("function_call_arguments.delta", "fc_1", 0, delta='{"q":1}'),

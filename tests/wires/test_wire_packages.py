@@ -1,4 +1,4 @@
-"""What knows a wire is in its package; elsewhere a wire is only named where that is said here."""
+"""Everything that knows a wire is in its package; other files name a wire only if they are listed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the tests of the command agent share: a player at the other end of the WebSocket, and a judge of what it got."""
+"""Shared by the tests of the command agent: a player on the other end of the WebSocket, and a check of what it
+received."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ class Client:
         self.socket = socket
         self.player = ""
         self.commands: list[str] = []
-        """Of everybody, as the log of the world told them."""
+        """The commands of all players, from the log of the world."""
         self.blocks: dict[str, str] = {}
         self.errors: list[str] = []
         self._events: list[StreamEvent] = []
 
     async def take(self) -> str:
-        """Reads one message, and gives its type."""
+        """Reads one message and returns its type."""
         told = await self.socket.receive_json(timeout=20)
         match told["type"]:
             case "hello":
@@ -43,12 +44,12 @@ class Client:
         await self.socket.send_json(message)
 
     async def wish(self, text: str) -> list[StreamEvent]:
-        """All events of it."""
+        """All events of the wish."""
         await self.send(type="wish", content=text)
         return await self.rest()
 
     async def until(self, event_type: str) -> None:
-        """An event of this type has come."""
+        """Waits for an event of this type."""
         while not any(event.event_type == event_type for event in self._events):
             await self.take()
 
@@ -90,7 +91,7 @@ async def alone(game: Game) -> AsyncGenerator[Client]:
 
 
 def text_of(events: Sequence[StreamEvent]) -> str:
-    """What stands on the screen at the end."""
+    """What is on the screen at the end."""
     turns: dict[int, str] = {}
     for event in events:
         turn = event.metadata.get("turn", -1)
@@ -102,7 +103,7 @@ def text_of(events: Sequence[StreamEvent]) -> str:
 
 
 def problems_of(events: Sequence[StreamEvent]) -> list[str]:
-    """Whatever no chat may show: a gap, a call without its one return behind it, a sentence twice, no end."""
+    """What no chat may show: a gap, a call without exactly one result after it, a repeated sentence, no end."""
     problems = [] if [event.sequence for event in events] == list(range(len(events))) else ["the sequence has gaps"]
     last = events[-1]
     if (last.event_type, last.content) != ("content", "") or "is_complete" not in last.metadata:

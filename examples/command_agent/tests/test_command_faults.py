@@ -1,5 +1,5 @@
-"""Every fault that a stream can meet, through the WebSocket: the player sees no text twice and no call unanswered, and
-the world is changed exactly once."""
+"""Every fault that a stream can have, through the WebSocket: the player sees no text twice and no call without a
+result, and the world is changed exactly once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STREAMED = [
 
 
 async def grant_over(server: FaultyServer, fault: Fault) -> list[str]:
-    """What was wrong with it."""
+    """What is wrong with the run."""
     patience = 0.4 if "stall" in fault.name else 20
     http = connect(
         "deepseek:deepseek-chat",
@@ -114,7 +114,7 @@ def test_an_unknown_fault_is_refused_with_suggestions() -> None:
     assert len(faults_named("all")) > 80
     with pytest.raises(UserError, match=r"no stream fault 'rest'; use all, or a name .* such as reset"):
         faults_named("rest")
-    with pytest.raises(UserError, match="no stream fault 'too_long_openai'"):  # it never befalls a history this short
+    with pytest.raises(UserError, match="no stream fault 'too_long_openai'"):  # no history here is that long
         faults_named("too_long_openai")
 
 

@@ -1,4 +1,5 @@
-"""The server: several connections in one world, those that leave, cancel or send rubbish, and who is not let in."""
+"""The server: several connections in one world, clients that leave, cancel or send invalid messages, and refused
+ones."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from unbroken.testing import Say as Words
 
 
 class Meeting:
-    """A model that begins to answer when so many have asked: all of them are in flight together."""
+    """A model that begins to answer when so many requests have arrived: all of them are in flight together."""
 
     name = "scripted:meeting"
     wire = "openai-chat"
@@ -39,7 +40,7 @@ class Meeting:
 
 
 def endless() -> ScriptedModel:
-    """Says two sentences, and has no end; the second time it answers."""
+    """Writes two sentences and never ends; the second time it answers."""
     return ScriptedModel([Words("One. Two. Th"), Pause(3600), Call("give", item="diamond")], "Here I am.")
 
 
@@ -85,7 +86,7 @@ def test_a_client_that_disconnects_ends_only_its_own_wish() -> None:
                 await leaves.until("content")
                 assert game.world.players == ("player1", "player2")
             while game.world.players != ("player1",):
-                await stays.take()  # is told that the other one left
+                await stays.take()  # learns that the other one left
             assert len(game.connections) == 1
             assert game.world.log == ()
             assert text_of(await stays.wish("hello?")) == "Here I am."

@@ -26,7 +26,7 @@ GIVE = Call("give", item="diamond", id="call_1")
 
 
 class Scene:
-    """A world with one player, who talks to a model."""
+    """A world with one player and a model."""
 
     def __init__(self, model: Model) -> None:
         self.world = World()
@@ -185,7 +185,7 @@ def test_a_chain_that_keeps_breaking_is_tried_three_times_and_then_reported() ->
     assert events[-1].metadata["is_complete"] is False
     assert (events[-1].metadata["attempts"], events[-1].metadata["broken"]) == (4, ["lost"] * 3)
     assert validate_tool_chain(scene.chat.messages)
-    assert text_of(run_virtual(scene.wish("and now?"))) == "You have it."  # the conversation goes on
+    assert text_of(run_virtual(scene.wish("and now?"))) == "You have it."  # the conversation continues
 
 
 def test_a_wish_that_a_limit_ends_is_not_complete() -> None:
@@ -235,7 +235,7 @@ def test_deepseek_goes_through_a_chain_of_several_turns(name: str, fault: str) -
         assert set(server.broken.values()) == {fault}
         said = [message for message in server.bodies[-1]["messages"] if message["role"] == "assistant"]
         assert len(said) == 5
-        if name == "deepseek-reasoner":  # it wants its reasoning back, and refuses a history without
+        if name == "deepseek-reasoner":  # it requires its reasoning, and refuses a history without it
             assert all("The wish is" in message["reasoning_content"] for message in said)
             assert "reasoning" in kinds(wishes[0])
 

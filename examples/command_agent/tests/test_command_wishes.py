@@ -1,4 +1,4 @@
-"""The scripted model: what it makes of wishes, in English and Chinese, over as many responses as each takes."""
+"""The scripted model: what it does with wishes, in English and Chinese, in as many responses as each needs."""
 
 from __future__ import annotations
 

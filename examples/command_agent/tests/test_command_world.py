@@ -1,4 +1,4 @@
-"""The block world: commands, questions, refusals, and what who watches gets to know."""
+"""The block world: commands, questions, refusals, and what watchers are notified of."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The library of the shipped courses, opened once for all tests: searching changes nothing in it. The embedding model
-counts as absent, also where it is installed: what is found must not depend on it."""
+"""The library of the shipped courses, opened once for all tests: searching does not change it. The embedding model
+counts as absent even if it is installed, because the results must not depend on it."""
 
 from __future__ import annotations
 

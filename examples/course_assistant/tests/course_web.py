@@ -1,5 +1,5 @@
-"""For the tests of the web part: two small courses, the real application on a port of this machine, and a client that
-reads what it tells."""
+"""For the tests of the web part: two small courses, the real application on a local port, and a client that reads its
+events."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Client:
     assistant: CourseAssistant
 
     async def ask(self, question: str, session_id: str | None = None) -> list[Told]:
-        """All that is told of a question."""
+        """All events of a question."""
         body = {"question": question} | ({"session_id": session_id} if session_id else {})
         async with self.http.post(f"{self.address}api/ask", json=body) as response:
             assert (response.status, response.content_type) == (200, "text/event-stream")
             return read(await response.text())
 
     async def refused(self, method: str, path: str, **options: Any) -> tuple[int, str]:
-        """The status and the words of a request that is refused."""
+        """The status and the message of a refused request."""
         async with self.http.request(method, self.address + path, **options) as response:
             said: Told = await response.json()
             assert list(said) == ["error"]

@@ -1,4 +1,5 @@
-"""Bad input: broken course files, vectors that do not fit, odd settings. One clear sentence each, with the way out."""
+"""Bad input: broken course files, vectors that do not match, invalid settings. Each gives one clear sentence with a
+hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources: each of them once, in the order of first use."""
+"""Sources are listed without duplicates, in the order of first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beyond the ordinary: numbers and names that no course has, many threads, other languages, sessions that never end."""
+"""Extreme cases: numbers and names that no course has, many threads, other languages, sessions that never end."""
 
 from __future__ import annotations
 

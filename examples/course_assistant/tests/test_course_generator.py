@@ -1,4 +1,4 @@
-"""The generator: what the model is told and offered, what it gets back, and what is made of its answers."""
+"""The generator: the instructions and tools of the model, what it gets back, and how its answers are used."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_instructions_contain_the_real_number_of_rounds(library: CourseLibra
     two, one, five = (instructions(library, rounds) for rounds in (2, 1, 5))
     assert "you may use tools up to TWO times per question" in two
     assert "you may use tools ONCE per question" in one
-    assert "Compare topic A" not in one  # with one round the second search cannot be
+    assert "Compare topic A" not in one  # with one round there is no second search
     assert "up to 5 times" in five
 
 

@@ -1,4 +1,4 @@
-"""All of it together: questions, sessions, recordings, real HTTP."""
+"""Everything together: questions, sessions, recordings, real HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nine tests of rounds: how many there are, what ends them, and what each request holds."""
+"""The nine tests of rounds: how many there are, what ends them, and what each request contains."""
 
 from __future__ import annotations
 

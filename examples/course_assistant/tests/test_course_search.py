@@ -1,4 +1,4 @@
-"""The search tool: what it finds in the real store, and what it says when it finds nothing."""
+"""The search tool: what it finds in the real store, and what it returns when it finds nothing."""
 
 from __future__ import annotations
 

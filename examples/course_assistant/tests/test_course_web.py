@@ -1,4 +1,4 @@
-"""The web part over real HTTP: what is told of a question, what is refused, and that no run goes on unread."""
+"""The web part over real HTTP: the events of a question, what is refused, and that no run continues unread."""
 
 from __future__ import annotations
 
@@ -248,8 +248,8 @@ def test_a_port_in_use_and_a_foreign_host_are_refused_with_a_message(tmp_path: P
 
 
 class Held:
-    """A model whose answer number `at` (from 0) is held back until `free`. `reached` says that it was asked for it,
-    `left` that whoever asked has gone."""
+    """A model whose answer number `at` (from 0) is held back until `free`. `reached` is set when it is requested,
+    `left` when the client has gone."""
 
     name = "held"
 

@@ -1,5 +1,5 @@
-"""What goes wrong on the way to the page: every fault of a stream, arguments that no JSON library likes, defects. Each
-question has one end."""
+"""What goes wrong on the way to the page: every fault of a stream, arguments that JSON libraries refuse, defects. Each
+question has exactly one end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STREAMED = [fault for fault in FAULTS.values() if fault.fits("openai-chat", True
 
 
 class ByFault:
-    """A model for many questions at once: each names the fault that its responses meet."""
+    """A model for many questions at once: each question names the fault of its responses."""
 
     name = "by-fault"
 
@@ -44,7 +44,7 @@ def over(server: FaultyServer, fault: Fault) -> Model:
 
 
 def problems_of(told: list[Told], fault: Fault) -> list[str]:
-    """Whatever no page may be told: no end, two of them, the wrong one; a call that goes on."""
+    """What no page may receive: no end, two ends, the wrong end, a call that never ends."""
     end = told[-1]
     ends = [one["event"] for one in told if one["event"] in ("answered", "failed")]
     problems = [] if ends == [end["event"]] else [f"it ends in {end}, its ends are {ends}"]

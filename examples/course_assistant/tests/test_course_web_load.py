@@ -1,5 +1,5 @@
-"""Fifty chats at once through the real application: every model request of a step is in flight together with those of
-all other chats, and none gets another's words."""
+"""Fifty chats at once through the real application: the model requests of all chats are in flight together, and no chat
+gets text of another."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def chat(client: Client, number: int) -> tuple[list[Told], list[Told]]:
 
 
 def answer(request: Request) -> Answer:
-    """Says who asks, from the first question of the history, and what was searched for, from the call."""
+    """Answers with who asks, from the first question of the history, and what was searched for, from the call."""
     questions = [message.text for message in request.messages if isinstance(message, User)]
     visitor = questions[0].removeprefix("I am ").partition(":")[0]
     if len(questions) == 2:
@@ -84,7 +84,7 @@ def answer(request: Request) -> Answer:
 
 
 class AllAtOnce:
-    """A model that answers when as many requests as there are chats wait for it: chats that took turns would wait
+    """A model that answers when as many requests as there are chats are waiting: if chats took turns, they would wait
     forever."""
 
     name = "all-at-once"

@@ -242,7 +242,7 @@ def read_history(history: Sequence[Message] | Transcript | None, open_calls: Ope
         _refuse_foreign(history)
         messages, edits = repair(history, answer_open=False)
         if edits:
-            LOG.warning("The history that was handed in was broken and is mended: %s", "; ".join(map(str, edits)))
+            LOG.warning("The given history was broken and has been repaired: %s", "; ".join(map(str, edits)))
         transcript = _transcript(messages)
     if transcript.closed or open_calls == "execute":
         return transcript

@@ -17,7 +17,7 @@ and fields that it does not know: only what changes the meaning of what was ther
     time_up   the time limit of the run was reached
     event     an event of the run
     stage     `multi_tool_call`: several calls came in one answer, and how they ended
-    resumed   the run goes on here, in another process perhaps
+    resumed   the run continues here, in another process perhaps
     note      something that the recorder could not write
 """
 
@@ -170,7 +170,7 @@ def read_delta(line: Line, heard: PartialResponse) -> Delta:
         case "restarted":
             return Restarted(tuple(line["dropped"]))
         case other:
-            raise UserError(f"{other!r} is no delta that this version knows")
+            raise UserError(f"{other!r} is not a delta that this version knows")
 
 
 def _read_message(line: Line, heard: PartialResponse) -> Assistant | None:

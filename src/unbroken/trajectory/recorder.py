@@ -224,7 +224,7 @@ def _secrets(given: str | Iterable[str]) -> tuple[str, ...]:
 
 def _path(path: str | os.PathLike[str]) -> Path:
     if not path:
-        raise UserError(f"record={path!r} is no path: give the name of a folder, or of a file that ends in {SUFFIX}")
+        raise UserError(f"record={path!r} is not a path: give the name of a folder, or of a file that ends in {SUFFIX}")
     return Path(path).expanduser()
 
 

@@ -194,7 +194,7 @@ def _event(line: Line) -> Event | None:
 def read_recording(path: str | os.PathLike[str]) -> Recording:
     """Reads a recording. Raises `UserError` if the file is not one."""
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-        raise UserError(f"{path!r} is no recording: give the name of its file")
+        raise UserError(f"{path!r} is not a recording: give the name of its file")
     file = Path(path).expanduser()
     problems: list[str] = []
     lines: list[Line] = []
@@ -240,7 +240,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
 
 
 def _empty(path: Path) -> UserError:
-    return UserError(f"{path} is empty: it is no recording")
+    return UserError(f"{path} is empty: it is not a recording")
 
 
 def _unreadable(place: int, raw: bytes) -> str:
@@ -435,7 +435,7 @@ def _prompt(head: Line) -> str:
 def _open(path: Path) -> BinaryIO:
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise UserError(f"{path} is no file: a recording is read from its beginning and from its end")
+            raise UserError(f"{path} is not a file: a recording is read from its beginning and from its end")
         return path.open("rb")
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):

@@ -53,7 +53,7 @@ from unbroken.wires.values import as_list
 QUIET = 0.5
 """Seconds without a delta after which an answer is drawn with a gap."""
 DIED = "its process died"
-ANEW = "it was asked for anew"
+ANEW = "it was requested again"
 UNCERTAIN = "it may have taken effect before the run stopped: somebody has to say what to do"
 
 
@@ -173,9 +173,9 @@ class Lanes:
         died, at = self.now, self._at(line)
         if at is not None:
             away, self._away = at - self._away - died, at - died
-            self.marks.append(Mark(died, "resumed", f"the run goes on here, {_span(max(away, 0.0))} later"))
+            self.marks.append(Mark(died, "resumed", f"the run continues here, {_span(max(away, 0.0))} later"))
         else:
-            self.marks.append(Mark(died, "resumed", "the run goes on here"))
+            self.marks.append(Mark(died, "resumed", "the run continues here"))
         self.end = None
         if not self.turns:
             return

@@ -303,7 +303,7 @@ def _banners(recording: Recording, lanes: Lanes, model_only: bool, missing: int)
             "This is what a model said in a test (the fixture `recorded`). The tools ran there, and are not in it."
         )
     elif lanes.end is None:
-        said.append("This run has no end: its process died, or it still goes on. What there is of it is shown.")
+        said.append("This run has no end: its process died, or it is still active. What exists of it is shown.")
     elif text(lanes.end, "event") == "run_failed":
         said.append(f"The run failed. {_answer(lanes.end)[:1000]}")
     said += [f"Of the recording, {problem}." for problem in recording.problems[:_TOLD]]

@@ -1,4 +1,4 @@
-"""Messages with the `anthropic` package: the content goes back block for block."""
+"""Messages with the `anthropic` package: the content is sent back block by block."""
 
 # pyright: basic, reportMissingImports=false
 # Runs where the client is installed, which is not where the types are checked.

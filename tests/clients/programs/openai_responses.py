@@ -1,5 +1,5 @@
-"""Responses with the `openai` package: the output items go back as they came, or with `GATEWAY_STORED` by the id of
-the response that is stored."""
+"""Responses with the `openai` package: the output items are sent back unchanged, or with `GATEWAY_STORED` by the id of
+the stored response."""
 
 # pyright: basic, reportMissingImports=false
 # Runs where the client is installed, which is not where the types are checked.

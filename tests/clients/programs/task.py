@@ -1,5 +1,5 @@
-"""What every Python program here is told, and the tool that it offers. Run with the Python of the clients' own
-environment, which has none of Unbroken in it."""
+"""The task of every Python program here, and the tool that it offers. Runs with the Python of the clients' own
+environment, in which Unbroken is not installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARAMETERS: dict[str, Any] = {
 
 def write_file(path: str, content: str) -> str:
     """Writes a file."""
-    with open(path, "a", encoding="utf-8") as file:  # appended: a call that ran twice shows
+    with open(path, "a", encoding="utf-8") as file:  # appended, so that a call that ran twice is visible
         file.write(content)
     return f"{path} is written"
 

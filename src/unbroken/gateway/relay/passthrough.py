@@ -230,7 +230,7 @@ def permit(scope: Scope, key: GatewayKey | None, rules: Sequence[PassRule]) -> P
     if rule is None:
         who = "this gateway does not pass" if key is None else "this key may not pass"
         if key is not None and key.passes is not None:
-            way_out = "this key has its own list: its operator can revoke it and create it anew with --pass"
+            way_out = "this key has its own list: its operator can revoke it and create it again with --pass"
         else:
             way_out = "its operator can list it, under `paths` in [passing] or with `unbroken keys create --pass`"
         raise Refused(403, f"{who} {method[:20]} {path[:200]} through to a provider: {way_out}")
