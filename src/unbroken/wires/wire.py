@@ -183,10 +183,20 @@ class ProviderWriter(ResponseEncoder, Protocol):
 
 
 class MakeEncoder(Protocol):
-    """`created` is when the response was made, in seconds since 1970, and `include_usage` whether the client of a
-    stream wants to know what it cost; both only where the wire has it."""
+    """`created` is when the response was made, in seconds since 1970, and `now` tells when it ends; `include_usage` is
+    whether the client of a stream wants to know what it cost; `request` is the body that it answers. Each only where
+    the wire has it."""
 
-    def __call__(self, model: str, id: str, *, created: int = 0, include_usage: bool = True) -> ResponseEncoder: ...
+    def __call__(
+        self,
+        model: str,
+        id: str,
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> ResponseEncoder: ...
 
 
 @dataclass(slots=True)

@@ -7,22 +7,35 @@ response that failed ends with an error in the client's wire, never as if all we
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Ended, Restarted, TextDelta
-from unbroken.messages import ToolCall
+from unbroken.messages import Json, ToolCall
 from unbroken.wires import find_wire
-from unbroken.wires.wire import ResponseEncoder, Wire
+from unbroken.wires.wire import Wire
 
 
 class ResponseWriter:
     """`wire` is the client's; `id` names the response there, `created` (seconds since 1970) is its time. A client of
-    a stream that did not ask for usage gets none: `include_usage=False`."""
+    a stream that did not ask for usage gets none: `include_usage=False`. On a wire whose responses repeat the request
+    and give the time of their end, these are `request` (the client's body) and `now`."""
 
-    def __init__(self, wire: Wire | str, model: str, id: str, *, created: int = 0, include_usage: bool = True) -> None:
+    def __init__(
+        self,
+        wire: Wire | str,
+        model: str,
+        id: str,
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._wire = find_wire(wire) if isinstance(wire, str) else wire
-        self._model = model
-        self._id = id
-        self._created = created
-        self._include_usage = include_usage
+        self._new_encoder = partial(
+            self._wire.encoder, model, id, created=created, include_usage=include_usage, request=request, now=now
+        )
         self._encoder = self._new_encoder()
         self._waiting: dict[int, CallReady | None] = {}
         """Calls that have begun and were not written, in the order of their beginning."""
@@ -80,9 +93,6 @@ class ResponseWriter:
         for end in ends:
             encoder.feed(end)
         return encoder.body()
-
-    def _new_encoder(self) -> ResponseEncoder:
-        return self._wire.encoder(self._model, self._id, created=self._created, include_usage=self._include_usage)
 
     def _forget(self, index: int) -> bytes:
         self._waiting.pop(index, None)

@@ -10,7 +10,7 @@ on the normal path with the answer that is already there: no model is asked twic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from math import inf
@@ -205,14 +205,16 @@ class Exchange:
         upstream = self.incoming.upstream
         return upstream.model if self.first is None else continue_from(upstream, self.first)
 
-    def client_stream(self, raw: bool, settings: GatewaySettings, now: float) -> ClientStream:
+    def client_stream(self, raw: bool, settings: GatewaySettings, now: Callable[[], float]) -> ClientStream:
         incoming, wire = self.incoming, self.incoming.wire
         writer = ResponseWriter(
             wire,
             incoming.upstream.alias,
             self.id,
-            created=int(now),
+            created=int(now()),
             include_usage=incoming.route.http.wants_usage(incoming.body),
+            request=incoming.body,
+            now=now,
         )
         if self.request.stream:
             return StreamedResponse(wire, writer, raw=raw, serial=self.serial, on_diverge=settings.on_diverge)

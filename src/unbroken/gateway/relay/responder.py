@@ -215,7 +215,7 @@ class Responder:
         """An answer that needs no model."""
         if call is not None:
             exchange.outcome.calls = (call.name,)
-        client_stream = exchange.client_stream(raw=False, settings=self._settings, now=self._now())
+        client_stream = exchange.client_stream(raw=False, settings=self._settings, now=self._now)
         await exchange.begin(headers)
         if text:
             await exchange.send(client_stream.feed(TextDelta(text)))
@@ -281,7 +281,7 @@ class Responder:
         elif doubts := [reason for reason in exchange.doubts.values() if reason in ("ambiguous", "unmatched")]:
             headers[REASONING] = f"not restored; {doubts[-1]}"
         client_stream = exchange.client_stream(
-            raw=isinstance(request, RelayRequest), settings=self._settings, now=self._now()
+            raw=isinstance(request, RelayRequest), settings=self._settings, now=self._now
         )
         ended = Ended(Verdict("unfinished", "the model stopped without an end"))
         begun = False

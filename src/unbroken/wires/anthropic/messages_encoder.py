@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from unbroken.deltas import Delta, Meaning, TextDelta
-from unbroken.messages import ToolCall, Usage
+from unbroken.messages import Json, ToolCall, Usage
 from unbroken.wires.anthropic.messages_content import UNSIGNED
 from unbroken.wires.anthropic.messages_relay import RelayedBlock, RelayedMessages
 from unbroken.wires.anthropic.messages_requests import encode_call
@@ -42,14 +44,22 @@ def error_event(status: int, message: str, kind: str = "") -> bytes:
 class MessagesEncoder(DeltaEncoder):
     """A call is written when it is complete: a client never sees half of one.
 
-    This wire has no time of a response, and usage is not a client's choice: `created` and `include_usage` change
-    nothing.
+    Only the model and the id are used: this wire has no time of a response, and usage is not a client's choice.
     """
 
     signature = UNSIGNED
     """Ends each block of thinking."""
 
-    def __init__(self, model: str = "", id: str = "msg_0", *, created: int = 0, include_usage: bool = True) -> None:
+    def __init__(
+        self,
+        model: str = "",
+        id: str = "msg_0",
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._head: Object = {"id": id, "type": "message", "role": "assistant", "model": model}
         self._content: list[Object] = []
         self._texts: list[str] = []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from unbroken.deltas import Delta, Meaning, TextDelta
-from unbroken.messages import ToolCall, Usage
+from unbroken.messages import Json, ToolCall, Usage
 from unbroken.wires.gemini.gemini_contents import encode_arguments
 from unbroken.wires.gemini.gemini_parts import Parts
 from unbroken.wires.gemini.gemini_relay import RelayedGemini
@@ -51,12 +52,18 @@ def error_event(status: int, message: str, kind: str = "") -> bytes:
 class GeminiEncoder(DeltaEncoder):
     """A call is written when it is complete, with its id: a client never sees half of one.
 
-    This wire has no time of a response, and usage is not a client's choice: `created` and `include_usage` change
-    nothing.
+    Only the model and the id are used: this wire has no time of a response, and usage is not a client's choice.
     """
 
     def __init__(
-        self, model: str = "", id: str = "response-0", *, created: int = 0, include_usage: bool = True
+        self,
+        model: str = "",
+        id: str = "response-0",
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
     ) -> None:
         self._head: Object = {"modelVersion": model, "responseId": id}
         self._around_text = b"", b""

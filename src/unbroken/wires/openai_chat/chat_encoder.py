@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -35,11 +35,18 @@ class ChatEncoder(DeltaEncoder):
 
     `include_usage` is the client's choice in `stream_options`. One that did not ask for usage gets none in a stream,
     as from OpenAI: the chunk that carries it has no choices, and such clients look at the first of them. A body always
-    has it.
+    has it. A response does not repeat its request: `request` and `now` change nothing.
     """
 
     def __init__(
-        self, model: str = "", id: str = "chatcmpl-0", *, created: int = 0, include_usage: bool = True
+        self,
+        model: str = "",
+        id: str = "chatcmpl-0",
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
     ) -> None:
         self.include_usage = include_usage
         self._begun = False

@@ -6,11 +6,14 @@ one. Tools that a provider ran itself and encrypted content are not made up here
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from unbroken.deltas import Delta, Meaning, TextDelta
-from unbroken.messages import ToolCall, Usage
+from unbroken.messages import Json, ToolCall, Usage
 from unbroken.wires.http_api import openai_error
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.responses_messages import encode_call
+from unbroken.wires.openai_responses.responses_object import new_response
 from unbroken.wires.openai_responses.responses_relay import CALLS, KINDS, PartKind, RelayedResponse, Writing
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object, as_text
@@ -30,8 +33,8 @@ def error_body(status: int, message: str, kind: str = "") -> Object:
 def error_event(status: int, message: str, kind: str = "") -> bytes:
     """The last event of a stream that has begun. An encoder that has written some of the stream, or has followed it,
     writes a better one: feed it `Ended`."""
-    response: Object = {"id": "", "object": "response", "created_at": 0, "status": "failed", "output": []}
-    response["error"] = _response_error(status, message, kind)
+    error = _response_error(status, message, kind)
+    response: Object = {**new_response("", "", 0, {}), "status": "failed", "error": error}
     event = {"type": "response.failed", "sequence_number": 0, "response": response}  # Codex ignores the event `error`
     return b"event: response.failed\ndata: " + dumps(event) + b"\n\n"
 
@@ -48,10 +51,23 @@ _RESPONSE_CODES = ("context_length_exceeded", "rate_limit_exceeded", "server_is_
 class ResponsesEncoder(DeltaEncoder):
     """`include_usage` changes nothing: on this wire it is not a client's to choose."""
 
-    def __init__(self, model: str = "", id: str = "resp_0", *, created: int = 0, include_usage: bool = True) -> None:
+    def __init__(
+        self,
+        model: str = "",
+        id: str = "resp_0",
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._model = model
         self._id = id
         self._created = created
+        self._request = request or {}
+        self._begun: Object = {}
+        """The response as it began."""
+        self._now = now
         self._sequence = 0
         self._items = 0
         self._output: dict[int, Object] = {}
@@ -248,28 +264,13 @@ class ResponsesEncoder(DeltaEncoder):
         return b"event: " + type.encode() + b"\ndata: " + dumps(event) + b"\n\n"
 
     def _response(self, status: str) -> Object:
-        response: Object = {
-            "id": self._id,
-            "object": "response",
-            "created_at": self._created,
-            "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": None,
-            "metadata": {},
-            "model": self._model,
-            "output": [],
-            "parallel_tool_calls": True,
-            "temperature": None,
-            "tool_choice": "auto",
-            "tools": [],
-            "top_p": None,
-            "usage": None,
-            **self._relayed.response,
-        }
+        self._begun = self._begun or new_response(self._id, self._model, self._created, self._request)
+        response: Object = {**self._begun, **self._relayed.response}
         response["status"] = status
         response["output"] = [item for _, item in sorted(self._output.items())]
         response["usage"] = None if self._usage is None or status == "in_progress" else _encode_usage(self._usage)
+        if status == "completed":
+            response["completed_at"] = self._created if self._now is None else int(self._now())
         if status == "failed":
             response["error"] = self._error
         if status == "incomplete":
