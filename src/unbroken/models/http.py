@@ -36,6 +36,7 @@ from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, verbatim_for
 from unbroken.validation import checked
 from unbroken.wires import find_wire
+from unbroken.wires.crossing import Crossed, Target, cross, report
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
 from unbroken.wires.sse import MAX_BODY
@@ -197,15 +198,22 @@ class HTTPModel:
         request = with_settings(asked, self.settings, endpoint.model, endpoint.wire, self._streams)
         request = fit_request(request, endpoint.quirks)
         spelled = verbatim_for(request, endpoint.wire)
+        crossed: Crossed | None = None
         if spelled is not None:
             body = fit_spelled(_as_spelled(spelled.body, request), endpoint.quirks)
         else:
-            body = fit_body(self._wire.encode_request(request), request, endpoint.quirks)
+            body = self._wire.encode_request(request)
+            if asked.wire not in ("", endpoint.wire):
+                target = Target(endpoint.vendor, endpoint.model)
+                crossed = cross(asked, body, find_wire(asked.wire).crossing(), self._wire.crossing(), target)
+            body = fit_body(body, request, endpoint.quirks)
         body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning)
         headers = self._stream_headers if spelled is None else {**self._stream_headers, **spelled.headers}
         rules = rules_of(endpoint.wire, endpoint.vendor, endpoint.model)
         said = () if request.wire else request.extra
         body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
+        if crossed is not None:
+            left_out = report(crossed, body, left_out)
         return Written(request, body, lost, tuple(left_out))
 
     async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:

@@ -231,7 +231,7 @@ class Refused:
     def mend(self, body: Object) -> Mended | None:
         if self.repair is not None:
             return self.repair(body)
-        return changed(body, self.path, lambda value: value if value in self.but else _GONE), [_shown(self.path)]
+        return changed(body, self.path, lambda value: value if value in self.but else _GONE), [shown(self.path)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class Never:
         def change(value: Json) -> Any:
             return self.instead.get(str(value), _GONE) if value in self.values else value
 
-        return changed(body, self.path, change), [_shown(self.path)]
+        return changed(body, self.path, change), [shown(self.path)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class Only:
         def change(value: Json) -> Any:
             return value if value in self.values else self.instead.get(str(value), _GONE)
 
-        return changed(body, self.path, change), [_shown(self.path)]
+        return changed(body, self.path, change), [shown(self.path)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class NotTogether:
         return [where for where, _ in seconds] if seconds and find(asked.body, self.first) else []
 
     def mend(self, body: Object) -> Mended | None:
-        return without(body, self.second), [_shown(self.second)]
+        return without(body, self.second), [shown(self.second)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ class Needs:
         return [where for where, _ in here] if here and not find(asked.body, self.other) else []
 
     def mend(self, body: Object) -> Mended | None:
-        return without(body, self.path), [_shown(self.path)]
+        return without(body, self.path), [shown(self.path)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ class Between:
         return [where for where, value in find(asked.body, self.path) if self._nearest(value) != value]
 
     def mend(self, body: Object) -> Mended | None:
-        return changed(body, self.path, self._nearest), [_shown(self.path)]
+        return changed(body, self.path, self._nearest), [shown(self.path)]
 
     def _nearest(self, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or value in self.but:
@@ -574,6 +574,6 @@ def _first(path: str) -> str:
     return _steps(path)[0].key.replace("**", "")
 
 
-def _shown(path: str) -> str:
+def shown(path: str) -> str:
     """A path without its marks: the name of a field."""
     return re.sub(r"\[\]|\{[^}]*\}|\*\*\.", "", path)

@@ -1,7 +1,8 @@
-"""JSON Schemas of tools, in the forms that providers accept."""
+"""JSON Schemas of tools and of structured output, in the forms that providers accept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
 from unbroken.messages import Json
@@ -61,3 +62,87 @@ def _target(schema: Object, root: Object) -> Object:
     for name in path[2:].split("/"):
         found = cast("Object", found).get(name) if isinstance(found, dict) else None
     return as_dict(found)
+
+
+# Structured output
+
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_INNER = (*COMBINED, "items", "prefixItems", "additionalProperties", "not", "contains", "if", "then", "else")
+
+
+def each_schema(schema: Json, change: Callable[[Object], Object]) -> Json:
+    """The schema with `change` applied to it and to every schema in it, from the inside out. Values that are not
+    schemas (of `enum`, `default`, `const`) stay as they are."""
+    if isinstance(schema, list):
+        return [each_schema(one, change) for one in cast("list[Json]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    copy: Object = dict(cast("Object", schema))
+    for key, value in copy.items():
+        if key in _NAMED and isinstance(value, dict):
+            copy[key] = {name: each_schema(one, change) for name, one in cast("Object", value).items()}
+        elif key in _INNER:
+            copy[key] = each_schema(value, change)
+    return change(copy)
+
+
+def _is_closed_object(schema: Object) -> bool:
+    return "properties" in schema or schema.get("type") == "object"
+
+
+def closed(schema: Mapping[str, Json]) -> Object:
+    """The schema with every object closed, unless the schema says what else may be in it."""
+
+    def close(fields: Object) -> Object:
+        opens = isinstance(fields.get("additionalProperties"), dict) or not _is_closed_object(fields)
+        return fields if opens else {**fields, "additionalProperties": False}
+
+    return as_dict(each_schema(dict(schema), close))
+
+
+def is_strict(schema: Mapping[str, Json]) -> bool:
+    """Whether OpenAI accepts it as strict: one object at the top, every object closed, every property required, and
+    none of the keywords that need more than one look at the answer."""
+    fits = is_object(dict(schema))
+
+    def look(fields: Object) -> Object:
+        nonlocal fits
+        if fields.keys() & _NOT_STRICT:
+            fits = False
+        if _is_closed_object(fields):
+            missing = as_dict(fields.get("properties")).keys() - set(as_list(fields.get("required")))
+            fits = fits and fields.get("additionalProperties") is False and not missing
+        return fields
+
+    each_schema(dict(schema), look)
+    return fits
+
+
+_NOT_STRICT = frozenset(
+    (
+        *("oneOf", "allOf", "not", "if", "then", "else", "patternProperties", "dependentRequired", "dependentSchemas"),
+        *("prefixItems", "contains", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"),
+    )
+)
+
+
+def limited(schema: Mapping[str, Json], keywords: Collection[str]) -> Object:
+    """The schema with these keywords only. What others say is written into the description, so that the model still
+    knows it."""
+
+    def limit(fields: Object) -> Object:
+        others = {key: value for key, value in fields.items() if key not in keywords}
+        if not others:
+            return fields
+        kept = {key: value for key, value in fields.items() if key in keywords}
+        told = ", ".join(f"{key}: {value}" for key, value in others.items() if key not in _SILENT)
+        if told and "description" in keywords:
+            before = as_text(kept.get("description"))
+            kept["description"] = f"{before} ({told})" if before else told
+        return kept
+
+    return as_dict(each_schema(dict(schema), limit))
+
+
+_SILENT = ("$schema", "$id", "$comment", "title", "default", "examples", "propertyOrdering")
+"""Keywords that limit nothing."""

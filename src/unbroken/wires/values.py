@@ -75,6 +75,9 @@ def _all_of(allowed: str) -> re.Pattern[str]:
 
 TOOL_NAME = IdRule(64, "[a-zA-Z0-9_-]")
 """What most providers accept as the name of a tool."""
+NAMESPACE = "\u2237"
+"""Between a namespace and the name of a tool in it, in our names: a sign (∷) that no provider accepts in a name. Only
+the Responses API has namespaces; on other wires the two are joined by `__`."""
 MISTRAL = IdRule(9, "[A-Za-z0-9]", shortest=9)
 MINTED = "minted id"
 """The note of a call that came without one."""
@@ -95,7 +98,7 @@ def fit(id: str, rule: IdRule) -> str:
 
 def fit_name(name: str, rule: IdRule) -> str:
     """The same for the name of a tool. A call without a name has none."""
-    return fit(name, rule) if name else name
+    return fit(name.replace(NAMESPACE, "__"), rule) if name else name
 
 
 def shortened(names: Iterable[str], rule: IdRule) -> dict[str, str]:

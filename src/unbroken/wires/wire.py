@@ -21,6 +21,7 @@ from unbroken.wires.rules import Rule
 from unbroken.wires.values import MISSHAPEN, TOOL_NAME, IdRule, Object
 
 if TYPE_CHECKING:
+    from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
 
 
@@ -239,6 +240,10 @@ def _no_rules() -> tuple[Rule, ...]:
     return ()
 
 
+def _no_crossing() -> Crossing | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
     """A provider's protocol: everything that the rest of the library needs to know about it."""
@@ -278,6 +283,9 @@ class Wire:
     turns them back."""
     rules: Callable[[], tuple[Rule, ...]] = _no_rules
     """What its providers refuse, by model. Loaded with the first request."""
+    crossing: Callable[[], Crossing | None] = _no_crossing
+    """How it spells settings that not every wire has; None: the settings of other wires are left out. Loaded with the
+    first request that crosses wires."""
 
     done_ends: bool = False
     """Is `[DONE]` the end of a stream? On other wires some servers send it as well, and it means nothing."""

@@ -13,6 +13,7 @@ from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
+    from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
 
 
@@ -20,6 +21,12 @@ def _for_tests() -> ForTests:
     from unbroken.wires.anthropic.messages_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
 
     return FOR_TESTS
+
+
+def _crossing() -> Crossing:
+    from unbroken.wires.anthropic.messages_crossing import CROSSING  # noqa: PLC0415 - start-up time
+
+    return CROSSING
 
 
 def _rules() -> tuple[Rule, ...]:
@@ -47,6 +54,7 @@ WIRE = Wire(
     marks=MARKS,
     for_tests=_for_tests,
     rules=_rules,
+    crossing=_crossing,
     lost_reasoning={"off": turn_thinking_off},
     sign_is_last=True,
     takes_back=is_all_signed,

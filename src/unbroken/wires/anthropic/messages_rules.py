@@ -412,6 +412,15 @@ RULES = (
         obeyed="by the encoder",
     ),
     Rule(
+        "anthropic.no-output-format",
+        "`output_config.format` is known since Claude 4.1",
+        Refused("output_config.format"),
+        Claude(before=(4, 1)),
+        ANTHROPIC,
+        error="output_config.format: structured output is not supported by this model.",
+        source="platform.claude.com/docs: structured outputs",
+    ),
+    Rule(
         "anthropic.output-schema-closed",
         "every object of an output schema has `additionalProperties: false`",
         StrictSchemas("output_config.format.schema", optional=True),

@@ -14,6 +14,7 @@ from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
+    from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
 
 
@@ -21,6 +22,12 @@ def _for_tests() -> ForTests:
     from unbroken.wires.gemini.gemini_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
 
     return FOR_TESTS
+
+
+def _crossing() -> Crossing:
+    from unbroken.wires.gemini.gemini_crossing import CROSSING  # noqa: PLC0415 - start-up time
+
+    return CROSSING
 
 
 def _rules() -> tuple[Rule, ...]:
@@ -48,6 +55,7 @@ WIRE = Wire(
     marks=MARKS,
     for_tests=_for_tests,
     rules=_rules,
+    crossing=_crossing,
     lost_reasoning={"placeholder": sign_with_placeholder},
 )
 

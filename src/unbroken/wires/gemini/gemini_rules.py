@@ -234,14 +234,17 @@ RULES = (
         source="ai.google.dev/gemini-api/docs/structured-output",
         obeyed="by the encoder",
     ),
-    Rule(
-        "gemini.search-with-functions",
-        "`googleSearch` is not accepted beside functions",
-        NotTogether("tools[].functionDeclarations[]", "tools[].googleSearch"),
-        BEFORE_3,
-        GEMINI,
-        "Tool use with function calling is unsupported",
-        source="ai.google.dev/gemini-api/docs/function-calling",
+    *(
+        Rule(
+            f"gemini.{name}-with-functions",
+            f"`{key}` is not accepted beside functions",
+            NotTogether("tools[].functionDeclarations[]", f"tools[].{key}"),
+            BEFORE_3,
+            GEMINI,
+            "Tool use with function calling is unsupported",
+            source="ai.google.dev/gemini-api/docs/function-calling",
+        )
+        for name, key in (("search", "googleSearch"), ("code", "codeExecution"), ("url-context", "urlContext"))
     ),
     Rule(
         "gemini.parameters",

@@ -19,6 +19,7 @@ from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
+    from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
 
 
@@ -26,6 +27,12 @@ def _for_tests() -> ForTests:
     from unbroken.wires.openai_responses.responses_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
 
     return FOR_TESTS
+
+
+def _crossing() -> Crossing:
+    from unbroken.wires.openai_responses.responses_crossing import CROSSING  # noqa: PLC0415 - start-up time
+
+    return CROSSING
 
 
 def _rules() -> tuple[Rule, ...]:
@@ -52,6 +59,7 @@ WIRE = Wire(
     marks=MARKS,
     for_tests=_for_tests,
     rules=_rules,
+    crossing=_crossing,
     native_has_text=False,
     sign_is_last=True,
 )

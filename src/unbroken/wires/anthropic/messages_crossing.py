@@ -1,0 +1,159 @@
+"""anthropic-messages: settings that not every wire has, from and to other wires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unbroken.messages import Json
+from unbroken.wires.anthropic.messages_requests import NAME_RULE
+from unbroken.wires.crossing import (
+    Crossing,
+    Name,
+    Output,
+    Setting,
+    Settings,
+    Target,
+    WebSearch,
+    put,
+    rest_of,
+    simple,
+    texts,
+)
+from unbroken.wires.schemas import closed, limited
+from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts, fit_name
+
+_FIELDS: Mapping[str, Name] = {"top_k": "top_k"}
+_HANDLED = frozenset(
+    ("top_k", "metadata", "service_tier", "output_config", "output_format", "tools", "thinking", "tool_choice")
+)
+_TIERS = {"auto": "auto", "standard_only": "default"}
+_SCHEMA_KEYWORDS = frozenset(
+    (
+        *("$schema", "$ref", "$defs", "definitions", "type", "title", "description", "default", "enum", "const"),
+        *("properties", "required", "additionalProperties", "items", "anyOf", "allOf", "format", "minItems", "pattern"),
+    )
+)
+"""What a schema of structured output may have (platform.claude.com/docs: structured outputs)."""
+
+
+def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
+    settings: Settings = dict(simple(extra, _FIELDS))
+    lost = rest_of(extra, _HANDLED)
+    metadata = as_dict(extra.get("metadata"))
+    if metadata.get("user_id") is not None:
+        settings["user"] = Setting("metadata.user_id", metadata["user_id"])
+    lost += rest_of(metadata, ("user_id",), "metadata.")
+    if extra.get("service_tier") is not None:
+        tier = _TIERS.get(as_text(extra["service_tier"]), extra["service_tier"])
+        settings["service_tier"] = Setting("service_tier", tier)
+    config = as_dict(extra.get("output_config"))
+    for field, format in (
+        ("output_config.format", config.get("format")),
+        ("output_format", extra.get("output_format")),
+    ):
+        if as_dict(format).get("type") == "json_schema":
+            settings["output"] = Setting(field, Output(as_dict(as_dict(format).get("schema"))))
+        elif format is not None:
+            lost.append(field)
+    # The effort is part of `Request.reasoning`, if the client turned thinking on.
+    lost += rest_of(config, ("format", "effort") if extra.get("thinking") else ("format",), "output_config.")
+    for tool in dicts(extra.get("tools")):
+        lost += _read_tool(tool, settings)
+    return settings, lost
+
+
+def _read_tool(tool: Object, settings: Settings) -> list[str]:
+    """A tool that the provider runs. What is not understood of it is returned."""
+    type = as_text(tool.get("type"))
+    field = f"tools.{type}"
+    if type.startswith("web_search_"):
+        place = as_dict(tool.get("user_location"))
+        search = WebSearch(
+            allowed=texts(tool.get("allowed_domains")),
+            blocked=texts(tool.get("blocked_domains")),
+            location={key: value for key, value in place.items() if key != "type" and value is not None},
+            most=as_int(tool.get("max_uses")),
+        )
+        settings["web_search"] = Setting(field, search)
+        known = ("type", "name", "allowed_domains", "blocked_domains", "user_location", "max_uses", "cache_control")
+        return rest_of(tool, known, f"{field}.")
+    if type.startswith(("code_execution_", "web_fetch_")):
+        settings["code_execution" if type.startswith("code") else "web_fetch"] = Setting(field, None)
+        return rest_of(tool, ("type", "name", "cache_control"), f"{field}.")
+    return [field]
+
+
+def _write(body: Object, settings: Settings, target: Target) -> list[str]:
+    lost: list[str] = []
+    if "top_k" in settings:
+        body["top_k"] = settings["top_k"].value
+    user = settings.get("safety_identifier") or settings.get("user")
+    if user is not None:
+        body["metadata"] = {"user_id": user.value}
+    if "safety_identifier" in settings and "user" in settings:
+        lost.append(settings["user"].field)
+    tier = settings.get("service_tier")
+    if tier is not None and tier.value in _TIERS.values():
+        body["service_tier"] = "auto" if tier.value == "auto" else "standard_only"
+    if (output := settings.get("output")) is not None and output.value.schema is not None:
+        schema = closed(limited(output.value.schema, _SCHEMA_KEYWORDS))
+        put(body, "output_config.format", {"type": "json_schema", "schema": schema})
+    tools = list(_tools(settings, lost))
+    if tools:
+        body["tools"] = [*body.get("tools", ()), *tools]
+    if (allowed := settings.get("allowed_tools")) is not None:
+        mode, names = allowed.value
+        # There is no such choice here: the other tools are not offered.
+        fitting = {fit_name(name, NAME_RULE) for name in names}
+        kept = [tool for tool in dicts(body.get("tools")) if "input_schema" not in tool or tool.get("name") in fitting]
+        if kept:
+            body["tools"] = kept
+            alone = as_dict(body.get("tool_choice")).get("disable_parallel_tool_use")
+            choice: Object = {"type": "any" if mode == "required" else "auto"}
+            body["tool_choice"] = choice if alone is None else {**choice, "disable_parallel_tool_use": alone}
+    return lost
+
+
+def _tools(settings: Settings, lost: list[str]) -> list[Object]:
+    tools: list[Object] = []
+    if (search := settings.get("web_search")) is not None:
+        tool: Object = {"type": "web_search_20250305", "name": "web_search"}
+        if search.value.allowed:
+            tool["allowed_domains"] = list(search.value.allowed)
+        elif search.value.blocked:  # the API takes one of the two
+            tool["blocked_domains"] = list(search.value.blocked)
+        if search.value.location:
+            tool["user_location"] = {"type": "approximate", **search.value.location}
+        if search.value.most:
+            tool["max_uses"] = search.value.most
+        lost += [f"{search.field}.search_context_size"] if search.value.size else []
+        tools.append(tool)
+    if "code_execution" in settings:
+        tools.append({"type": "code_execution_20250825", "name": "code_execution"})
+    if "web_fetch" in settings:
+        tools.append({"type": "web_fetch_20250910", "name": "web_fetch"})
+    return tools
+
+
+CROSSING = Crossing(
+    places={
+        "max_tokens": ("max_tokens",),
+        "temperature": ("temperature",),
+        "top_p": ("top_p",),
+        "stop": ("stop_sequences",),
+        "choice": ("tool_choice",),
+        "parallel": ("tool_choice.disable_parallel_tool_use",),
+        "effort": ("thinking",),
+        "output": ("output_config.format",),
+        "top_k": ("top_k",),
+        "user": ("metadata.user_id",),
+        "safety_identifier": ("metadata.user_id",),
+        "service_tier": ("service_tier",),
+        "web_search": ("tools[]{type=web_search_20250305}",),
+        "web_fetch": ("tools[]{type=web_fetch_20250910}",),
+        "code_execution": ("tools[]{type=code_execution_20250825}",),
+        "allowed_tools": ("tools[]",),
+    },
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,202 @@
+"""Settings that not every wire has, carried from a client's wire to the wire of the model.
+
+What a client's request has beyond the fields of `Request` is in `Request.extra`, spelled as on its own wire. `cross`
+lets the client's wire read that and the model's wire write it; `report` names what did not arrive, in the client's
+words. Each wire has a `Crossing`, which is all that the other wires know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast
+
+from unbroken.errors import InvalidRequest
+from unbroken.messages import Json, Request
+from unbroken.wires.rules import find, shown
+from unbroken.wires.values import NAMESPACE, Object, as_dict
+
+Name: TypeAlias = Literal[
+    # Fields of `Request`
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "stop",
+    "seed",
+    "choice",
+    "parallel",
+    "effort",
+    # Settings in `extra`
+    "output",
+    "top_k",
+    "frequency_penalty",
+    "presence_penalty",
+    "verbosity",
+    "user",
+    "safety_identifier",
+    "metadata",
+    "service_tier",
+    "cache_key",
+    "cache_retention",
+    "store",
+    "allowed_tools",
+    # Tools that the provider runs
+    "web_search",
+    "web_fetch",
+    "code_execution",
+]
+"""What the settings are called here, whatever a wire calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The JSON that the answer has to consist of; without a schema, any object."""
+
+    schema: Mapping[str, Json] | None = None
+    name: str = ""
+    description: str = ""
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WebSearch:
+    """A search that the provider runs. Empty: no limit, or the provider's default."""
+
+    allowed: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+    location: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """`city`, `region`, `country`, `timezone`."""
+    most: int = 0
+    """How many searches at most."""
+    size: str = ""
+    """How much of the pages is read: `low`, `medium`, `high`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    field: str
+    """Where the client has it: `generationConfig.topK`."""
+    value: Any
+
+
+Settings: TypeAlias = dict[Name, Setting]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model that is asked."""
+
+    vendor: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """How a wire spells the settings."""
+
+    places: Mapping[Name, tuple[str, ...]]
+    """Paths (see `rules`) in a body where a setting may be; the first one, without its marks, is its name in reports. A
+    setting that is absent here does not exist on this wire."""
+    read: Callable[[Mapping[str, Json]], tuple[Settings, list[str]]]
+    """The settings in a client's `extra`, and the fields that are not among them."""
+    write: Callable[[Object, Settings, Target], list[str]]
+    """Writes settings into a body. Returns the parts of them that this wire has no field for, in the client's words;
+    a setting that does not arrive at all need not be named."""
+
+
+@dataclass(slots=True)
+class Crossed:
+    """What a client has set, by what it calls it, to be looked for in the body that is sent."""
+
+    model: Crossing
+    asked: dict[Name, str] = field(default_factory=dict[Name, str])
+    lost: list[str] = field(default_factory=list[str])
+    """Fields that have no counterpart."""
+
+
+def asked_of(request: Request, places: Mapping[Name, tuple[str, ...]]) -> dict[Name, str]:
+    """The settings that are fields of a request, by their names on a wire."""
+    sampling = request.sampling
+    values: tuple[tuple[Name, object], ...] = (
+        ("max_tokens", sampling.max_tokens),
+        ("temperature", sampling.temperature),
+        ("top_p", sampling.top_p),
+        ("stop", sampling.stop or None),
+        ("seed", sampling.seed),
+        ("choice", request.choice),
+        ("parallel", request.parallel),
+        ("effort", request.reasoning),
+    )
+    return {name: shown(places[name][0]) if name in places else name for name, value in values if value is not None}
+
+
+def cross(
+    request: Request, body: Object, client: Crossing | None, model: Crossing | None, target: Target
+) -> Crossed | None:
+    """Writes the settings of a client of another wire into the body for the model. None if one of the wires has no
+    crossing."""
+    if client is None or model is None:
+        return None
+    _refuse_equal_names(request)
+    settings, lost = client.read(request.extra)
+    crossed = Crossed(model, asked_of(request, client.places), lost)
+    crossed.asked |= {name: setting.field for name, setting in settings.items()}
+    crossed.lost += model.write(body, settings, target)
+    return crossed
+
+
+def report(crossed: Crossed, body: Object, left_out: Sequence[str]) -> list[str]:
+    """The fields that did not arrive, or not as they were, in the client's words. `left_out`: what the rules of the
+    model's family left out of the body or changed in it, in the words of its wire."""
+    places = crossed.model.places
+    missing = [own for name, own in crossed.asked.items() if not any(find(body, path) for path in places.get(name, ()))]
+    changed = [_in_clients_words(name, crossed) for name in left_out]
+    return list(dict.fromkeys([*missing, *crossed.lost, *changed]))
+
+
+def _in_clients_words(name: str, crossed: Crossed) -> str:
+    for setting, own in crossed.asked.items():
+        for path in crossed.model.places.get(setting, ()):
+            place = shown(path)
+            if place != "tools" and (name == place or name.startswith(f"{place}.")):
+                return own
+    return name
+
+
+def _refuse_equal_names(request: Request) -> None:
+    """Tools of a namespace are sent as `namespace__name`, which another tool may be called as well: then a call could
+    reach the wrong one."""
+    names = [tool.name.replace(NAMESPACE, "__") for tool in request.tools]
+    if len(set(names)) < len(names) and any(NAMESPACE in tool.name for tool in request.tools):
+        double = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequest(f"two tools would be called `{double}` for this model: rename one of them")
+
+
+# For the wires' own modules
+
+
+def simple(extra: Mapping[str, Json], fields: Mapping[str, Name], before: str = "") -> Iterator[tuple[Name, Setting]]:
+    """Settings that are one field each, with a value that all wires take."""
+    for key, name in fields.items():
+        if (value := extra.get(key)) is not None:
+            yield name, Setting(f"{before}{key}", value)
+
+
+def rest_of(extra: Mapping[str, Json], known: Collection[str], before: str = "") -> list[str]:
+    """The fields that say something and are not known."""
+    return [f"{before}{key}" for key, value in extra.items() if key not in known and value not in (None, [], {}, "")]
+
+
+def put(body: Object, path: str, value: Json) -> None:
+    """Writes a value at a path of keys. Objects on the way are copied, because a body shares them with the history."""
+    key, _, rest = path.partition(".")
+    if not rest:
+        body[key] = value
+        return
+    body[key] = inner = dict(as_dict(body.get(key)))
+    put(inner, rest, value)
+
+
+def texts(value: Json) -> tuple[str, ...]:
+    items: list[Json] = cast("list[Json]", value) if isinstance(value, list) else []
+    return tuple(item for item in items if isinstance(item, str))

@@ -1,0 +1,167 @@
+"""gemini: settings that not every wire has, from and to other wires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unbroken.messages import Json
+from unbroken.wires.crossing import (
+    Crossing,
+    Name,
+    Output,
+    Setting,
+    Settings,
+    Target,
+    WebSearch,
+    put,
+    rest_of,
+    simple,
+    texts,
+)
+from unbroken.wires.gemini.gemini_parts import NAME_RULE, camel
+from unbroken.wires.gemini.gemini_requests import json_schema
+from unbroken.wires.gemini.gemini_rules import BEFORE_3
+from unbroken.wires.schemas import limited
+from unbroken.wires.values import Object, as_dict, as_text, dicts, fit_name
+
+_CONFIG: Mapping[str, Name] = {
+    "topK": "top_k",
+    "frequencyPenalty": "frequency_penalty",
+    "presencePenalty": "presence_penalty",
+}
+_OUTPUT = ("responseMimeType", "responseSchema", "responseJsonSchema", "_responseJsonSchema")
+_HANDLED = frozenset((*_CONFIG, *_OUTPUT, "thinkingConfig", "candidateCount", "responseLogprobs"))
+_FIELDS: Mapping[str, Name] = {"labels": "metadata", "store": "store"}
+_TOP = frozenset((*_FIELDS, "generationConfig", "serviceTier", "tools", "toolConfig"))
+_TIERS = {"unspecified": "auto", "standard": "default", "flex": "flex", "priority": "priority"}
+_SCHEMA_KEYWORDS = frozenset(
+    (
+        *("$id", "$defs", "$ref", "$anchor", "type", "format", "title", "description", "enum", "items", "prefixItems"),
+        *("minItems", "maxItems", "minimum", "maximum", "anyOf", "oneOf", "properties", "additionalProperties"),
+        *("required", "propertyOrdering"),
+    )
+)
+"""What `responseJsonSchema` may have (ai.google.dev/api/generate-content: GenerationConfig)."""
+_JSON = "application/json"
+
+
+def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
+    config = as_dict(extra.get("generationConfig"))
+    before = "generationConfig."
+    settings: Settings = {**dict(simple(config, _CONFIG, before)), **dict(simple(extra, _FIELDS))}
+    lost = rest_of(extra, _TOP) + rest_of(config, _HANDLED, before)
+    lost += _read_output(config, settings)
+    if extra.get("serviceTier") is not None:
+        tier = as_text(extra["serviceTier"]).lower()
+        settings["service_tier"] = Setting("serviceTier", _TIERS.get(tier, tier))
+    lost += [f"{before}candidateCount"] if config.get("candidateCount") not in (None, 1) else []
+    lost += [f"{before}responseLogprobs"] if config.get("responseLogprobs") else []
+    thinking = as_dict(config.get("thinkingConfig"))
+    if thinking and "thinkingBudget" not in thinking and "thinkingLevel" not in thinking:
+        lost.append(f"{before}thinkingConfig")
+    for tool in dicts(extra.get("tools")):
+        lost += _read_tool(tool, settings)
+    choice = as_dict(extra.get("toolConfig"))
+    calling = as_dict(choice.get("functionCallingConfig"))
+    if names := texts(calling.get("allowedFunctionNames")):
+        mode = "auto" if calling.get("mode") == "VALIDATED" else "required"
+        settings["allowed_tools"] = Setting("toolConfig.functionCallingConfig.allowedFunctionNames", (mode, names))
+    elif calling.get("mode") is not None:
+        lost.append("toolConfig.functionCallingConfig.mode")
+    return settings, lost + rest_of(choice, ("functionCallingConfig",), "toolConfig.")
+
+
+def _read_output(config: Object, settings: Settings) -> list[str]:
+    mime = config.get("responseMimeType")
+    field = next((key for key in reversed(_OUTPUT) if config.get(key) is not None), "")
+    if mime in (None, _JSON) and field:
+        schema = as_dict(config.get(field)) if field != "responseMimeType" else {}
+        if field == "responseSchema":
+            schema = json_schema(schema)
+        settings["output"] = Setting(f"generationConfig.{field}", Output(schema or None))
+        return []
+    return ["generationConfig.responseMimeType"] if mime not in (None, "text/plain") else []
+
+
+def _read_tool(tool: Object, settings: Settings) -> list[str]:
+    """Tools that the provider runs. What is not understood of them is returned."""
+    lost: list[str] = []
+    for key, value in tool.items():
+        field = f"tools.{key}"
+        fields = camel(as_dict(value))
+        match key:
+            case "googleSearch" | "googleSearchRetrieval":
+                search = WebSearch(blocked=texts(fields.get("excludeDomains")))
+                settings["web_search"] = Setting(field, search)
+                lost += rest_of(fields, ("excludeDomains",), f"{field}.")
+            case "codeExecution":
+                settings["code_execution"] = Setting(field, None)
+            case "urlContext":
+                settings["web_fetch"] = Setting(field, None)
+            case _:
+                lost.append(field)
+    return lost
+
+
+def _write(body: Object, settings: Settings, target: Target) -> list[str]:
+    lost: list[str] = []
+    for key, name in _CONFIG.items():
+        if name in settings:
+            put(body, f"generationConfig.{key}", settings[name].value)
+    if "metadata" in settings and target.vendor == "vertex":
+        body["labels"] = settings["metadata"].value
+    tier = settings.get("service_tier")
+    if tier is not None and tier.value in _TIERS.values():
+        body["serviceTier"] = next(own for own, name in _TIERS.items() if name == tier.value)
+    if "store" in settings and target.vendor != "vertex":
+        body["store"] = settings["store"].value
+    functions = any(tool.get("functionDeclarations") for tool in dicts(body.get("tools")))
+    # Older models refuse JSON beside functions: then the calls are the harder fact.
+    if (output := settings.get("output")) is not None and not (functions and target.model in BEFORE_3):
+        put(body, "generationConfig.responseMimeType", _JSON)
+        if output.value.schema is not None:
+            put(body, "generationConfig.responseJsonSchema", limited(output.value.schema, _SCHEMA_KEYWORDS))
+    tools: list[Object] = []
+    if (search := settings.get("web_search")) is not None:
+        given = search.value
+        blocked = given.blocked if target.vendor == "vertex" else ()
+        tools.append({"googleSearch": {"excludeDomains": list(blocked)} if blocked else {}})
+        parts = {"allowed_domains": given.allowed, "blocked_domains": () if blocked else given.blocked}
+        parts |= {"user_location": given.location, "max_uses": given.most, "search_context_size": given.size}
+        lost += [f"{search.field}.{part}" for part, value in parts.items() if value]
+    if "code_execution" in settings:
+        tools.append({"codeExecution": {}})
+    if "web_fetch" in settings:
+        tools.append({"urlContext": {}})
+    if tools:
+        body["tools"] = [*body.get("tools", ()), *tools]
+    if (allowed := settings.get("allowed_tools")) is not None and functions:
+        mode, names = allowed.value
+        fitting = [fit_name(name, NAME_RULE) for name in names]
+        calling = {"mode": "ANY" if mode == "required" else "VALIDATED", "allowedFunctionNames": fitting}
+        put(body, "toolConfig.functionCallingConfig", calling)
+    return lost
+
+
+CROSSING = Crossing(
+    places={
+        "max_tokens": ("generationConfig.maxOutputTokens",),
+        "temperature": ("generationConfig.temperature",),
+        "top_p": ("generationConfig.topP",),
+        "stop": ("generationConfig.stopSequences",),
+        "seed": ("generationConfig.seed",),
+        "choice": ("toolConfig.functionCallingConfig",),
+        "effort": ("generationConfig.thinkingConfig",),
+        "output": ("generationConfig.responseMimeType",),
+        "metadata": ("labels",),
+        "service_tier": ("serviceTier",),
+        "store": ("store",),
+        "web_search": ("tools[].googleSearch",),
+        "web_fetch": ("tools[].urlContext",),
+        "code_execution": ("tools[].codeExecution",),
+        "allowed_tools": ("toolConfig.functionCallingConfig.allowedFunctionNames",),
+        **{name: (f"generationConfig.{key}",) for key, name in _CONFIG.items()},
+    },
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,119 @@
+"""openai-chat: settings that not every wire has, from and to other wires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unbroken.messages import Json
+from unbroken.wires.crossing import Crossing, Name, Setting, Settings, Target, rest_of, simple, texts
+from unbroken.wires.openai_models import OPENAI
+from unbroken.wires.openai_settings import (
+    FIELDS,
+    OF_OPENAI,
+    decode_output,
+    decode_search,
+    encode_output,
+    lost_of_search,
+    portable_fields,
+)
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_text, dicts, fit_name
+
+_FIELDS: Mapping[str, Name] = {
+    **FIELDS,
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "top_k": "top_k",
+    "verbosity": "verbosity",
+}
+_HANDLED = frozenset(
+    (*_FIELDS, "response_format", "web_search_options", "max_completion_tokens", "tools", "tool_choice", "n")
+) | {"stream_options", "logprobs"}
+
+
+def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
+    settings: Settings = dict(simple(extra, _FIELDS))
+    lost = rest_of(extra, _HANDLED)
+    format = as_dict(extra.get("response_format"))
+    if (output := decode_output(format)) is not None:
+        settings["output"] = Setting("response_format", output)
+    elif format.get("type") not in (None, "text"):
+        lost.append("response_format")
+    if extra.get("web_search_options") is not None:
+        search = decode_search(as_dict(extra["web_search_options"]))
+        settings["web_search"] = Setting("web_search_options", search)
+    lost += [f"tools.{as_text(tool.get('type'))}" for tool in dicts(extra.get("tools"))]
+    if extra.get("tool_choice") is not None:
+        allowed = _decode_allowed(as_dict(extra["tool_choice"]))
+        if allowed is not None:
+            settings["allowed_tools"] = Setting("tool_choice", allowed)
+        else:
+            lost.append("tool_choice")
+    lost += ["n"] if extra.get("n") not in (None, 1) else []
+    lost += ["logprobs"] if extra.get("logprobs") else []
+    lost += rest_of(as_dict(extra.get("stream_options")), ("include_usage",), "stream_options.")
+    return settings, lost
+
+
+def _decode_allowed(choice: Object) -> tuple[str, tuple[str, ...]] | None:
+    """The mode, and the names of the tools that may be called."""
+    match choice:
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*_] as tools}}:
+            named = [as_dict(tool.get("function") or tool.get("custom")).get("name") for tool in dicts(tools)]
+            return mode, texts(named)
+        case {"type": "custom", "custom": {"name": str(name)}}:
+            return "required", (name,)
+        case _:
+            return None
+
+
+def _write(body: Object, settings: Settings, target: Target) -> list[str]:
+    lost: list[str] = []
+    openai = target.vendor in OPENAI
+    body |= dict(portable_fields(settings, target))
+    if openai and body.get("store") is not True:
+        body.pop("metadata", None)  # "only allowed when 'store' is enabled"
+    for name in ("frequency_penalty", "presence_penalty", "verbosity"):
+        if name in settings and (openai or name not in OF_OPENAI):
+            body[name] = settings[name].value
+    if "top_k" in settings and not openai:
+        body["top_k"] = settings["top_k"].value
+    if (output := settings.get("output")) is not None:
+        if output.value.schema is None:
+            body["response_format"] = {"type": "json_object"}
+        elif (schema := encode_output(output.value)) is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if (search := settings.get("web_search")) is not None and openai and "search" in target.model:
+        place = search.value.location
+        options: Object = {"search_context_size": search.value.size} if search.value.size else {}
+        if place:
+            options["user_location"] = {"type": "approximate", "approximate": dict(place)}
+        body["web_search_options"] = options
+        lost += lost_of_search(search, allowed=False)
+    if (allowed := settings.get("allowed_tools")) is not None and body.get("tools"):
+        mode, names = allowed.value
+        tools = [{"type": "function", "function": {"name": fit_name(name, TOOL_NAME)}} for name in names]
+        choice: Object = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+        one = tools[0] if len(tools) == 1 and mode == "required" else None
+        if one is not None or openai:
+            body["tool_choice"] = one or choice
+    return lost
+
+
+CROSSING = Crossing(
+    places={
+        "max_tokens": ("max_tokens", "max_completion_tokens"),
+        "temperature": ("temperature",),
+        "top_p": ("top_p",),
+        "stop": ("stop",),
+        "seed": ("seed", "random_seed"),
+        "choice": ("tool_choice",),
+        "parallel": ("parallel_tool_calls",),
+        "effort": ("reasoning_effort", "thinking", "enable_thinking"),
+        "output": ("response_format",),
+        "web_search": ("web_search_options",),
+        "allowed_tools": ("tool_choice{type}",),
+        **{name: (field,) for field, name in _FIELDS.items()},
+    },
+    read=_read,
+    write=_write,
+)

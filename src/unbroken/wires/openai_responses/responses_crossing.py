@@ -1,0 +1,122 @@
+"""openai-responses: settings that not every wire has, from and to other wires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unbroken.messages import Json
+from unbroken.wires.crossing import Crossing, Setting, Settings, Target, put, rest_of, simple, texts
+from unbroken.wires.openai_models import OPENAI
+from unbroken.wires.openai_settings import (
+    FIELDS,
+    decode_output,
+    decode_search,
+    encode_output,
+    lost_of_search,
+    portable_fields,
+)
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_text, dicts, fit_name
+
+_HANDLED = frozenset((*FIELDS, "text", "tools", "tool_choice", "reasoning", "instructions", "background"))
+_SEARCHES = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
+
+
+def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
+    settings: Settings = dict(simple(extra, FIELDS))
+    lost = rest_of(extra, _HANDLED)
+    text = as_dict(extra.get("text"))
+    if text.get("verbosity") is not None:
+        settings["verbosity"] = Setting("text.verbosity", text["verbosity"])
+    if (output := decode_output(text.get("format"))) is not None:
+        settings["output"] = Setting("text.format", output)
+    elif as_dict(text.get("format")).get("type") not in (None, "text"):
+        lost.append("text.format")
+    lost += rest_of(text, ("format", "verbosity"), "text.")
+    for tool in dicts(extra.get("tools")):
+        lost += _read_tool(tool, settings)
+    if extra.get("tool_choice") is not None:
+        allowed = _decode_allowed(as_dict(extra["tool_choice"]))
+        if allowed is not None:
+            settings["allowed_tools"] = Setting("tool_choice", allowed)
+        else:
+            lost.append("tool_choice")
+    lost += ["background"] if extra.get("background") else []
+    return settings, lost + rest_of(as_dict(extra.get("reasoning")), (), "reasoning.")
+
+
+def _read_tool(tool: Object, settings: Settings) -> list[str]:
+    """A tool that the provider runs. What is not understood of it is returned."""
+    type = as_text(tool.get("type"))
+    field = f"tools.{type}"
+    if type in _SEARCHES:
+        settings["web_search"] = Setting(field, decode_search(tool))
+        return rest_of(tool, ("type", "filters", "user_location", "search_context_size"), f"{field}.")
+    if type == "code_interpreter":
+        settings["code_execution"] = Setting(field, None)
+        container = as_dict(tool.get("container")) or {"id": tool.get("container")}
+        return rest_of(container, ("type",), f"{field}.container.")
+    return [field]
+
+
+def _decode_allowed(choice: Object) -> tuple[str, tuple[str, ...]] | None:
+    """The mode, and the names of the tools that may be called."""
+    match choice:
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*_] as tools}:
+            return mode, texts([tool.get("name") for tool in dicts(tools)])
+        case {"type": "custom", "name": str(name)}:
+            return "required", (name,)
+        case _:
+            return None
+
+
+def _write(body: Object, settings: Settings, target: Target) -> list[str]:
+    lost: list[str] = []
+    body |= dict(portable_fields(settings, target))
+    if "verbosity" in settings and target.vendor in OPENAI:
+        put(body, "text.verbosity", settings["verbosity"].value)
+    if (output := settings.get("output")) is not None:
+        if output.value.schema is None:
+            put(body, "text.format", {"type": "json_object"})
+        elif (schema := encode_output(output.value)) is not None:
+            put(body, "text.format", {"type": "json_schema", **schema})
+    tools: list[Object] = []
+    if (search := settings.get("web_search")) is not None:
+        tool: Object = {"type": "web_search"}
+        if search.value.allowed:
+            tool["filters"] = {"allowed_domains": list(search.value.allowed)}
+        if search.value.location:
+            tool["user_location"] = {"type": "approximate", **search.value.location}
+        if search.value.size:
+            tool["search_context_size"] = search.value.size
+        tools.append(tool)
+        lost += lost_of_search(search, allowed=True)
+    if "code_execution" in settings:
+        tools.append({"type": "code_interpreter", "container": {"type": "auto"}})
+    if tools:
+        body["tools"] = [*body.get("tools", ()), *tools]
+    if (allowed := settings.get("allowed_tools")) is not None and body.get("tools"):
+        mode, names = allowed.value
+        functions = [{"type": "function", "name": fit_name(name, TOOL_NAME)} for name in names]
+        one = functions[0] if len(functions) == 1 and mode == "required" else None
+        body["tool_choice"] = one or {"type": "allowed_tools", "mode": mode, "tools": functions}
+    return lost
+
+
+CROSSING = Crossing(
+    places={
+        "max_tokens": ("max_output_tokens",),
+        "temperature": ("temperature",),
+        "top_p": ("top_p",),
+        "choice": ("tool_choice",),
+        "parallel": ("parallel_tool_calls",),
+        "effort": ("reasoning.effort",),
+        "output": ("text.format",),
+        "verbosity": ("text.verbosity",),
+        "web_search": ("tools[]{type=web_search}",),
+        "code_execution": ("tools[]{type=code_interpreter}",),
+        "allowed_tools": ("tool_choice{type}",),
+        **{name: (field,) for field, name in FIELDS.items()},
+    },
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,92 @@
+"""Settings that Chat Completions and the Responses API spell almost alike, for the crossings of both wires."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from unbroken.messages import Json
+from unbroken.wires.crossing import Name, Output, Setting, Settings, Target, WebSearch, texts
+from unbroken.wires.openai_models import OPENAI
+from unbroken.wires.schemas import closed, is_object, is_strict
+from unbroken.wires.values import Object, as_dict, as_flag, as_text
+
+FIELDS: Mapping[str, Name] = {
+    "user": "user",
+    "safety_identifier": "safety_identifier",
+    "prompt_cache_key": "cache_key",
+    "prompt_cache_retention": "cache_retention",
+    "metadata": "metadata",
+    "service_tier": "service_tier",
+    "store": "store",
+}
+"""The same fields on both wires."""
+
+OF_OPENAI: tuple[Name, ...] = ("safety_identifier", "cache_key", "cache_retention", "service_tier", "verbosity")
+"""Fields that other providers of these wires do not know, and that some of them refuse."""
+
+_TIERS = ("auto", "default", "flex", "priority", "scale")
+
+
+def portable_fields(settings: Settings, target: Target) -> Iterator[tuple[str, Json]]:
+    """The fields that both wires have, for this model."""
+    for key, name in FIELDS.items():
+        setting = settings.get(name)
+        if setting is None or (name in OF_OPENAI and target.vendor not in OPENAI):
+            continue
+        if name == "service_tier" and setting.value not in _TIERS:
+            continue
+        yield key, setting.value
+
+
+def decode_output(format: Json) -> Output | None:
+    """`response_format` or `text.format`; None for text, and for what is not known."""
+    fields = as_dict(format)
+    if fields.get("type") == "json_object":
+        return Output()
+    if fields.get("type") != "json_schema":
+        return None
+    inner = as_dict(fields.get("json_schema")) or fields
+    return Output(
+        as_dict(inner.get("schema")) or {"type": "object"},
+        as_text(inner.get("name")),
+        as_text(inner.get("description")),
+        as_flag(inner.get("strict")),
+    )
+
+
+def encode_output(output: Output) -> Object | None:
+    """Name, schema and strictness; None if the answer has to be something else than an object, which OpenAI refuses.
+
+    A client of another wire expects an answer that fits its schema, so that is strict wherever the schema allows it.
+    """
+    schema = dict(output.schema or {})
+    if not is_object(schema):
+        return None
+    if output.strict is None:
+        schema = closed(schema) if is_strict(closed(schema)) else schema
+        strict = is_strict(schema)
+    else:
+        strict = output.strict and is_strict(schema)
+    name = re.sub("[^a-zA-Z0-9_-]+", "_", output.name or as_text(schema.get("title")))[:64] or "answer"
+    described: Object = {"description": output.description} if output.description else {}
+    return {"name": name, **described, "schema": schema, "strict": strict}
+
+
+def decode_search(tool: Mapping[str, Json]) -> WebSearch:
+    """A tool of the Responses API, or `web_search_options` of Chat Completions."""
+    place = as_dict(tool.get("user_location"))
+    place = as_dict(place.get("approximate")) or place
+    return WebSearch(
+        allowed=texts(as_dict(tool.get("filters")).get("allowed_domains")),
+        location={key: value for key, value in place.items() if key != "type" and value is not None},
+        size=as_text(tool.get("search_context_size")),
+    )
+
+
+def lost_of_search(setting: Setting, *, allowed: bool) -> list[str]:
+    """The parts of a search that OpenAI has no field for."""
+    search: WebSearch = setting.value
+    lost = [] if allowed or not search.allowed else [f"{setting.field}.allowed_domains"]
+    lost += [f"{setting.field}.blocked_domains"] if search.blocked else []
+    return lost + ([f"{setting.field}.max_uses"] if search.most else [])

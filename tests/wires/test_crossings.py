@@ -1,0 +1,229 @@
+"""Settings of a client reach a model of another wire in that wire's own words, and what does not arrive is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from unbroken import connect
+from unbroken.models.http import Written
+from unbroken.testing.server import find_refusals
+from unbroken.wires import find_wire
+from unbroken.wires.crossing import Name
+
+MODELS = {
+    "openai-chat": "openai-chat:gpt-4.1",
+    "openai-responses": "openai:gpt-4.1",
+    "anthropic-messages": "anthropic:claude-sonnet-4-5",
+    "gemini": "gemini:gemini-3-pro-preview",
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "degrees": {"type": "integer"}},
+    "required": ["city", "degrees"],
+    "additionalProperties": False,
+}
+OPEN = {"type": "object", "properties": {"city": {"type": "string"}, "note": {"type": "string"}}, "required": ["city"]}
+HI: dict[str, dict[str, Any]] = {
+    "openai-chat": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
+    "openai-responses": {"model": "m", "input": "Hi"},
+    "anthropic-messages": {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
+}
+WIRES = list(HI)
+
+
+def sent(client: str, model: str, fields: dict[str, Any]) -> Written:
+    """What a model is sent for a client's request with these fields."""
+    request = find_wire(client).decode_request({**HI[client], **fields})
+    http = connect(MODELS.get(model, model), api_key="key").model
+    written = http.prepare(request)
+    endpoint = http.endpoint
+    headers = {key.lower(): value for key, value in endpoint.headers}
+    refused = find_refusals(endpoint.wire, written.body, endpoint.vendor, endpoint.model, headers)
+    assert [refusal.message for refusal in refused] == []
+    return written
+
+
+def asking_for(wire: str, schema: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    """The fields with which a client of this wire asks for structured output."""
+    match wire:
+        case "openai-chat" if schema is None:
+            return {"response_format": {"type": "json_object"}}
+        case "openai-chat":
+            named = {"name": "weather", "schema": schema, **more}
+            return {"response_format": {"type": "json_schema", "json_schema": named}}
+        case "openai-responses" if schema is None:
+            return {"text": {"format": {"type": "json_object"}}}
+        case "openai-responses":
+            return {"text": {"format": {"type": "json_schema", "name": "weather", "schema": schema, **more}}}
+        case "anthropic-messages":
+            return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        case _:
+            asked = {} if schema is None else {"responseJsonSchema": schema}
+            return {"generationConfig": {"responseMimeType": "application/json", **asked}}
+
+
+def structured(wire: str, body: dict[str, Any]) -> Any:
+    """The schema in a body; True for JSON without one, None if the body does not ask for JSON."""
+    match wire:
+        case "openai-chat":
+            format = body.get("response_format", {})
+            return format.get("json_schema", {}).get("schema") or (format.get("type") == "json_object" or None)
+        case "openai-responses":
+            format = body.get("text", {}).get("format", {})
+            return format.get("schema") or (format.get("type") == "json_object" or None)
+        case "anthropic-messages":
+            return body.get("output_config", {}).get("format", {}).get("schema")
+        case _:
+            config = body.get("generationConfig", {})
+            asked = config.get("responseMimeType") == "application/json"
+            return (config.get("responseJsonSchema") or True) if asked else None
+
+
+@pytest.mark.parametrize("model", WIRES)
+@pytest.mark.parametrize("client", WIRES)
+def test_a_schema_for_the_answer_reaches_every_wire(client: str, model: str) -> None:
+    written = sent(client, model, asking_for(client, SCHEMA))
+    assert structured(model, written.body) == SCHEMA
+    assert written.left_out == ()
+
+
+@pytest.mark.parametrize("model", WIRES)
+@pytest.mark.parametrize("client", [wire for wire in WIRES if wire != "anthropic-messages"])
+def test_json_without_a_schema_arrives_or_is_named_as_left_out(client: str, model: str) -> None:
+    written = sent(client, model, asking_for(client, None))
+    names = {
+        "openai-chat": "response_format",
+        "openai-responses": "text.format",
+        "gemini": "generationConfig.responseMimeType",
+    }
+    if model == "anthropic-messages":
+        assert written.left_out == (names[client],)
+    else:
+        assert structured(model, written.body) is True
+        assert written.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("client", "model"), [("openai-chat", "openai-responses"), ("openai-responses", "openai-chat")]
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_name_description_and_strictness_stay_between_the_wires_of_openai(
+    client: str, model: str, strict: bool
+) -> None:
+    written = sent(client, model, asking_for(client, SCHEMA, strict=strict, description="The weather."))
+    body = written.body
+    format = body["text"]["format"] if model == "openai-responses" else body["response_format"]["json_schema"]
+    assert (format["name"], format["description"], format["strict"]) == ("weather", "The weather.", strict)
+
+
+@pytest.mark.parametrize("client", ["anthropic-messages", "gemini"])
+def test_an_answer_is_strict_if_its_schema_allows_that(client: str) -> None:
+    exact = sent(client, "openai-chat", asking_for(client, SCHEMA)).body["response_format"]["json_schema"]
+    assert exact["strict"] is True
+    loose = sent(client, "openai-chat", asking_for(client, OPEN)).body["response_format"]["json_schema"]
+    assert (loose["strict"], loose["schema"]) == (False, OPEN)
+
+
+def test_a_schema_of_gemini_without_additional_properties_is_closed_for_openai() -> None:
+    schema = {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]}
+    config = {"response_mime_type": "application/json", "response_schema": schema}
+    format = sent("gemini", "openai-responses", {"generationConfig": config}).body["text"]["format"]
+    closed = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    assert format["schema"] == {**closed, "additionalProperties": False}
+    assert format["strict"] is True
+
+
+def test_objects_are_closed_for_anthropic_and_limits_become_part_of_the_description() -> None:
+    rated = {"type": "integer", "minimum": 1, "maximum": 5, "description": "The rating"}
+    schema = {"type": "object", "properties": {"rating": rated, "inner": OPEN}, "required": ["rating"]}
+    found = structured(
+        "anthropic-messages",
+        sent("openai-chat", "anthropic-messages", asking_for("openai-chat", schema)).body,
+    )
+    assert found["additionalProperties"] is False
+    assert found["properties"]["inner"]["additionalProperties"] is False
+    assert found["properties"]["rating"] == {"type": "integer", "description": "The rating (minimum: 1, maximum: 5)"}
+
+
+def test_the_beta_spelling_of_anthropic_is_read_too() -> None:
+    format = {"type": "json_schema", "schema": SCHEMA}
+    written = sent("anthropic-messages", "gemini", {"output_format": format})
+    assert structured("gemini", written.body) == SCHEMA
+    assert written.left_out == ()
+
+
+@pytest.mark.parametrize("model", ["openai-chat", "openai-responses"])
+def test_a_list_as_the_answer_is_named_as_left_out_for_openai(model: str) -> None:
+    fields = asking_for("gemini", {"type": "array", "items": {"type": "string"}})
+    written = sent("gemini", model, fields)
+    assert structured(model, written.body) is None
+    assert written.left_out == ("generationConfig.responseJsonSchema",)
+
+
+def test_models_that_refuse_json_beside_functions_keep_their_functions() -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": OPEN}}
+    fields = {**asking_for("openai-chat", SCHEMA), "tools": [tool]}
+    older = sent("openai-chat", "gemini:gemini-2.5-flash", fields)
+    assert structured("gemini", older.body) is None
+    assert older.left_out == ("response_format",)
+    assert structured("gemini", sent("openai-chat", "gemini", fields).body) == SCHEMA
+
+
+def test_claude_models_without_structured_output_are_asked_without_it() -> None:
+    written = sent("openai-chat", "anthropic:claude-3-7-sonnet-latest", asking_for("openai-chat", SCHEMA))
+    assert written.left_out == ("response_format",)
+
+
+ROWS: dict[Name, str] = {
+    "max_tokens": "most tokens of the answer",
+    "temperature": "temperature",
+    "top_p": "top p",
+    "top_k": "top k",
+    "stop": "stop sequences",
+    "seed": "seed",
+    "frequency_penalty": "frequency penalty",
+    "presence_penalty": "presence penalty",
+    "effort": "reasoning effort",
+    "output": "structured output",
+    "verbosity": "verbosity",
+    "choice": "tool choice",
+    "allowed_tools": "choice of several tools",
+    "parallel": "calls at once",
+    "web_search": "web search by the provider",
+    "web_fetch": "fetching of pages by the provider",
+    "code_execution": "code run by the provider",
+    "user": "user",
+    "safety_identifier": "safety identifier",
+    "metadata": "metadata",
+    "service_tier": "service tier",
+    "cache_key": "key of the prompt cache",
+    "cache_retention": "retention of the prompt cache",
+    "store": "storing of the answer",
+}
+
+
+def places(wire: str) -> Mapping[Name, tuple[str, ...]]:
+    crossing = find_wire(wire).crossing()
+    assert crossing is not None
+    return crossing.places
+
+
+def table() -> list[str]:
+    """The table of docs/crossings.md, from the crossings themselves."""
+    lines = ["| setting | " + " | ".join(WIRES) + " |", "|---" * (len(WIRES) + 1) + "|"]
+    for name, words in ROWS.items():
+        paths = [places(wire).get(name, ("-",))[0] for wire in WIRES]
+        cells = [path if path == "-" else f"`{path}`".replace("|", "\\|") for path in paths]
+        lines.append(f"| {words} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def test_the_docs_have_the_table_of_what_crosses() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "crossings.md").read_text("utf-8")
+    assert "\n".join(table()) in page, "\n".join(table())
+    assert set(ROWS) == set(get_args(Name))
