@@ -419,7 +419,10 @@ def test_a_call_that_is_released_alone_is_sent_once_in_any_event_format(wire: st
                 upstream.answers = [Told([data[at : at + size] for at in range(0, len(data), size)])]
                 reply = await Client(url, wire, stream=True, parallel=False).ask(User.of("Oslo?"))
                 assert reply.calls == [("get_weather", {"city": "Oslo"})]
-                assert reply.data.count(b"get_weather") <= (3 if wire == "openai-responses" else 1)
+                if wire == "openai-responses":  # its response repeats the tools; the call begins, ends, and is in it
+                    assert reply.data.count(b'"call_id"') <= 3
+                else:
+                    assert reply.data.count(b"get_weather") == 1
 
     run(story)
 
