@@ -96,6 +96,8 @@ class ToolCall:
     kind: str = "function"
     problem: str = ""
     notes: tuple[str, ...] = ()
+    namespace: str = ""
+    """The group of tools that `name` belongs to, on wires that have such groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model sees it. `parameters` is a JSON Schema of type object."""
+    """A tool as the model sees it. `parameters` is a JSON Schema of type object. A tool of kind "custom" takes free
+    text: wires without such tools offer it as a function with one argument, `input`, and its calls come back as
+    text."""
 
     name: str
     description: str = ""
@@ -248,6 +252,7 @@ class ToolSpec:
     cache: CacheMark = ""
     native: Native | None = None
     """The tool in the form of the client's wire, if that contains more than these fields."""
+    kind: Literal["function", "custom"] = field(default="function", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,59 @@ def test_claude_models_without_structured_output_are_asked_without_it() -> None:
     assert written.left_out == ("response_format",)
 
 
+SEARCHES: dict[str, dict[str, Any]] = {
+    "openai-chat": {"web_search_options": {}},
+    "openai-responses": {"tools": [{"type": "web_search"}]},
+    "anthropic-messages": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+    "gemini": {"tools": [{"googleSearch": {}}]},
+}
+CODE: dict[str, dict[str, Any]] = {
+    "openai-responses": {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]},
+    "anthropic-messages": {"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]},
+    "gemini": {"tools": [{"codeExecution": {}}]},
+}
+PAGES: dict[str, dict[str, Any]] = {
+    "anthropic-messages": {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]},
+    "gemini": {"tools": [{"urlContext": {}}]},
+}
+
+
+@pytest.mark.parametrize("tools", [SEARCHES, CODE, PAGES], ids=["search", "code", "pages"])
+@pytest.mark.parametrize("model", WIRES)
+@pytest.mark.parametrize("client", WIRES)
+def test_a_tool_of_the_provider_is_the_same_tool_of_another_provider(
+    client: str, model: str, tools: dict[str, dict[str, Any]]
+) -> None:
+    if client not in tools:
+        return
+    name = "openai-chat:gpt-4o-search-preview" if model == "openai-chat" else model
+    written = sent(client, name, tools[client])
+    field = next(iter(tools.get(model, {"tools": []})))
+    assert written.body.get(field) == tools.get(model, {}).get(field)
+    assert bool(written.left_out) == (model not in tools)
+
+
+def test_what_the_other_search_cannot_do_is_named() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3, "blocked_domains": ["a.com"]}
+    search |= {"user_location": {"type": "approximate", "city": "Rome"}}
+    written = sent("anthropic-messages", "openai-responses", {"tools": [search]})
+    assert written.body["tools"] == [
+        {"type": "web_search", "user_location": {"type": "approximate", "city": "Rome"}},
+    ]
+    assert written.left_out == ("tools.web_search_20250305.blocked_domains", "tools.web_search_20250305.max_uses")
+
+
+def test_a_model_without_web_search_is_asked_without_it() -> None:
+    assert sent("gemini", "openai-chat", SEARCHES["gemini"]).left_out == ("tools.googleSearch",)
+
+
+@pytest.mark.parametrize("model", ["openai-chat", "anthropic-messages", "gemini"])
+def test_tools_that_no_other_provider_has_are_named(model: str) -> None:
+    tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}, {"type": "image_generation"}]
+    written = sent("openai-responses", model, {"tools": tools})
+    assert written.left_out == ("tools.file_search", "tools.image_generation")
+
+
 ROWS: dict[Name, str] = {
     "max_tokens": "most tokens of the answer",
     "temperature": "temperature",

@@ -22,7 +22,8 @@ from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, C
 from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.jsontext import dump_arguments, join_surrogates
-from unbroken.wires.values import MINTED, as_text
+from unbroken.wires.parts import free_text_of
+from unbroken.wires.values import MINTED, NAMESPACE, as_text
 
 QUOTED = 200
 """How many characters of a refused text are quoted."""
@@ -74,6 +75,8 @@ class Calls:
         self._used = set(used_ids)
         self._names = frozenset(names)
         self.shortened: Mapping[str, str] = {}
+        self.custom: frozenset[str] = frozenset()
+        """Names of tools that take free text and were offered as functions."""
         """Names of tools that the provider was sent in a shorter form, by that form."""
         self._calls: list[Pending] = []
         self._taken: set[int] = set()
@@ -340,7 +343,8 @@ class Calls:
     def _open(self, call: Pending) -> None:
         if not call.opened:
             call.opened = True
-            self._deltas.append(CallOpened(call.index, self.shortened.get(call.name, call.name), call.id))
+            name = self.shortened.get(call.name, call.name)
+            self._deltas.append(CallOpened(call.index, name.rpartition(NAMESPACE)[2], call.id))
 
     def _append(self, call: Pending, text: str) -> None:
         if self.halves:
@@ -411,16 +415,22 @@ class Calls:
                 id = self._mint(call.index)
                 notes = (*notes, MINTED if not call.id else f"id {call.id} was used before")
             self._used.add(id)
+        full = self.shortened.get(call.name, call.name)
+        namespace, _, name = full.rpartition(NAMESPACE)
+        arguments, raw, kind = parsed.arguments, call.raw, call.kind
+        if kind == "function" and arguments is not None and full in self.custom:
+            arguments, raw, kind = None, free_text_of(arguments, raw), "custom"
         return ToolCall(
             id=id,
-            name=self.shortened.get(call.name, call.name),
-            arguments=parsed.arguments,
-            raw=call.raw,
+            name=name,
+            arguments=arguments,
+            raw=raw,
             index=call.index,
-            complete=parsed.arguments is not None,
-            kind=call.kind,
+            complete=arguments is not None,
+            kind=kind,
             problem=parsed.problem,
             notes=notes,
+            namespace=namespace,
         )
 
     def _mint(self, index: int) -> str:

@@ -22,6 +22,7 @@ from unbroken.messages import Assistant, Json, Native, Request, ServerCall, Tool
 from unbroken.validation import checked
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 from unbroken.wires.jsontext import Damaged, loads, loads_exact, shallow
+from unbroken.wires.parts import custom_as_functions
 from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer, is_word
 from unbroken.wires.values import MISSHAPEN, Object, shortened
 from unbroken.wires.wire import Plain, Wire
@@ -91,6 +92,8 @@ class Decoder:
             max_calls=max_calls,
         )
         self._assembler.calls.shortened = short
+        if request is not None and any(tool.kind == "custom" for tool in request.tools):
+            self._assembler.calls.custom = custom_as_functions(request.tools, wire)
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
         self._again: Callable[[bytes], bool] = getattr(self._reader, "again", _never)

@@ -115,6 +115,8 @@ def write_call(call: ToolCall) -> Object:
         saved["notes"] = list(call.notes)
     if call.kind != "function":
         saved["kind"] = call.kind
+    if call.namespace:
+        saved["namespace"] = call.namespace
     return saved
 
 
@@ -184,6 +186,7 @@ def _read_call(saved: Object) -> ToolCall:
         kind=_get(saved, "kind", "function"),
         problem=_get(saved, "problem", ""),
         notes=_strings(saved, "notes"),
+        namespace=_get(saved, "namespace", ""),
     )
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from math import isinf
 from typing import Any, cast
 
 import orjson
 
-from unbroken.messages import CacheMark, Json, Media, Request, ToolCall, ToolResult, ToolSpec
+from unbroken.messages import Assistant, CacheMark, Json, Media, Native, Request, ToolCall, ToolResult, ToolSpec
 from unbroken.wires.jsontext import dump_arguments, shallow, strict
-from unbroken.wires.values import Object
+from unbroken.wires.values import NAMESPACE, Object, full_name
 
 
 def own_extra(request: Request, wire: str) -> Mapping[str, Json]:
@@ -33,6 +34,60 @@ def with_extra(body: Object, extra: Mapping[str, Json]) -> Object:
     if "tools" in body and isinstance(extra.get("tools"), list):
         merged["tools"] = [*body["tools"], *extra["tools"]]
     return merged
+
+
+FREE_TEXT: Object = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The input of the tool, as plain text."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""The parameters of a tool that takes free text, on wires where tools take JSON alone."""
+
+
+def free_text_tool(name: str, description: str, syntax: str, grammar: str, native: Native) -> ToolSpec:
+    """A tool that takes free text, as a client declared it. A grammar becomes part of the description, because other
+    wires cannot enforce it."""
+    if grammar:
+        written = f" ({syntax})" if syntax else ""
+        description = f"{description}\n\nThe input has to follow this grammar{written}:\n{grammar}".strip()
+    return ToolSpec(name, description, FREE_TEXT, native=native, kind="custom")
+
+
+def custom_as_functions(tools: Iterable[ToolSpec], wire: str) -> frozenset[str]:
+    """The names of tools for free text that this wire offers as functions, because they came from another wire."""
+    return frozenset([tool.name for tool in tools if tool.kind == "custom" and own_native(tool, wire) is None])
+
+
+def as_function(call: ToolCall) -> ToolCall:
+    """A call with free text as the call of a function."""
+    arguments = {"input": call.raw}
+    return replace(call, arguments=arguments, raw=dump_arguments(arguments) or "", complete=True, kind="function")
+
+
+def with_functions(message: Assistant, functions: Collection[str]) -> Assistant:
+    """The message with calls of these tools as calls of functions."""
+    if not any(call.kind == "custom" and full_name(call) in functions for call in message.calls):
+        return message
+    calls = tuple(as_function(call) if full_name(call) in functions else call for call in message.calls)
+    return replace(message, calls=calls)
+
+
+def free_text_of(arguments: Object, raw: str) -> str:
+    """The text that a model wrote for such a function; whatever it called the argument."""
+    values = [arguments["input"]] if "input" in arguments else list(arguments.values())
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else raw
+
+
+def as_declared(call: ToolCall, custom: Collection[str]) -> ToolCall:
+    """A call of a model that was offered tools by their full names, as the client declared its tool. `custom`: the
+    names of tools for free text."""
+    full = full_name(call)
+    namespace, _, name = full.rpartition(NAMESPACE)
+    if call.kind == "function" and call.arguments is not None and full in custom:
+        text = free_text_of(call.arguments, call.raw)
+        call = replace(call, arguments=None, raw=text, complete=False, kind="custom")
+    return replace(call, name=name, namespace=namespace) if name != call.name else call
 
 
 def own_native(thing: Media | ToolSpec | ToolResult, wire: str) -> Json:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, cast
 
-from unbroken.messages import Json
+from unbroken.messages import Json, ToolCall
 
 Object: TypeAlias = dict[str, Any]
 
@@ -99,6 +99,17 @@ def fit(id: str, rule: IdRule) -> str:
 def fit_name(name: str, rule: IdRule) -> str:
     """The same for the name of a tool. A call without a name has none."""
     return fit(name.replace(NAMESPACE, "__"), rule) if name else name
+
+
+def full_name(call: ToolCall) -> str:
+    """The name of the tool that is called, with its namespace. A tool that was loaded by a search is in a namespace of
+    its own name, which is not part of its name."""
+    return f"{call.namespace}{NAMESPACE}{call.name}" if call.namespace not in ("", call.name) else call.name
+
+
+def called_name(call: ToolCall, rule: IdRule) -> str:
+    """The same as a wire without namespaces is sent it."""
+    return fit_name(full_name(call), rule)
 
 
 def shortened(names: Iterable[str], rule: IdRule) -> dict[str, str]:

@@ -381,7 +381,7 @@ def _bytes_of(said: list[Json]) -> bytes:
 def same_call(one: ToolCall, other: ToolCall) -> bool:
     """Is it the same call, even if the client has parsed and rewritten the arguments? Clients may round integers beyond
     2**53 and drop nulls."""
-    if one.name != other.name:
+    if one.name != other.name or (one.namespace != other.namespace and one.namespace and other.namespace):
         return False
     if one.arguments is None or other.arguments is None:
         return one.raw == other.raw

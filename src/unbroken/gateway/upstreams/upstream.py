@@ -39,6 +39,7 @@ from unbroken.models.http import HTTPModel
 from unbroken.models.model import Model, closing
 from unbroken.models.relay import without_relay
 from unbroken.models.retrying import RetryingModel
+from unbroken.wires.parts import as_declared
 
 log = logging.getLogger("unbroken.gateway")
 
@@ -49,6 +50,8 @@ class _Response:
     often leave both out."""
 
     round: int
+    custom: frozenset[str] = frozenset()
+    """Names of tools that take free text."""
     heard: PartialResponse = field(default_factory=PartialResponse)
     given: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
     """The calls as the model gave them, by their number here."""
@@ -96,7 +99,7 @@ class _Response:
         index = max(calls, default=-1) + 1
         id = call.id if call.id and all(call.id != said.id for said in calls.values()) else f"call_{self.round}_{index}"
         self.given[index] = call
-        numbered = replace(call, id=id, index=index)
+        numbered = replace(as_declared(call, self.custom), id=id, index=index)
         self.heard.feed(CallReady(numbered))
         return numbered
 
@@ -115,7 +118,8 @@ class PythonModel:
         return self.model.name
 
     async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
-        response = _Response(sum(isinstance(said, Assistant) and bool(said.calls) for said in request.messages))
+        rounds = sum(isinstance(said, Assistant) and bool(said.calls) for said in request.messages)
+        response = _Response(rounds, frozenset(tool.name for tool in request.tools if tool.kind == "custom"))
         home, request = MAIN_LOOP.get(), without_relay(request)
         said = self.model.stream(request) if home is None else _stream_on_main_loop(home, self.model, request)
         try:

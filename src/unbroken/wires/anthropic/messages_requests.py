@@ -50,7 +50,19 @@ from unbroken.wires.parts import (
     says_more,
     with_extra,
 )
-from unbroken.wires.values import IdRule, Object, as_dict, as_int, as_list, as_number, as_text, dicts, fit, fit_name
+from unbroken.wires.values import (
+    IdRule,
+    Object,
+    as_dict,
+    as_int,
+    as_list,
+    as_number,
+    as_text,
+    called_name,
+    dicts,
+    fit,
+    fit_name,
+)
 
 ID_RULE = IdRule(128, "[A-Za-z0-9_-]")
 NAME_RULE = ID_RULE
@@ -240,7 +252,7 @@ def _encode_native(message: Assistant, native: Native) -> list[Object]:
 
 def encode_call(call: ToolCall) -> Object:
     arguments = {"input": call.raw} if call.kind == "custom" else outgoing_object(call)
-    return {"type": "tool_use", "id": fit(call.id, ID_RULE), "name": fit_name(call.name, NAME_RULE), "input": arguments}
+    return {"type": "tool_use", "id": fit(call.id, ID_RULE), "name": called_name(call, NAME_RULE), "input": arguments}
 
 
 def _encode_result(result: ToolResult) -> Object:

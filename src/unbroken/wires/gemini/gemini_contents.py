@@ -41,7 +41,7 @@ from unbroken.wires.gemini.gemini_parts import (
 )
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import FOREIGN, call_from_text, outgoing_object, own_native
-from unbroken.wires.values import Object, as_dict, as_text, dicts, fit_name
+from unbroken.wires.values import Object, as_dict, as_text, called_name, dicts, fit_name
 
 
 def encode_contents(messages: Iterable[Message], model: str = "") -> list[Object]:
@@ -89,8 +89,9 @@ class _Writer:
             parts = [{"text": message.text}]
         for index, call in calls.values():
             id = "" if call.id == f"call_{self._rounds}_{index}" else call.id
-            self._places[call.id] = (index, fit_name(call.name, NAME_RULE), id)
-            value: Object = {"name": fit_name(call.name, NAME_RULE), "args": encode_arguments(call)}
+            name = called_name(call, NAME_RULE)
+            self._places[call.id] = (index, name, id)
+            value: Object = {"name": name, "args": encode_arguments(call)}
             parts.append({"functionCall": {"id": id, **value} if id else value})
         self._rounds += bool(message.calls)
         return parts
@@ -106,7 +107,7 @@ class _Writer:
                 continue
             index, call = calls.pop(ids.popleft() if ids else "", (0, None))
             if call is not None:
-                self._places[call.id] = (index, fit_name(call.name, NAME_RULE), as_text(value.get("id")))
+                self._places[call.id] = (index, called_name(call, NAME_RULE), as_text(value.get("id")))
                 # Some servers give the arguments as text, or null; the provider itself takes an object alone.
                 odd = call.kind == "function" and (
                     call.arguments is None or not isinstance(value.get("args", {}), dict)

@@ -46,8 +46,9 @@ from unbroken.wires.parts import (
     outgoing_arguments,
     own_native,
     says_more,
+    with_functions,
 )
-from unbroken.wires.values import TOOL_NAME, IdRule, Object, as_dict, as_list, as_text, dicts, fit, fit_name
+from unbroken.wires.values import TOOL_NAME, IdRule, Object, as_dict, as_list, as_text, called_name, dicts, fit
 
 NAME = "openai-chat"
 ID_RULE = IdRule(40)
@@ -58,7 +59,8 @@ OPAQUE_TEXTS = ("reasoning_content", "reasoning", "reasoning_text")
 # Outgoing
 
 
-def encode_messages(messages: Iterable[Message], marks: bool = False) -> list[Object]:
+def encode_messages(messages: Iterable[Message], marks: bool = False, functions: Collection[str] = ()) -> list[Object]:
+    """`functions`: names of tools for free text that are offered as functions."""
     encoded: list[Object] = []
     own_ids: set[str] = set()  # a server that makes ids beyond the rule takes them back, and knows no others
     for message in messages:
@@ -70,7 +72,7 @@ def encode_messages(messages: Iterable[Message], marks: bool = False) -> list[Ob
             case Assistant():
                 if message.native is not None and message.native.wire == NAME:
                     own_ids.update(message.native.ids)
-                encoded.append(_encode_assistant(message))
+                encoded.append(_encode_assistant(with_functions(message, functions) if functions else message))
             case ToolMessage():
                 encoded.extend(_encode_results(message, marks, own_ids))
     return encoded
@@ -122,7 +124,7 @@ def _merged(call: Object, beside: Object) -> Object:
 
 
 def encode_call(call: ToolCall) -> Object:
-    id, name = fit(call.id, ID_RULE), fit_name(call.name, TOOL_NAME)
+    id, name = fit(call.id, ID_RULE), called_name(call, TOOL_NAME)
     if call.kind == "custom":
         return {"id": id, "type": "custom", "custom": {"name": name, "input": call.raw}}
     return {"id": id, "type": "function", "function": {"name": name, "arguments": outgoing_arguments(call)}}

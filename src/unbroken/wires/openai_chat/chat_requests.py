@@ -16,14 +16,24 @@ from typing import get_args
 
 from unbroken.messages import Choice, Effort, Json, Native, OneTool, Request, Sampling, ToolSpec
 from unbroken.wires.openai_chat.chat_messages import NAME, decode_messages, encode_messages
-from unbroken.wires.parts import cache_mark, own_extra, own_native, says_more, with_extra
+from unbroken.wires.parts import (
+    cache_mark,
+    custom_as_functions,
+    free_text_tool,
+    own_extra,
+    own_native,
+    says_more,
+    with_extra,
+)
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_flag, as_list, as_number, as_text, dicts, fit_name
 
 
 def encode_request(request: Request) -> Object:
     """A stream is asked for its usage, unless `extra` has `stream_options` of its own."""
     extra = own_extra(request, NAME)
-    body: Object = {"model": request.model, "messages": encode_messages(request.messages, marks=request.wire == NAME)}
+    functions = custom_as_functions(request.tools, NAME) if request.tools else ()
+    messages = encode_messages(request.messages, marks=request.wire == NAME, functions=functions)
+    body: Object = {"model": request.model, "messages": messages}
     if request.tools:
         body["tools"] = [_encode_tool(tool) for tool in request.tools]
     if request.tools or extra.get("tools"):
@@ -77,13 +87,13 @@ _KNOWN = _SAMPLING | _TOOLS | {"model", "messages", "stream", "stream_options", 
 
 
 def decode_request(body: Object) -> Request:
-    """What has no field of ours (tools that are not functions, a choice of several, `max_completion_tokens`,
-    `stream_options` other than ours) stays in `extra`, so that nothing is lost between two ends of this wire."""
+    """What has no field of ours (tools of other kinds, a choice of several, `max_completion_tokens`, `stream_options`
+    other than ours) stays in `extra`, so that nothing is lost between two ends of this wire."""
     extra = {key: value for key, value in body.items() if key not in _KNOWN}
     tools = dicts(body.get("tools"))
-    functions = [tool for tool in tools if _is_function(tool)]
-    if len(functions) < len(tools):
-        extra["tools"] = [tool for tool in tools if not _is_function(tool)]
+    offered = [tool for tool in tools if _is_function(tool) or _is_custom(tool)]
+    if len(offered) < len(tools):
+        extra["tools"] = [tool for tool in tools if not _is_function(tool) and not _is_custom(tool)]
     choice, effort = _decode_choice(body.get("tool_choice")), body.get("reasoning_effort")
     if choice is None and body.get("tool_choice") is not None:
         extra["tool_choice"] = body["tool_choice"]
@@ -95,7 +105,7 @@ def decode_request(body: Object) -> Request:
     stop = body.get("stop")
     return Request(
         messages=decode_messages(dicts(body.get("messages"))),
-        tools=tuple(_decode_tool(tool) for tool in functions),
+        tools=tuple(_decode_tool(tool) for tool in offered),
         choice=choice,
         parallel=as_flag(body.get("parallel_tool_calls")),
         stream=bool(body.get("stream")),
@@ -121,7 +131,18 @@ def _is_function(tool: Object) -> bool:
     return tool.get("type") in ("function", None) and isinstance(tool.get("function"), dict)
 
 
+def _is_custom(tool: Object) -> bool:
+    return tool.get("type") == "custom" and isinstance(tool.get("custom"), dict)
+
+
 def _decode_tool(tool: Object) -> ToolSpec:
+    if _is_custom(tool):
+        custom = as_dict(tool["custom"])
+        grammar = as_dict(as_dict(custom.get("format")).get("grammar"))
+        words = as_text(grammar.get("syntax")), as_text(grammar.get("definition"))
+        return free_text_tool(
+            as_text(custom.get("name")), as_text(custom.get("description")), *words, Native(NAME, tool)
+        )
     function = as_dict(tool["function"])
     spec = ToolSpec(
         name=as_text(function.get("name")),

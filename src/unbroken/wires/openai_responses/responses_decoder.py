@@ -25,7 +25,7 @@ from unbroken.wires.openai_responses.responses_items import (
     run_by_provider,
     text_of,
 )
-from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
+from unbroken.wires.values import NAMESPACE, Object, as_dict, as_int, as_text, dicts
 from unbroken.wires.wire import Receiver
 
 _REASONS: dict[str, Meaning] = {"max_output_tokens": "length", "content_filter": "refused"}
@@ -256,6 +256,8 @@ class ResponsesDecoder:
             item.opened = True
             item.held = False
             name = as_text(told.get("name")) if kind in ("function", "custom") else kind
+            if namespace := as_text(told.get("namespace")):
+                name = f"{namespace}{NAMESPACE}{name}"
             self._to.open(item.key, item.call_id, name, kind)
             for piece in item.pieces:
                 self._to.arguments(item.key, piece)

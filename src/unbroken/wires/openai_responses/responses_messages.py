@@ -7,7 +7,7 @@ one message, and a result that contains more than our fields is kept as it was s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -45,6 +45,7 @@ from unbroken.wires.parts import (
     outgoing_arguments,
     own_native,
     says_more,
+    with_functions,
 )
 from unbroken.wires.values import TOOL_NAME, IdRule, Object, as_dict, as_text, dicts, fit, fit_name
 
@@ -58,7 +59,8 @@ _GONE: Object = {}
 """Stands where an item of the native message was, until the reasoning that led to it is gone too."""
 
 
-def encode_messages(messages: Iterable[Message], stateless: bool) -> list[Object]:
+def encode_messages(messages: Iterable[Message], stateless: bool, functions: Collection[str] = ()) -> list[Object]:
+    """`functions`: names of tools for free text that are offered as functions."""
     items: list[Object] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
@@ -68,6 +70,8 @@ def encode_messages(messages: Iterable[Message], stateless: bool) -> list[Object
             case User():
                 items.append({"type": "message", "role": "user", "content": encode_parts(message.parts)})
             case Assistant():
+                if functions:
+                    message = with_functions(message, functions)
                 calls.update((call.id, call) for call in message.calls)
                 items.extend(_encode_assistant(message, stateless))
             case ToolMessage():
@@ -154,15 +158,21 @@ def _encode_text(text: str) -> Object:
     return {"type": "message", "role": "assistant", "content": [part]}
 
 
+def _named(call: ToolCall) -> Object:
+    name: Object = {"name": fit_name(call.name, TOOL_NAME)}
+    return {"namespace": call.namespace, **name} if call.namespace else name
+
+
 def encode_call(call: ToolCall) -> Object:
     id = fit(call.id, ID_RULE)
     if call.kind == "custom":
-        return {"type": "custom_tool_call", "call_id": id, "name": fit_name(call.name, TOOL_NAME), "input": call.raw}
+        named = {"call_id": id, **_named(call)}
+        return {"type": "custom_tool_call", **named, "input": call.raw}
     if call.kind not in PAYLOADS:
         return {
             "type": "function_call",
             "call_id": id,
-            "name": fit_name(call.name, TOOL_NAME),
+            **_named(call),
             "arguments": outgoing_arguments(call),
         }
     item: Object = {"type": call.kind, "call_id": id, PAYLOADS[call.kind]: call.arguments or {}, "status": "completed"}
@@ -291,11 +301,13 @@ def _decode_assistant(said: list[Object], rounds: int) -> Assistant:
 
 
 def _decode_call(item: Object, kind: str, id: str, index: int) -> ToolCall:
-    name = as_text(item.get("name"))
+    name, namespace = as_text(item.get("name")), as_text(item.get("namespace"))
     if kind == "function":
-        return call_from_text(id, name, item.get("arguments"), index)
+        call = call_from_text(id, name, item.get("arguments"), index)
+        return replace(call, namespace=namespace) if namespace else call
     if kind == "custom":
-        return ToolCall(id, name, None, as_text(item.get("input")), index, complete=False, kind=kind)
+        text = as_text(item.get("input"))
+        return ToolCall(id, name, None, text, index, complete=False, kind=kind, namespace=namespace)
     arguments = as_dict(payload(item))
     return ToolCall(id, kind, arguments, dump_arguments(arguments) or "", index, kind=kind)
 

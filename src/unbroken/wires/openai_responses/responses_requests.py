@@ -6,7 +6,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import cast, get_args
 
 from unbroken.messages import (
@@ -24,12 +25,14 @@ from unbroken.messages import (
 )
 from unbroken.wires.openai_responses.responses_items import NAME
 from unbroken.wires.openai_responses.responses_messages import decode_messages, encode_messages
-from unbroken.wires.parts import own_extra, own_native, with_extra
-from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_number, as_text, dicts, fit_name
+from unbroken.wires.parts import custom_as_functions, free_text_tool, own_extra, own_native, with_extra
+from unbroken.wires.values import NAMESPACE, TOOL_NAME, Object, as_dict, as_number, as_text, dicts, fit_name
 
 _STATE = {"store", "include", "previous_response_id", "conversation"}
 _FEWEST_TOKENS = 16
 """The API refuses a lower limit."""
+_OFFERED = ("function", "custom", "namespace")
+"""Kinds of tools that the client runs and every wire can offer."""
 _TOOL_FIELDS = {"type", "name", "description", "parameters", "strict"}
 
 
@@ -51,7 +54,7 @@ def encode_request(request: Request) -> Object:
     if system:
         body["instructions"] = system
     if request.tools:
-        body["tools"] = [_encode_tool(tool, request.wire) for tool in request.tools]
+        body["tools"] = _grouped([_encode_tool(tool, request.wire) for tool in request.tools])
     if request.tools or extra.get("tools"):
         if request.choice is not None:
             body["tool_choice"] = _encode_choice(request.choice)
@@ -76,7 +79,8 @@ def encode_request(request: Request) -> Object:
         body["reasoning"] = effort
     if request.final and body.get("tools"):
         body["tool_choice"] = "none"
-    body.setdefault("input", encode_messages(messages, stateless=body.get("store") is False))
+    functions = custom_as_functions(request.tools, NAME) if request.tools else ()
+    body.setdefault("input", encode_messages(messages, body.get("store") is False, functions))
     return body
 
 
@@ -86,6 +90,18 @@ def _instructions(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
             return text, rest
         case _:
             return "", messages
+
+
+def _grouped(tools: list[Object]) -> list[Object]:
+    """With neighbours of one namespace in one group, as the client sent them."""
+    grouped: list[Object] = []
+    for tool in tools:
+        last = grouped[-1] if grouped else {}
+        if tool["type"] == last.get("type") == "namespace" and tool.get("name") == last.get("name"):
+            grouped[-1] = {**last, "tools": [*last["tools"], *tool["tools"]]}
+        else:
+            grouped.append(tool)
+    return grouped
 
 
 def _encode_tool(tool: ToolSpec, wire: str) -> Object:
@@ -113,15 +129,15 @@ def _encode_choice(choice: Choice) -> Json:
 
 
 def decode_request(body: Object) -> Request:
-    """A tool that is not a function (web search, a custom tool) has no field of ours: it stays in `extra`, so that
-    nothing is lost between two ends of this wire. `instructions` become the first system message. Where a client has
-    none and begins with a message of the developer, `extra` says so (None): a message stays in a stored conversation,
-    instructions do not."""
+    """A tool that the provider runs (web search) has no field of ours: it stays in `extra`, so that nothing is lost
+    between two ends of this wire. `instructions` become the first system message. Where a client has none and begins
+    with a message of the developer, `extra` says so (None): a message stays in a stored conversation, instructions do
+    not."""
     known = {"model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "stream", "reasoning"}
     known |= {"max_output_tokens", "temperature", "top_p"}
     extra: Object = {key: value for key, value in body.items() if key not in known}
     tools = dicts(body.get("tools"))
-    if others := [tool for tool in tools if tool.get("type") != "function"]:
+    if others := [tool for tool in tools if tool.get("type") not in _OFFERED]:
         extra["tools"] = others
     choice = _decode_choice(body.get("tool_choice"))
     if choice is None and body.get("tool_choice") is not None:
@@ -139,7 +155,7 @@ def decode_request(body: Object) -> Request:
     parallel, tokens = body.get("parallel_tool_calls"), body.get("max_output_tokens")
     return Request(
         messages=messages,
-        tools=tuple(_decode_tool(tool) for tool in tools if tool.get("type") == "function"),
+        tools=tuple(spec for tool in tools if tool.get("type") in _OFFERED for spec in _decode_tools(tool)),
         choice=choice,
         parallel=parallel if isinstance(parallel, bool) else None,
         stream=bool(body.get("stream")),
@@ -155,7 +171,24 @@ def decode_request(body: Object) -> Request:
     )
 
 
+def _decode_tools(tool: Object) -> Iterator[ToolSpec]:
+    """One tool, or those of a namespace, each with the namespace before its name."""
+    if tool.get("type") != "namespace":
+        yield _decode_tool(tool)
+        return
+    group = as_text(tool.get("name"))
+    for each in dicts(tool.get("tools")):
+        spec = _decode_tool(each)
+        native = Native(NAME, {**tool, "tools": [each]})
+        yield replace(spec, name=f"{group}{NAMESPACE}{spec.name}", native=native)
+
+
 def _decode_tool(tool: Object) -> ToolSpec:
+    if tool.get("type") == "custom":
+        format = as_dict(tool.get("format"))
+        words = as_text(format.get("syntax")), as_text(format.get("definition"))
+        name, description = as_text(tool.get("name")), as_text(tool.get("description"))
+        return free_text_tool(name, description, *words, Native(NAME, tool))
     strict = tool.get("strict")
     more = any(value is not None for key, value in tool.items() if key not in _TOOL_FIELDS)
     return ToolSpec(
