@@ -152,7 +152,9 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
         taken=request.taken,
         pieces=request.pieces,
     )
-    return relay_request(asked, request.verbatim, request.raw_wire) if isinstance(request, RelayRequest) else asked
+    if not isinstance(request, RelayRequest):
+        return asked
+    return relay_request(asked, request.verbatim, request.raw_wire, request.headers)
 
 
 def _sampling(asked: Sampling, settings: Settings) -> Sampling:

@@ -33,7 +33,7 @@ from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_LIMIT
 from unbroken.models.quirks import fit_body, fit_request, fit_spelled, replace_lost_reasoning, rules_of
 from unbroken.models.raw_log import Logged, RawLog
-from unbroken.models.relay import PassingDecoder, RelayRequest, verbatim_for
+from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, verbatim_for
 from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.crossing import Crossed, Target, cross, report
@@ -208,7 +208,8 @@ class HTTPModel:
                 crossed = cross(asked, body, find_wire(asked.wire).crossing(), self._wire.crossing(), target)
             body = fit_body(body, request, endpoint.quirks)
         body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning)
-        headers = self._stream_headers if spelled is None else {**self._stream_headers, **spelled.headers}
+        theirs = headers_for(request, endpoint.wire)
+        headers = {**self._stream_headers, **theirs} if theirs else self._stream_headers
         rules = rules_of(endpoint.wire, endpoint.vendor, endpoint.model)
         said = () if request.wire else request.extra
         body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
@@ -312,12 +313,11 @@ class HTTPModel:
 
     async def _send(self, request: Request, body: bytes) -> tuple[ClientResponse, Patience, str, Logged | None]:
         """The head of the answer, the time-out of its body, the key that was sent, and the log."""
-        spelled = verbatim_for(request, self.endpoint.wire)
         deadline = self._transport.deadline()
         key = self._key.fixed if self._key.fixed is not None else await self._key.ask()
         log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
         try:
-            headers = self._headers_for(request.stream, key, spelled.headers if spelled is not None else {})
+            headers = self._headers_for(request.stream, key, headers_for(request, self.endpoint.wire))
             return *await self._post(request.stream, headers, key, body, deadline, log), key, log
         except BaseException as error:
             if log is not None:

@@ -30,28 +30,39 @@ class Verbatim:
     wire: str
     body: Mapping[str, Json]
     messages: tuple[Message, ...]
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Headers of the client that are meant for the provider, such as the betas of its wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayRequest(Request):
     verbatim: Verbatim | None = None
     raw_wire: str = ""
-    """The client's wire: a model of that wire also yields the bytes that it receives (`Received`)."""
+    """The client's wire: a model of that wire also yields the bytes that it receives (`Received`). Empty: no model
+    does."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Headers of the client that are meant for a provider of its own wire, such as the betas of its API."""
 
 
 _values = attrgetter(*(field.name for field in fields(Request) if field.name != "pieces"))
 
 
-def relay_request(request: Request, verbatim: Verbatim | None, raw_wire: str) -> RelayRequest:
+def relay_request(
+    request: Request, verbatim: Verbatim | None, raw_wire: str, headers: Mapping[str, str]
+) -> RelayRequest:
     """Without pieces of calls: a relay passes on the bytes instead."""
-    return RelayRequest(*_values(request), pieces=False, verbatim=verbatim, raw_wire=raw_wire)
+    return RelayRequest(*_values(request), pieces=False, verbatim=verbatim, raw_wire=raw_wire, headers=headers)
 
 
 def without_relay(request: Request) -> Request:
     """The same request for a model that is not behind HTTP."""
     return Request(*_values(request), pieces=request.pieces) if isinstance(request, RelayRequest) else request
+
+
+_NONE: Mapping[str, str] = {}
+
+
+def headers_for(request: Request, wire: str) -> Mapping[str, str]:
+    """The client's headers that a model of this wire is sent."""
+    return request.headers if isinstance(request, RelayRequest) and request.wire == wire else _NONE
 
 
 def verbatim_for(request: Request, wire: str) -> Verbatim | None:

@@ -518,6 +518,9 @@ class Refusal:
     message: str
 
 
+_PASSES = 3
+"""What one rule leaves out may be what another field needs: after a change, all rules are asked again."""
+
 RulesByField: TypeAlias = Mapping[str, Sequence[Rule]]
 
 
@@ -552,14 +555,18 @@ def obey(
     that would change what the request means. `said`: fields that stay unchanged."""
     dropped: list[str] = []
     stays = {key: body[key] for key in said if key in body}
-    for key in ("", *body):
-        for rule in () if key in said else rules.get(key, ()):
-            if _is_broken(rule, Asked(body, model, headers, stream)):
-                mended = rule.check.mend(body)
-                if mended is None:
-                    raise InvalidRequest(f"the model `{model}` would refuse this request: {rule.says}")
-                body = mended[0]
-                dropped += [name for name in mended[1] if name not in dropped]
+    for _ in range(_PASSES):
+        before = body
+        for key in ("", *body):
+            for rule in () if key in said else rules.get(key, ()):
+                if _is_broken(rule, Asked(body, model, headers, stream)):
+                    mended = rule.check.mend(body)
+                    if mended is None:
+                        raise InvalidRequest(f"the model `{model}` would refuse this request: {rule.says}")
+                    body = mended[0]
+                    dropped += [name for name in mended[1] if name not in dropped]
+        if body is before:
+            break
     return ({**body, **stays}, [name for name in dropped if name not in stays]) if stays else (body, dropped)
 
 

@@ -304,7 +304,9 @@ def prepare_request(
     if request.stream and not incoming.route.http.wants_usage(incoming.body):
         passes = ""  # usage is requested, and its event would break the client
     request = replace(request, messages=messages, parallel=parallel, pieces=False)
-    return (relay_request(request, None, passes) if passes else request), edits
+    if not passes and not incoming.headers:
+        return request, edits
+    return relay_request(request, None, passes, incoming.headers), edits
 
 
 def _as_spelled(incoming: ClientRequest, request: Request, passes: str) -> tuple[RelayRequest, Sequence[HistoryEdit]]:
@@ -318,8 +320,8 @@ def _as_spelled(incoming: ClientRequest, request: Request, passes: str) -> tuple
         if edits or len(mended) < len(cast("list[Json]", raw)):
             body = {**body, name: mended}
             request = replace(read_request(incoming.route, body), stream=request.stream)
-    spelled = Verbatim(incoming.wire, body, request.messages, incoming.headers)
-    return relay_request(request, spelled, passes), edits
+    spelled = Verbatim(incoming.wire, body, request.messages)
+    return relay_request(request, spelled, passes, incoming.headers), edits
 
 
 def _signed(request: RelayRequest, origin: str) -> RelayRequest:

@@ -281,7 +281,7 @@ class Responder:
         elif doubts := [reason for reason in exchange.doubts.values() if reason in ("ambiguous", "unmatched")]:
             headers[REASONING] = f"not restored; {doubts[-1]}"
         client_stream = exchange.client_stream(
-            raw=isinstance(request, RelayRequest), settings=self._settings, now=self._now
+            raw=isinstance(request, RelayRequest) and bool(request.raw_wire), settings=self._settings, now=self._now
         )
         ended = Ended(Verdict("unfinished", "the model stopped without an end"))
         begun = False

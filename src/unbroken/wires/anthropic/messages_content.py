@@ -212,12 +212,11 @@ def _spelled(effort: Effort | None) -> Object:
 
 
 def turn_thinking_off(body: Object, request: Request) -> tuple[Object, str]:
-    """Anthropic refuses thinking in a turn that did not begin with thinking."""
+    """Anthropic refuses thinking in a turn that did not begin with thinking, unless the model decides itself how much
+    it thinks (adaptive)."""
     if request.reasoning not in (None, "none") and "thinking" not in body and _calls_are_open(body):
         return body, "thinking is off"  # the wire's encoder has done it
-    if as_dict(body.get("thinking")).get("type") not in ("enabled", "adaptive") or not _began_without(
-        dicts(body.get("messages"))
-    ):
+    if as_dict(body.get("thinking")).get("type") != "enabled" or not _began_without(dicts(body.get("messages"))):
         return body, ""
     return {name: value for name, value in body.items() if name != "thinking"}, "thinking is off"
 
