@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import aiohttp
 import pytest
-from gateway_client import Client, Reply, run, stage
-from open_responses import NEEDS_SCHEMAS, assert_response, assert_stream, events_of
+from gateway_client import Client, Reply, run, serving, settings_for, stage
+from gateway_upstreams import Told, telling
+from open_responses import NEEDS_SCHEMAS, assert_compaction, assert_response, assert_stream, events_of
 
+from unbroken.messages import System, User
 from unbroken.testing import Break, Call, Cut, End, Say, Step, Think, Uses
 from unbroken.wires import WIRES
 
@@ -233,3 +236,105 @@ def test_the_first_events_have_every_field_too(upstream_wire: str) -> None:
 
     created = run(story)[0]["response"]
     assert (created["status"], created["temperature"], created["completed_at"]) == ("in_progress", 0.5, None)
+
+
+# Compaction
+
+
+async def compact(url: str, **body: Any) -> tuple[int, Object]:
+    async with aiohttp.ClientSession(url) as session, session.post("/v1/responses/compact", json=body) as answer:
+        return answer.status, json.loads(await answer.read())
+
+
+LAUNCH = [
+    message("user", "We launch on Tuesday."),
+    message("assistant", "Understood."),
+    {"type": "function_call", "call_id": "c1", "name": "book", "arguments": '{"room": 7}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "Booked."},
+]
+
+
+@ACROSS
+def test_a_history_is_compacted_to_a_summary_that_any_model_continues_from(upstream_wire: str) -> None:
+    async def story() -> None:
+        summary: Answer = [Say("Launch on Tuesday, room 7 is booked."), Uses(50, 9)]
+        async with stage(upstream_wire, summary, "Tuesday.") as at:
+            status, made = await compact(
+                at.url, model="m", input=LAUNCH, prompt_cache_key="k", instructions="Be brief."
+            )
+            assert status == 200, made
+            assert_compaction(made)
+            assert [item["type"] for item in made["output"]] == ["compaction"]
+            assert made["usage"]["total_tokens"] == 59
+            (asked,) = at.asked
+            assert isinstance(asked[0], System)
+            assert isinstance(asked[1], User)
+            for part in ("We launch on Tuesday.", "Understood.", '{"room": 7}', "Booked."):
+                assert part in asked[1].text
+            reply = await post(at.url, False, input=[*made["output"], message("user", "When?")])
+            assert conforming(reply, False)["output"][0]["content"][0]["text"] == "Tuesday."
+            assert "Launch on Tuesday, room 7 is booked." in str(at.asked[1][0])
+
+    run(story)
+
+
+def test_a_provider_of_the_same_wire_compacts_itself() -> None:
+    theirs: Object = {"id": "resp_9", "object": "response.compaction", "created_at": 1, "output": [], "usage": {}}
+
+    async def story() -> None:
+        async with telling(Told(json.dumps(theirs).encode())) as upstream:
+            async with serving(settings_for(upstream.settings(RESPONSES))) as url:
+                assert await compact(url, model="m", input=LAUNCH, x_more=1) == (200, theirs)
+            (asked,) = upstream.asked
+            assert asked.path == "/v1/responses/compact"
+            assert asked.body == {"model": "big-model", "input": LAUNCH, "x_more": 1}
+
+    run(story)
+
+
+def test_a_provider_of_the_same_wire_that_cannot_compact_is_asked_for_a_summary() -> None:
+    answer = {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Tuesday."}]}],
+    }
+
+    async def story() -> None:
+        missing, found = Told(b'{"error": {"message": "no such path"}}', 404), Told(json.dumps(answer).encode())
+        async with telling(missing, found) as upstream:
+            async with serving(settings_for(upstream.settings(RESPONSES))) as url:
+                status, made = await compact(url, model="m", input=LAUNCH)
+                assert (status, made["output"][0]["type"]) == (200, "compaction")
+                await post(url, False, input=[*made["output"], message("user", "When?")])
+            assert [asked.path for asked in upstream.asked] == ["/v1/responses/compact", *["/v1/responses"] * 2]
+            first, second = upstream.asked[2].body["input"]
+            assert (first["role"], first["content"].endswith("Tuesday.")) == ("user", True)
+            assert second == message("user", "When?")
+
+    run(story)
+
+
+@UPSTREAM
+def test_a_stored_conversation_can_be_compacted(upstream_wire: str) -> None:
+    async def story() -> None:
+        async with stage(upstream_wire, "Understood.", "Launch on Tuesday.") as at:
+            made = conforming(await post(at.url, False, input="We launch on Tuesday."), False)
+            status, _ = await compact(at.url, model="m", previous_response_id=made["id"])
+            assert status == 200
+            assert "We launch on Tuesday." in str(at.upstream.bodies[-1])
+            status, answer = await compact(at.url, model="m", previous_response_id="resp_unknown")
+            assert (status, answer["error"]["code"]) == (400, "previous_response_not_found")
+
+    run(story)
+
+
+def test_a_compaction_without_a_model_or_a_complete_summary_is_an_error() -> None:
+    async def story() -> None:
+        async with stage("openai-chat", [Say("Launch on"), End("length")]) as at:
+            status, answer = await compact(at.url, input=LAUNCH)
+            assert (status, "`model`" in answer["error"]["message"]) == (400, True)
+            status, answer = await compact(at.url, model="m", input=LAUNCH)
+            assert (status, "summary" in answer["error"]["message"]) == (502, True)
+
+    run(story)

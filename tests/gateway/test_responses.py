@@ -180,8 +180,7 @@ def test_signatures_of_a_provider_are_sent_back_along_the_chain(stream: bool) ->
 ELSEWHERE: dict[str, Object] = {
     "conversation": {"input": "Go on.", "conversation": "conv_1"},
     "prompt": {"prompt": {"id": "pmpt_1"}},
-    "item_reference": {"input": [{"type": "item_reference", "id": "msg_1"}, user("Go on.")]},
-    "background": {"input": "Go on.", "background": True},
+    "compaction": {"input": [{"type": "compaction", "encrypted_content": "gAAAA"}, user("Go on.")]},
 }
 
 

@@ -45,11 +45,13 @@ from unbroken.gateway.http.routes import (
     error_wire,
     find_profile,
     find_route,
+    find_stored,
     model_of,
     read_attempt,
     read_body,
 )
 from unbroken.gateway.keys import GatewayKey, KeyRing
+from unbroken.gateway.relay.compaction import compact
 from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.passthrough import (
     Permit,
@@ -70,14 +72,17 @@ from unbroken.gateway.relay.references import (
     read_rule,
 )
 from unbroken.gateway.relay.responder import Responder
+from unbroken.gateway.relay.stored_responses import StoredResponses
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store, store_url
 from unbroken.gateway.stores.store import CircuitBreakerStore
+from unbroken.gateway.turns.response_store import ResponseStore
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.gateway.upstreams.upstream import Upstream, open_upstreams
 from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
 from unbroken.models.sessions import close_session
 from unbroken.wires import find_wire
+from unbroken.wires.http_api import StoredPath
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.jsontext import dumps
 
@@ -154,6 +159,8 @@ class Gateway:
                 await self._open(route, scope, receive, response)
             elif (page := self._pages.find(path)) is not None:
                 await self._open_page(page, scope, response)
+            elif (stored := find_stored(path)) is not None:
+                await self._open_stored(*stored, scope, receive, response)
             elif path.startswith("/v1/"):
                 await self._pass_through(scope, receive, response)
             else:
@@ -198,6 +205,8 @@ class Gateway:
             incoming = self._read_request(route, body, data, upstream, state.key, state.headers, attempt)
             if route.wanted == "count":
                 await count_tokens(incoming, response)
+            elif route.wanted == "compact":
+                await compact(incoming, state.handlers.stored, response, state.outcome, int(self._now()))
             else:
                 if self._recordings is not None:
                     state.outcome.recording = self._recordings.sample(sent_key(state.headers, scope))
@@ -230,6 +239,23 @@ class Gateway:
 
         state = _RequestState(PASSED, read_headers(scope), self._now(), self._handlers)
         await self._handle(state, scope, receive, ClientResponse(response), answer, error_wire(scope["path"]), admit)
+
+    async def _open_stored(
+        self, wire: str, stored: StoredPath, scope: Scope, receive: Receive, response: Response
+    ) -> None:
+        """Reads or deletes a stored response. One that is not stored here is the provider's, if a rule passes it on."""
+        with suppress(Refused):
+            key = self._admit(read_headers(scope), scope)
+            permit(scope, key, self._passes)
+            if not await self._handlers.stored.has(stored, key.id if key is not None else ""):
+                await self._pass_through(scope, receive, response)
+                return
+
+        async def answer(state: _RequestState, data: bytes) -> None:
+            await state.handlers.stored.answer(find_wire(wire).http, stored, scope, state.scope, response)
+
+        state = _RequestState(wire, read_headers(scope), self._now(), self._handlers)
+        await self._handle(state, scope, receive, ClientResponse(response), answer)
 
     def _check_values(self, state: _RequestState, data: bytes) -> Callable[[int], None] | None:
         """Returns the check that a large JSON body must pass while it is parsed."""
@@ -328,8 +354,11 @@ class Gateway:
 
     def _make_handlers(self, store: Store) -> _Handlers:
         turn_store = TurnStore(store, self.settings.ttl, self.settings.hold_timeout, self._now)
+        stored = StoredResponses(ResponseStore(store, self.settings.ttl))
         return _Handlers(
-            Responder(self.settings, turn_store, self._stats, self._now), ProviderIds(store, self.settings.ttl)
+            Responder(self.settings, turn_store, stored, self._stats, self._now),
+            ProviderIds(store, self.settings.ttl),
+            stored,
         )
 
     def _failure(self, error: Exception, state: _RequestState | None = None) -> Failure:
@@ -407,6 +436,7 @@ class _Handlers:
 
     responder: Responder
     ids: ProviderIds
+    stored: StoredResponses
 
 
 @dataclass(slots=True)

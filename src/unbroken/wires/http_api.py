@@ -5,14 +5,16 @@ Only data and pure functions: nothing is sent here. Each wire has a subclass in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from unbroken.messages import Json
+from unbroken.messages import Json, Message, Usage
 from unbroken.wires.values import Object
 
-Wanted: TypeAlias = Literal["answer", "count"]
+Wanted: TypeAlias = Literal["answer", "count", "compact"]
+
+StoredPart: TypeAlias = Literal["", "input_items", "cancel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,14 @@ class Operation:
     """As in the path, where it may be percent-encoded. Empty: the body names it."""
     stream: bool | None = None
     """None: the body decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPath:
+    """A path that names a stored response, or a part of it."""
+
+    id: str
+    part: StoredPart = ""
 
 
 class HttpApi:
@@ -82,6 +92,11 @@ class HttpApi:
     count_path: ClassVar[str] = ""
     """Where the provider counts the tokens of a request, if that takes the same body."""
     count_field: ClassVar[str] = "input_tokens"
+    compact_path: ClassVar[str] = ""
+    """Where the provider compacts a history, after its base URL."""
+    socket_paths: ClassVar[tuple[str, ...]] = ()
+    """Where clients may also open a WebSocket, and send each request as a message of type `socket_request`."""
+    socket_request: ClassVar[str] = ""
 
     def find(self, path: str) -> Operation | None:
         """What this path asks for; None if it is of no use on this wire."""
@@ -105,6 +120,40 @@ class HttpApi:
     def wants_array(self, query: str) -> bool:
         """Does the client of a stream with this query string expect one JSON array instead of events?"""
         return False
+
+    # Responses that are stored, and the items in them
+
+    def find_stored(self, path: str) -> StoredPath | None:
+        """The stored response that this path names; None if it names none."""
+        return None
+
+    def item_ids(self, data: bytes) -> Sequence[str]:
+        """The ids of the items in this response, which later requests may refer to. `data` is JSON."""
+        return ()
+
+    def stored_items(self, response: Object) -> Mapping[str, Object]:
+        """The items of a response by id, as a request may contain them."""
+        return {}
+
+    def reference_in(self, message: Object) -> str:
+        """The id of the stored item that this message stands for; empty if it stands for itself."""
+        return ""
+
+    def input_items(self, messages: Sequence[Message], id: str) -> list[Object]:
+        """The messages that were the input of the response with this id, as items with ids."""
+        return []
+
+    def compaction(self, id: str, created: int, summary: str, usage: Usage) -> Object:
+        """A history that was compacted to this summary, as the provider would answer."""
+        raise NotImplementedError
+
+    def summary_in(self, message: Object) -> str | None:
+        """The summary in this message, if it is one that `compaction` wrote."""
+        return None
+
+    def not_supported(self, body: Mapping[str, Json]) -> str:
+        """Why a gateway cannot answer this request, and the way out; empty if it can."""
+        return ""
 
     def held_by_provider(self, body: Mapping[str, Json]) -> str:
         """The field of the request that refers to something that only the provider has; empty if there is none."""
@@ -155,11 +204,18 @@ _OPENAI = {
 }
 
 
+NO_PREVIOUS_RESPONSE = "previous_response_not_found"
+NO_ITEM = "item_not_found"
+"""The kinds of errors about a stored response, or an item in one, that is not there."""
+_PARAMS = {NO_PREVIOUS_RESPONSE: "previous_response_id", NO_ITEM: "input"}
+
+
 def openai_error(status: int, message: str, kind: str, messages_field: str) -> Object:
     """`kind` is one of `Verdict`, or any code that OpenAI has for the error."""
     type, code = _OPENAI.get(status) or ("invalid_request_error" if status < 500 else "server_error", None)
     param = None
     if kind == TOO_LONG:
         type, code, param = "invalid_request_error", "context_length_exceeded", messages_field
-    code = kind if kind == UNKNOWN_URL else None if kind == NOT_FOUND else code or kind or None
+    param = _PARAMS.get(kind, param)
+    code = kind if kind == UNKNOWN_URL else None if kind in (NOT_FOUND, NO_ITEM) else code or kind or None
     return {"error": {"message": message, "type": type, "param": param, "code": code}}

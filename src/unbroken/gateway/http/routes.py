@@ -12,10 +12,11 @@ from urllib.parse import unquote
 
 from unbroken.errors import InvalidRequest, TooDeep
 from unbroken.gateway.settings import ClientProfile
+from unbroken.gateway.turns.response_store import LastResponse
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Assistant, Json, Message, Request, ToolMessage
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
-from unbroken.wires.http_api import HttpApi, Wanted
+from unbroken.wires.http_api import HttpApi, StoredPath, Wanted
 from unbroken.wires.json_pieces import loads_in_pieces
 from unbroken.wires.jsontext import MAX_DEPTH, Damaged, NumberTooLong, loads_faithful, shallow, strict, too_deep
 from unbroken.wires.parts import MEDIA_OF
@@ -46,6 +47,14 @@ def find_route(path: str) -> Route | None:
     for name, wire in WIRES.items():
         if (operation := wire.http.find(path)) is not None:
             return Route(name, operation.wanted, unquote(operation.model), operation.stream)
+    return None
+
+
+def find_stored(path: str) -> tuple[str, StoredPath] | None:
+    """The wire of a path that names a stored response, and that response."""
+    for name, wire in WIRES.items():
+        if (stored := wire.http.find_stored(path)) is not None:
+            return name, stored
     return None
 
 
@@ -228,6 +237,8 @@ class ClientRequest:
     """Headers that are forwarded to the provider."""
     attempt: Attempt = field(default_factory=Attempt)
     """Whether it is a retry."""
+    last_response: LastResponse | None = None
+    """On a WebSocket: what its connection remembers."""
 
     @property
     def wire(self) -> str:

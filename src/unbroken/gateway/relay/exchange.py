@@ -220,10 +220,6 @@ class Exchange:
             return StreamedResponse(wire, writer, raw=raw, serial=self.serial, on_diverge=settings.on_diverge)
         return CompleteResponse(wire, writer, raw=raw, serial=self.serial)
 
-    @property
-    def keeps_responses(self) -> bool:
-        return self.incoming.route.http.stores and self.incoming.body.get("store") is not False
-
     async def begin(self, headers: Mapping[str, str]) -> None:
         await self.out.begin(self.request.stream, headers)
 

@@ -357,33 +357,43 @@ async def forward(
     read: Callable[[bytes], Awaitable[None]] | None = None,
 ) -> None:
     async with relayed(model, method, path, query, headers, data) as answer:
-        if 300 <= answer.status < 400 and answer.status != 304:
-            raise Refused(502, "the provider sent a redirect, and redirects are not followed")
-        if not 200 <= answer.status < 600:
-            raise Refused(502, f"the provider answered {answer.status}, which is not a final status")
-        limit = RESPONSE_LIMIT.get() or ResponseLimit(maxsize)
-        if answer.content_length is not None and answer.content_length > limit.most:
-            raise Refused(
-                502, f"the provider's answer has {answer.content_length:,} bytes, an answer may have {limit.most:,}"
-            )
-        returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
-        content_type = answer.headers.get("content-type", "application/json").encode("latin-1", "replace")
-        most = _MOST_OF_AN_ERROR if read is None else _MOST_OF_A_RECEIPT
-        begun = await _read_beginning(answer, most, passes_others=read is None)
-        if answer.status >= 400 or _is_error(begun):  # providers quote keys in their errors
-            shown = {name: model.masked(value) for name, value in returned.items()}
-            await response.complete(answer.status, model.masked_body(begun), shown, content_type)
-            return
-        limit.take(len(begun))
-        if read is not None:
-            await read(begun)
-        await response.begin(answer.status, content_type, returned, None)
-        if begun:
-            await response.send(begun)
-        async for chunk in answer.content.iter_any():
-            limit.take(len(chunk))
-            await response.send(chunk)
-        await response.send(b"", more=False)
+        await send_on(model, answer, response, read)
+
+
+async def send_on(
+    model: HTTPModel,
+    answer: ClientResponse,
+    response: Response,
+    read: Callable[[bytes], Awaitable[None]] | None = None,
+) -> None:
+    """Sends the provider's answer to the client."""
+    if 300 <= answer.status < 400 and answer.status != 304:
+        raise Refused(502, "the provider sent a redirect, and redirects are not followed")
+    if not 200 <= answer.status < 600:
+        raise Refused(502, f"the provider answered {answer.status}, which is not a final status")
+    limit = RESPONSE_LIMIT.get() or ResponseLimit(maxsize)
+    if answer.content_length is not None and answer.content_length > limit.most:
+        raise Refused(
+            502, f"the provider's answer has {answer.content_length:,} bytes, an answer may have {limit.most:,}"
+        )
+    returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
+    content_type = answer.headers.get("content-type", "application/json").encode("latin-1", "replace")
+    most = _MOST_OF_AN_ERROR if read is None else _MOST_OF_A_RECEIPT
+    begun = await _read_beginning(answer, most, passes_others=read is None)
+    if answer.status >= 400 or _is_error(begun):  # providers quote keys in their errors
+        shown = {name: model.masked(value) for name, value in returned.items()}
+        await response.complete(answer.status, model.masked_body(begun), shown, content_type)
+        return
+    limit.take(len(begun))
+    if read is not None:
+        await read(begun)
+    await response.begin(answer.status, content_type, returned, None)
+    if begun:
+        await response.send(begun)
+    async for chunk in answer.content.iter_any():
+        limit.take(len(chunk))
+        await response.send(chunk)
+    await response.send(b"", more=False)
 
 
 async def _read_beginning(answer: ClientResponse, most: int, passes_others: bool) -> bytes:

@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 from unbroken.errors import StreamError, UserError
 from unbroken.gateway.http.asgi import Refused
 from unbroken.gateway.stores import Store, StoreUnavailable
-from unbroken.gateway.turns.turn import owned_key, response_key
+from unbroken.gateway.turns.turn import item_key, owned_key, response_key
 from unbroken.messages import Json
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import NOT_FOUND
@@ -225,6 +225,10 @@ def _holds_more(value: Json) -> bool:
     return isinstance(value, dict | list)
 
 
+_OWNERSHIP = (owned_key, response_key, item_key)
+"""Under any of these, an id belongs to a caller."""
+
+
 class ProviderIds:
     def __init__(self, store: Store, ttl: float) -> None:
         self._store = store
@@ -243,10 +247,10 @@ class ProviderIds:
         """Raises `Refused` for the first id that is not known to belong to this caller."""
         if not references:
             return
-        keys = [key for _, id in references for key in (owned_key(scope, id), response_key(scope, id))]
+        keys = [key(scope, id) for _, id in references for key in _OWNERSHIP]
         found = await self._store.get(keys)
         for at, (where, id) in enumerate(references):
-            if found[2 * at] is None and found[2 * at + 1] is None:
+            if not any(found[at * len(_OWNERSHIP) : (at + 1) * len(_OWNERSHIP)]):
                 raise Refused(
                     404,
                     f"`{where}`: this key did not get `{id[:100]}` from this gateway, or too long ago; it may "

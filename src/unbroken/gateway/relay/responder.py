@@ -17,7 +17,7 @@ from dataclasses import replace
 from unbroken.decoding.calls import too_many_calls
 from unbroken.decoding.decoder import look_at
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
-from unbroken.errors import ChainBroken, InvalidRequest, StreamError, UnbrokenError
+from unbroken.errors import ChainBroken, InvalidRequest, UnbrokenError
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.http.asgi import Refused, off_loop
 from unbroken.gateway.http.routes import (
@@ -43,6 +43,7 @@ from unbroken.gateway.relay.exchange import (
     prepare_request,
     send,
 )
+from unbroken.gateway.relay.stored_responses import StoredResponses
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.turns.call_ids import is_ours
 from unbroken.gateway.turns.retries import Answered, InFlight, SavedAnswer
@@ -58,19 +59,16 @@ from unbroken.gateway.turns.serial import (
 )
 from unbroken.gateway.turns.turn import Turn
 from unbroken.gateway.turns.turn_store import TurnStore
-from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
+from unbroken.messages import Assistant, Message, ToolCall, Usage
 from unbroken.models.connections import Sent
 from unbroken.models.model import closing
 from unbroken.models.relay import RelayRequest
 from unbroken.wires import find_wire
-from unbroken.wires.jsontext import loads
-from unbroken.wires.values import as_dict, as_text
+from unbroken.wires.values import as_text
 from unbroken.wires.wire import Plain
 
 log = logging.getLogger("unbroken.gateway")
 
-WHOLE_EVERY = 50
-"""After this many responses in a chain, the complete conversation is stored again, so a long chain needs few reads."""
 _CALL = 200
 """Approximate bytes of a call."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
@@ -79,10 +77,16 @@ DROPPED = "x-unbroken-dropped"
 
 class Responder:
     def __init__(
-        self, settings: GatewaySettings, turn_store: TurnStore, stats: Stats, now: Callable[[], float]
+        self,
+        settings: GatewaySettings,
+        turn_store: TurnStore,
+        stored: StoredResponses,
+        stats: Stats,
+        now: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._turn_store = turn_store
+        self._stored = stored
         self._stats = stats
         self._metrics = stats.metrics
         self._now = now
@@ -92,6 +96,8 @@ class Responder:
 
     async def answer(self, incoming: ClientRequest, out: Outlet, outcome: Outcome) -> None:
         check_body(incoming.route, incoming.body)
+        if reason := incoming.route.http.not_supported(incoming.body):
+            raise InvalidRequest(reason)
         if incoming.serial or outcome.recording is not None or not can_forward(incoming):
             await self._answer(incoming, out, outcome)
         elif incoming.body.get("stream"):
@@ -115,6 +121,7 @@ class Responder:
         self, incoming: ClientRequest, out: Outlet, outcome: Outcome, first: Fetched | Sent | None = None
     ) -> None:
         """`first`: the first attempt, if it was made already."""
+        incoming = await self._stored.resolve(incoming)
         if incoming.upstream.wire != incoming.wire and (what := incoming.route.http.held_by_provider(incoming.body)):
             raise InvalidRequest(f"`{what}` is stored by a provider of {incoming.wire}, which this model does not use")
         request = read_request(incoming.route, incoming.body)
@@ -123,7 +130,7 @@ class Responder:
         said = request.messages
         parent, depth = as_text(incoming.body.get("previous_response_id")) if incoming.route.http.stores else "", 0
         if parent:
-            request, depth = await self._continue_from(incoming, request, parent)
+            request, parent, depth = await self._stored.continue_from(incoming, request, parent)
         serial = incoming.serial or request.parallel is False
         exchange = Exchange(incoming, request, said, parent, serial, out, outcome, new_id(incoming.wire), first, depth)
         if first is not None:  # a new conversation: it has no turns
@@ -177,19 +184,6 @@ class Responder:
         await out.begin(False, {})
         await out.send(data)
 
-    async def _continue_from(self, incoming: ClientRequest, request: Request, parent: str) -> tuple[Request, int]:
-        """The request with the conversation up to `parent` before it, and the number of responses in that."""
-        before, depth = await self._turn_store.conversation(incoming.scope, parent)
-        if before is None:
-            raise InvalidRequest(
-                f"previous_response_id `{parent}` is not stored here: it is unknown, too old, not unique, or was made "
-                f"with store=false; send the complete conversation in `input`"
-            )
-        first = 1 if incoming.body.get("instructions") else 0
-        messages = (*request.messages[:first], *before, *request.messages[first:])
-        extra = {name: value for name, value in request.extra.items() if name != "previous_response_id"}
-        return replace(request, messages=messages, extra=extra), depth
-
     # Held calls
 
     async def _release_call(self, exchange: Exchange, next: ReleaseCall) -> None:
@@ -220,9 +214,9 @@ class Responder:
         if text:
             await exchange.send(client_stream.feed(TextDelta(text)))
         await exchange.send(client_stream.feed(UsageReported(Usage())))
-        if exchange.keeps_responses:
-            await self._keep_response(exchange, Assistant(text, () if call is None else (call,)))
-        await exchange.send(client_stream.end(Ended(Verdict("whole")), call))
+        last = client_stream.end(Ended(Verdict("whole")), call)
+        await self._stored.keep(exchange, Assistant(text, () if call is None else (call,)), b"", last)
+        await exchange.send(last)
 
     # The model
 
@@ -405,9 +399,9 @@ class Responder:
             self._metrics.held(alias, len(calls) - 1)
             self._stats.hold(turn[0].key, len(calls) - 1)
             log.info("serial_hold session=%s calls=%d handed=1", turn[0].key[-8:], len(calls))
-        if exchange.keeps_responses:
+        if incoming.route.http.stores:
             given = (handed,) if handed is not None else tuple(map(exchange.handed, calls))
-            await self._keep_response(exchange, Assistant(client_stream.text, given), client_stream.head)
+            await self._stored.keep(exchange, Assistant(client_stream.text, given), client_stream.head, last)
         return last
 
     async def _keep_for_retries(
@@ -420,21 +414,6 @@ class Responder:
             called = turn if call is not None else None
             saved = SavedAnswer(called.key, digest, lost) if called else SavedAnswer("", digest, lost, text)
             await self._turn_store.keep_answered(exchange.retry_key, saved, self._settings.retry_window)
-
-    async def _keep_response(self, exchange: Exchange, message: Assistant, head: bytes = b"") -> None:
-        """For clients that continue by `previous_response_id`. `head`: the provider's bytes with the response's id."""
-        incoming = exchange.incoming
-        id = _id_in(head) or exchange.id
-        systems = 1 if incoming.body.get("instructions") else 0
-        depth = exchange.depth + 1
-        if depth % WHOLE_EVERY:
-            await self._turn_store.keep_response(
-                incoming.scope, id, exchange.parent, depth, (*exchange.said[systems:], message)
-            )
-        else:
-            await self._turn_store.keep_response(
-                incoming.scope, id, "", depth, (*exchange.request.messages[systems:], message)
-            )
 
 
 def _check_same(body: str, exchange: Exchange) -> None:
@@ -450,19 +429,6 @@ def _answers_one_of_ours(messages: Sequence[Message]) -> bool:
     """Does the last turn have a call id that a gateway made? Then other calls of that turn may be held."""
     last = next((said for said in reversed(messages) if isinstance(said, Assistant)), None)
     return last is not None and any(is_ours(call.id) for call in last.calls)
-
-
-def _id_in(head: bytes) -> str:
-    """The id of a response, from a body or from the first event that has it."""
-    lines = [head] if head[:1] == b"{" else [line[5:] for line in head.splitlines() if line.startswith(b"data:")]
-    for line in lines:
-        try:
-            said = as_dict(loads(line))
-        except StreamError:  # `[DONE]`, or something that is not JSON
-            continue
-        if id := as_text(as_dict(said.get("response", said)).get("id")):
-            return id
-    return ""
 
 
 def _as_verdict(error: UnbrokenError) -> Verdict:

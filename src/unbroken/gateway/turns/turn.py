@@ -212,6 +212,11 @@ def response_key(scope: str, id: str) -> str:
     return "response:" + _named(scope, id.encode("utf-8", "surrogatepass"))
 
 
+def item_key(scope: str, id: str) -> str:
+    """The list of conversations whose last response has an item with this id."""
+    return "item:" + _named(scope, id.encode("utf-8", "surrogatepass"))
+
+
 def owned_key(scope: str, id: str) -> str:
     """For a provider's id that was given to this caller."""
     return "owned:" + _named(scope, id.encode("utf-8", "surrogatepass"))

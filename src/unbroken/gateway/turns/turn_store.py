@@ -1,4 +1,4 @@
-"""What the gateway remembers of models' answers: turns found again in a client's history, holds, conversations.
+"""What the gateway remembers of models' answers: turns found again in a client's history, and holds.
 
 It connects the pure parts (`turn`, `serial`) with a store. What a client needs to get all of its calls is read from the
 store and confirmed by it, or the request fails (`StoreUnavailable`): an answer must not get shorter because a store is
@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
-from unbroken.errors import UserError
 from unbroken.gateway.stores.store import (
     MARK,
     NOTHING,
@@ -34,12 +33,10 @@ from unbroken.gateway.turns.turn import (
     Turn,
     call_key,
     chains,
-    conversation_key,
     hold_key,
     read_hold,
     read_turn,
     read_value,
-    response_key,
     said_key,
     same_answer,
     unpack,
@@ -48,7 +45,6 @@ from unbroken.gateway.turns.turn import (
     write_value,
 )
 from unbroken.messages import Assistant, Message, Native, ToolCall
-from unbroken.transcript import from_json, to_json
 from unbroken.wires.values import as_text
 
 log = logging.getLogger("unbroken.gateway")
@@ -63,9 +59,6 @@ SPARE = 32 << 20
 """Maximum bytes in memory while the store cannot be written to."""
 _NOTHING_LISTED: tuple[list[Listed], bool] = ([], True)
 _NOTHING_KNOWN: tuple[list[Listed], bool] = ([], False)
-LONGEST_LINE = 1000
-"""Maximum responses that are read to continue by `previous_response_id`; `WHOLE_EVERY` in `responder` keeps it far
-lower."""
 
 
 class TurnStore:
@@ -252,34 +245,6 @@ class TurnStore:
             entries = {hold_key(key): write_hold(replace(hold, closed=True)) for key, hold in closed.items()}
             with suppress(StoreUnavailable):  # the next request of this history closes them again
                 await self.store.put(entries, self._ttl)
-
-    async def keep_response(self, scope: str, id: str, parent: str, depth: int, messages: Sequence[Message]) -> None:
-        """Stores the messages after `parent`, for a client that continues by `previous_response_id`; `depth` is the
-        position in the chain. Raises `StoreUnavailable` unless the store has confirmed it: that client has no other
-        history."""
-        saved = write_value({"v": VERSION, "parent": parent, "depth": depth, "messages": to_json(messages)})
-        key = conversation_key(scope, saved)
-        await self.store.put({key: saved}, self._ttl, {response_key(scope, id): Listed(key).packed()})
-
-    async def conversation(self, scope: str, id: str) -> tuple[tuple[Message, ...] | None, int]:
-        """The conversation up to the end of this response, and its position in the chain; None if it, or one before it,
-        is not stored. Also None if a provider has used the id twice, because it is ambiguous."""
-        parts: list[tuple[Message, ...]] = []
-        depth = 0
-        while id:
-            (listed,), _ = await self._get([response_key(scope, id)], required=True)
-            keys = [entry.key for entry in unpack(listed or b"", "conversation:")[0]]
-            (value,), _ = await self._get(keys, required=True) if len(keys) == 1 else ([None], True)
-            saved = read_value(value)
-            if saved is None or len(parts) > LONGEST_LINE:
-                return None, 0
-            try:
-                parts.append(from_json(saved["messages"]))
-                depth = depth or int(saved.get("depth", 0))
-                id = as_text(saved["parent"])
-            except (UserError, KeyError, TypeError, ValueError):
-                return None, 0
-        return tuple(message for part in reversed(parts) for message in part), depth
 
     def _new_hold(self, closed: bool = False) -> bytes:
         return write_hold(Hold(self._now() + self._hold_timeout, closed))

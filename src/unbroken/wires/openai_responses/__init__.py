@@ -11,9 +11,10 @@ from unbroken.wires.openai_responses.responses_encoder import (
     error_body,
     error_event,
 )
+from unbroken.wires.openai_responses.responses_http import ResponsesHttp
 from unbroken.wires.openai_responses.responses_items import NAME
 from unbroken.wires.openai_responses.responses_messages import ID_RULE
-from unbroken.wires.openai_responses.responses_relay import HISTORY, RELAY, ResponsesHttp, keep_first_call
+from unbroken.wires.openai_responses.responses_relay import HISTORY, RELAY, keep_first_call
 from unbroken.wires.openai_responses.responses_requests import decode_request, encode_request
 from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from unbroken.deltas import Delta, Meaning, TextDelta
-from unbroken.messages import Json, ToolCall, Usage
+from unbroken.messages import Json, ToolCall
 from unbroken.wires.http_api import openai_error
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.responses_messages import encode_call
-from unbroken.wires.openai_responses.responses_object import new_response
+from unbroken.wires.openai_responses.responses_object import encode_usage, new_response
 from unbroken.wires.openai_responses.responses_relay import CALLS, KINDS, PartKind, RelayedResponse, Writing
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object, as_text
@@ -268,7 +268,7 @@ class ResponsesEncoder(DeltaEncoder):
         response: Object = {**self._begun, **self._relayed.response}
         response["status"] = status
         response["output"] = [item for _, item in sorted(self._output.items())]
-        response["usage"] = None if self._usage is None or status == "in_progress" else _encode_usage(self._usage)
+        response["usage"] = None if self._usage is None or status == "in_progress" else encode_usage(self._usage)
         if status == "completed":
             response["completed_at"] = self._created if self._now is None else int(self._now())
         if status == "failed":
@@ -315,16 +315,3 @@ class ResponsesProviderWriter(ResponsesEncoder):
 
     def _place_of_call(self) -> Object:
         return {"item_id": self._open_call.value["id"], "output_index": self._open_call.index}
-
-
-def _encode_usage(usage: Usage) -> Object:
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {
-            "cached_tokens": usage.cached_tokens,
-            "cache_write_tokens": usage.cache_write_tokens,
-        },
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.total_tokens,
-    }

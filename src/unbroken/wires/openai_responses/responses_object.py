@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unbroken.messages import Json
+from unbroken.messages import Json, Usage
 from unbroken.wires.values import Object, as_dict, as_number, as_text, dicts
 
 _NUMBERS = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
@@ -73,3 +73,16 @@ def _text(text: Object) -> Object:
     if form.get("type") == "json_schema":  # the specification has null in the place of the schema
         form = {"name": "", "description": None, **form, "strict": form.get("strict") is True, "schema": None}
     return {**text, "format": form}
+
+
+def encode_usage(usage: Usage) -> Object:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
