@@ -60,7 +60,7 @@ def _keys(names: Iterable[str], words: Mapping[str, str]) -> str:
 
 _PROFILE_KEYS = {
     "title": "the name that people read",
-    "wire": "openai-chat, openai-responses, anthropic-messages or gemini; quirks of another wire are not inherited",
+    "wire": "one of " + ", ".join(WIRES) + "; quirks of another wire are not inherited",
     "base_url": "its address, including `/v1`",
     "keys": "variables that may hold the key; the first one that is set is used",
     "several_calls": "whether it returns several calls in one response; for information only",
@@ -75,7 +75,9 @@ _PROFILE_KEYS = {
     "path": "the path after the base URL; it may contain `{model}` and `{method}`",
     "dated_path": "the same if `api_version` is given",
     "version_variables": "variables that may hold `api_version`",
+    "methods": "what `{method}` in the path is, for one body and for a stream",
     "key_header": "bearer, x-api-key, x-goog-api-key or api-key, if it differs from the wire",
+    "signing": '"aws": without a key, requests are signed with AWS credentials',
     "note": "a note for people",
     "aliases": "other names",
 }
@@ -83,6 +85,7 @@ _QUIRK_KEYS = {
     "rename": 'keys of the body with another name: `{ max_tokens = "max_completion_tokens" }`',
     "drop": "keys of the body that are left out",
     "add": "keys that are added to every body",
+    "require": "the same, also for a body that the gateway passes on as its client wrote it",
     "reasoning": "the keys of the body for an effort, `*` for all others: `{ none = { thinking = false } }`",
     "choices": "the tool choices that it accepts, out of auto, none, required and one",
     "asks_for_several": "it returns one call at a time unless the request asks for several",
@@ -176,7 +179,7 @@ def _differences_in_body(quirks: Quirks) -> list[str]:
     notes = [f"`{key}` is sent as `{name}`." for key, name in quirks.rename.items()]
     if quirks.drop:
         notes.append(f"Left out: {', '.join(f'`{key}`' for key in sorted(quirks.drop))}.")
-    notes += [f"`{key}` is always sent." for key in quirks.add]
+    notes += [f"`{key}` is always sent." for key in (*quirks.add, *quirks.require)]
     if quirks.reasoning:
         fields = sorted({key for spelled in quirks.reasoning.values() for key in spelled})
         notes.append(f"Reasoning is set with {', '.join(f'`{key}`' for key in fields)}.")

@@ -197,6 +197,9 @@ ONE_CALL: dict[str, Any] = {
     "openai-responses": {"parallel_tool_calls": False},
     "anthropic-messages": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
     "gemini": {},
+    "ollama": {},
+    "cohere-v2": {},
+    "bedrock-converse": {},
 }
 
 
@@ -216,7 +219,25 @@ CHOICES: dict[str, list[Any]] = {
     "openai-chat": ["required", {"type": "function", "function": {"name": "look"}}],
     "openai-responses": ["required", {"type": "function", "name": "look"}],
     "anthropic-messages": [{"type": "any"}, {"type": "tool", "name": "look"}],
+    "gemini": [
+        {"functionCallingConfig": {"mode": "ANY"}},
+        {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["look"]}},
+    ],
+    "cohere-v2": ["REQUIRED", "REQUIRED"],
+    "bedrock-converse": [{"any": {}}, {"tool": {"name": "look"}}],
+    "ollama": [None, None],
 }
+"""For any call, and for a call of `look`. Ollama has no choice."""
+
+
+def choice_in(wire: str, body: dict[str, Any]) -> Any:
+    match wire:
+        case "gemini":
+            return body.get("toolConfig")
+        case "bedrock-converse":
+            return body["toolConfig"].get("toolChoice")
+        case _:
+            return body.get("tool_choice")
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["required", "by name"])
@@ -226,12 +247,7 @@ def test_a_choice_applies_to_the_first_request_only(wire: str, named: bool) -> N
     result = play(Agent(model, Desk().tools("look"), policy=Policy(choice="look" if named else "required")))
     expected = OneTool("look") if named else "required"
     assert [request.choice for request in model.requests] == [expected, None, None]
-    if wire in CHOICES:
-        assert model.bodies[0]["tool_choice"] == CHOICES[wire][named]
-        assert "tool_choice" not in model.bodies[1]
-    else:
-        assert "ANY" in str(model.bodies[0]["toolConfig"])
-        assert "ANY" not in str(model.bodies[1])
+    assert [choice_in(wire, body) for body in model.bodies] == [CHOICES[wire][named], None, None]
     accepted(model, result)
 
 

@@ -119,11 +119,19 @@ def refuse(message: str) -> Fail:
     return Fail(ProviderError(message, status=400))
 
 
+NO_WORD_FOR = {
+    "gemini": ["parallel_off"],
+    "ollama": ["none", "one", "parallel_off", "required"],
+    "cohere-v2": ["parallel_off"],
+    "bedrock-converse": ["final", "none", "parallel_off"],
+}
+"""What a wire cannot ask for: no call, a certain one, one only."""
+
+
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_server_that_follows_its_wire_needs_no_quirks(wire: str) -> None:
     report = find(wire=wire)
-    allowed = {"parallel_off": "differs"} if wire == "gemini" else {}  # that wire cannot ask for one call only
-    assert judged(report) == allowed
+    assert judged(report) == dict.fromkeys(NO_WORD_FOR.get(wire, ()), "differs")
     assert report.quirks == {}
     assert [answer.name for answer in report.answers] == [question.name for question in QUESTIONS]
     assert words(report, "long") == "4,099 characters"

@@ -100,6 +100,9 @@ def test_objects_nested_almost_too_deep_never_recurse(wire: str) -> None:
         "anthropic-messages": b'{"type":"message","content":[{"type":"tool_use","id":"a","name":"f","input":%s}]}',
         "gemini": b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":%s}}]}}]}',
         "openai-responses": b'{"object":"response","output":[{"type":"shell_call","call_id":"a","action":%s}]}',
+        "ollama": b'{"message":{"tool_calls":[{"function":{"name":"f","arguments":%s}}]},"done":true}',
+        "cohere-v2": b'{"message":{"tool_calls":[{"function":{"name":"f","arguments":%s}}]},"finish_reason":"ERROR"}',
+        "bedrock-converse": b'{"output":{"message":{"content":[{"toolUse":{"name":"f","input":%s}}]}}}',
     }
     for body in (bodies[wire] % deep, b'{"error": %s}' % deep):
         decoder = Decoder(wire)

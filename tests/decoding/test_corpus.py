@@ -1,4 +1,4 @@
-"""All recordings on the four wires: they are decoded as expected, at every chunk size."""
+"""All recordings: they are decoded as expected, at every chunk size."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ pytestmark = pytest.mark.skipif(not RECORDINGS, reason=ABSENT)
 
 every_recording = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda r: r.id)
 
+NO_ARGUMENTS = "empty arguments at a good end mean no arguments: {}"
+REPAIRED = "the limit fell into the last call of a body: its input was repaired by the server, so it is not complete"
 EMPTY_LEGACY_CALL = "an empty function_call {name: '', arguments: ''} beside the real calls is no call"
 DIFFERENCES: dict[tuple[str, str], str] = {
+    ("bedrock-converse-aws-bedrock-j-8691beae", "calls"): REPAIRED,
+    ("bedrock-converse-aws-bedrock-s-00d920c4", "calls"): NO_ARGUMENTS,
+    ("bedrock-invoke-anthropic-aws-bedrock-j-fe15851e", "calls"): REPAIRED,
+    ("cohere-v2-cohere-s-0d70e721", "calls"): NO_ARGUMENTS,
+    ("cohere-v2-cohere-s-a6a955d5", "calls"): NO_ARGUMENTS,
+    ("cohere-v2-cohere-s-fb48983f", "calls"): NO_ARGUMENTS,
     ("openai-chat-openrouter-s-d184ebe3", "calls"): "arguments null at a good end means no arguments: {}",
     ("openai-chat-snowflake-j-049cd0b8", "calls"): EMPTY_LEGACY_CALL,
     ("openai-chat-snowflake-j-049cd0b8", "reasoning"): "its only reasoning stands in reasoning_details, which we read",

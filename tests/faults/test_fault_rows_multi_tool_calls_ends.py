@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 import wire_bytes
-from scenes import SIZES, WIRES, Desk, accepted, can_go_on, on, only, play, play_aloud, results_in, run_bytes
+from scenes import (
+    IN_FRAGMENTS,
+    SIZES,
+    WIRES,
+    Desk,
+    accepted,
+    can_go_on,
+    on,
+    only,
+    play,
+    play_aloud,
+    results_in,
+    run_bytes,
+)
 from streams import calls_chunk, chat, chunk, piece, sse
 from wire_bytes import function_call, tool_use
 
@@ -24,11 +37,11 @@ def gemini_call(**fields: Any) -> bytes:
 
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("raw", ["", '{"path": "/et', '{"path": "/", "deep": {"x": [1, 2'])
-@pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "gemini"])
+@pytest.mark.parametrize("wire", IN_FRAGMENTS)
 def test_a_call_that_the_token_limit_cut_off_is_reported_and_never_runs(
     wire: str, raw: str, schedule: Schedule
 ) -> None:
-    """Row 8, without a restart: it is sent back to the model as `{}`, with its text only in the result."""
+    """Row 8, what needs no restart: it goes back to the model as `{}` and its text only in the result."""
     desk = Desk()
     model = ScriptedModel([Call("look", id="1"), Cut("delete", raw, id="2")], "Done.", wire=wire)
     result = play(Agent(model, desk.tools("look", "delete"), schedule=schedule))
@@ -41,11 +54,12 @@ def test_a_call_that_the_token_limit_cut_off_is_reported_and_never_runs(
     accepted(model, result)
 
 
-def test_a_call_that_gemini_could_not_write_never_runs_and_the_error_explains_it() -> None:
-    """Row 8 on gemini, whose wire has no half calls: the provider itself reports it."""
+@pytest.mark.parametrize(("wire", "words"), [("gemini", "MALFORMED_FUNCTION_CALL"), ("ollama", "error parsing tool")])
+def test_a_call_that_gemini_could_not_write_never_runs_and_the_error_explains_it(wire: str, words: str) -> None:
+    """Row 8 on wires that have no half calls: the provider itself says that there was one."""
     desk = Desk()
-    model = ScriptedModel(Call("look"), Cut("delete", '{"path": "/et'), wire="gemini")
-    with pytest.raises(ChainBroken, match="MALFORMED_FUNCTION_CALL") as caught:
+    model = ScriptedModel(Call("look"), Cut("delete", '{"path": "/et'), wire=wire)
+    with pytest.raises(ChainBroken, match=words) as caught:
         play(Agent(model, desk.tools("look", "delete")))
     assert desk.ran == [("look", {})]
     assert results_in(caught.value.messages) == [("call_r0c0", "look done")]

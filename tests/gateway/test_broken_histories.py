@@ -15,8 +15,10 @@ from gateway_client import (
     CITIES,
     PAIRS,
     RETRY,
+    SAYS_ONE_CALL,
     THREE_CALLS,
     Client,
+    error_in,
     plain,
     result_of,
     run,
@@ -39,13 +41,19 @@ ONE_CALL_TO = "Oslo"
 
 
 def asks(wire: str, text: str) -> list[Object]:
-    return [{"role": "user", "parts": [{"text": text}]} if wire == "gemini" else {"role": "user", "content": text}]
+    match wire:
+        case "gemini":
+            return [{"role": "user", "parts": [{"text": text}]}]
+        case "bedrock-converse":
+            return [{"role": "user", "content": [{"text": text}]}]
+        case _:
+            return [{"role": "user", "content": text}]
 
 
 def calls(wire: str, *ids: str) -> list[Object]:
     arguments = {"city": ONE_CALL_TO}
     match wire:
-        case "openai-chat":
+        case "openai-chat" | "cohere-v2":
             function = {"name": "get_weather", "arguments": json.dumps(arguments)}
             made = [{"id": id, "type": "function", "function": function} for id in ids]
             return [{"role": "assistant", "content": None, "tool_calls": made}]
@@ -55,6 +63,14 @@ def calls(wire: str, *ids: str) -> list[Object]:
         case "anthropic-messages":
             block = {"type": "tool_use", "name": "get_weather", "input": arguments}
             return [{"role": "assistant", "content": [{**block, "id": id} for id in ids]}]
+        case "ollama":
+            function = {"name": "get_weather", "arguments": arguments}
+            return [
+                {"role": "assistant", "content": "", "tool_calls": [{"id": id, "function": function} for id in ids]}
+            ]
+        case "bedrock-converse":
+            use = {"name": "get_weather", "input": arguments}
+            return [{"role": "assistant", "content": [{"toolUse": {**use, "toolUseId": id}} for id in ids]}]
         case _:
             call = {"name": "get_weather", "args": arguments}
             return [{"role": "model", "parts": [{"functionCall": {**call, "id": id}} for id in ids]}]
@@ -62,8 +78,14 @@ def calls(wire: str, *ids: str) -> list[Object]:
 
 def results(wire: str, *ids: str) -> list[Object]:
     match wire:
-        case "openai-chat":
+        case "openai-chat" | "cohere-v2":
             return [{"role": "tool", "tool_call_id": id, "content": f"of {id}"} for id in ids]
+        case "ollama":
+            named = {"role": "tool", "tool_name": "get_weather"}
+            return [{**named, "tool_call_id": id, "content": f"of {id}"} for id in ids]
+        case "bedrock-converse":
+            told = [{"toolUseId": id, "content": [{"text": f"of {id}"}]} for id in ids]
+            return [{"role": "user", "content": [{"toolResult": result} for result in told]}]
         case "openai-responses":
             return [{"type": "function_call_output", "call_id": id, "output": f"of {id}"} for id in ids]
         case "anthropic-messages":
@@ -122,16 +144,16 @@ BROKEN: dict[str, tuple[Broken, str, list[Message]]] = {
 
 
 def joined(messages: tuple[Message, ...]) -> list[Message]:
-    """Without ids; consecutive user messages are one on Anthropic's wire, and here. Wires without an error flag lose
-    it: the text shows it."""
+    """Without ids; consecutive user messages are one on some wires, and here. Wires without an error flag lose it: the
+    text shows it."""
     heard: list[Message] = []
     for message in map(plain, messages):
         if isinstance(message, ToolMessage):
             message = told(*(result.text for result in message.results))
-        if isinstance(message, User) and heard and isinstance(last := heard[-1], User):
-            heard[-1] = User.of(last.text + message.text)
-        else:
-            heard.append(message)
+        if isinstance(message, User):
+            before = heard.pop() if heard and isinstance(heard[-1], User) else User(())
+            message = User.of("".join(part.text for part in (before, message) if isinstance(part, User)))
+        heard.append(message)
     return heard
 
 
@@ -165,21 +187,13 @@ def test_fault_30_is_repaired_counted_and_named(wire: str, fault: str) -> None:
     run(story)
 
 
-SHAPES: dict[str, Callable[[Any], tuple[str, str]]] = {
-    "openai-chat": lambda body: (body["error"]["type"], body["error"]["message"]),
-    "openai-responses": lambda body: (body["error"]["type"], body["error"]["message"]),
-    "anthropic-messages": lambda body: (body["error"]["type"], body["error"]["message"]),
-    "gemini": lambda body: (body["error"]["status"], body["error"]["message"]),
-}
-
-
 def _given(value: Any, ids: tuple[str, ...], change: Callable[[Object, str], Object]) -> Any:
     if isinstance(value, list):
         return [_given(each, ids, change) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
     fields = {name: _given(each, ids, change) for name, each in cast("Object", value).items()}
-    for name in ("id", "call_id", "tool_call_id", "tool_use_id"):
+    for name in ("id", "call_id", "tool_call_id", "tool_use_id", "toolUseId"):
         if fields.get(name) in ids:
             fields = change(fields, name)
     return fields
@@ -242,9 +256,10 @@ def test_fault_30_is_refused_by_a_strict_gateway_with_the_reason(wire: str) -> N
                     for make, name, _ in BROKEN.values():
                         reply = await client.post(raw_body(client, make(wire)))
                         assert reply.status == 400
-                        kind, message = SHAPES[wire](reply.body)
-                        assert kind == ("INVALID_ARGUMENT" if wire == "gemini" else "invalid_request_error")
-                        assert words[name] in message
+                        error = error_in(wire, reply.body, 400)
+                        kind = error.get("status" if wire == "gemini" else "type")
+                        assert kind in (None, "INVALID_ARGUMENT" if wire == "gemini" else "invalid_request_error")
+                        assert words[name] in error["message"]
                     whole = asks(wire, Q.text) + calls(wire, "a1", "b2") + results(wire, "a1", "b2")
                     reply = await client.post(raw_body(client, whole))
                     assert (reply.status, reply.response.text) == (200, "Fine.")
@@ -394,8 +409,8 @@ def test_fault_33_one_call_at_a_time_is_requested_in_the_upstreams_own_format(
                     reply = await client.ask(User.of("Hello."))
                     assert reply.status == 200
                     said = says_one_call(upstream_wire, upstream.bodies[-1])
-                    can_say = upstream_wire != "gemini" and who not in ("nobody", "no tools")
-                    assert said == (can_say and not (who == "client" and client_wire == "gemini")), who
+                    can_say = upstream_wire in SAYS_ONE_CALL and who not in ("nobody", "no tools")
+                    assert said == (can_say and not (who == "client" and client_wire not in SAYS_ONE_CALL)), who
 
     run(story)
 
@@ -422,6 +437,9 @@ OWN_IDS = {
     "openai-responses": "call.get/" + "x7Kq" * 13 + "_:",
     "anthropic-messages": "toolu_" + "x7Kq" * 30,
     "gemini": "functions.get_weather:0/" + "x7Kq" * 30,
+    "ollama": "functions.get_weather:0/" + "x7Kq" * 20,
+    "cohere-v2": "get_weather:0/" + "x7Kq" * 10,
+    "bedrock-converse": "tooluse_" + "x7Kq" * 13 + "_.:-",
 }
 """Ids that one wire allows and others do not: by length, or by characters that Anthropic refuses."""
 

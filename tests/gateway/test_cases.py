@@ -38,15 +38,25 @@ from unbroken.wires.jsontext import dumps
 
 CHAT, ANTHROPIC, RESPONSES, GEMINI = "openai-chat", "anthropic-messages", "openai-responses", "gemini"
 
-UPSTREAM = {CHAT: CHAT, ANTHROPIC: ANTHROPIC, RESPONSES: ANTHROPIC, GEMINI: CHAT}
-"""One upstream wire for each client wire: two pairs forward bodies unchanged, two translate."""
+OLLAMA, COHERE, BEDROCK = "ollama", "cohere-v2", "bedrock-converse"
+
+UPSTREAM = {
+    CHAT: CHAT,
+    ANTHROPIC: ANTHROPIC,
+    RESPONSES: ANTHROPIC,
+    GEMINI: CHAT,
+    OLLAMA: OLLAMA,
+    COHERE: BEDROCK,
+    BEDROCK: BEDROCK,
+}
+"""One upstream wire for each client wire: four pairs forward bodies unchanged, three translate."""
 
 every_client = pytest.mark.parametrize("wire", list(UPSTREAM))
 every_upstream = pytest.mark.parametrize("upstream", list(WIRES))
 streamed_and_whole = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 HELD: dict[str, Any] = {"serial": True}
-"""Set by the alias: Gemini's wire cannot express it."""
+"""Set by the alias: some wires cannot express it."""
 SUNNY = [f"Sunny in {city}." for city in CITIES]
 
 
@@ -841,7 +851,7 @@ SPELLED: dict[str, dict[str, Any]] = {
     CHAT: {"parallel_tool_calls": False},
     RESPONSES: {"parallel_tool_calls": False},
     ANTHROPIC: {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-    GEMINI: {},
+    **{each: dict[str, Any]() for each in (GEMINI, OLLAMA, COHERE, BEDROCK)},
 }
 
 
@@ -858,7 +868,7 @@ def test_a_client_that_asks_for_it_gets_one_call_and_the_model_is_asked_in_its_o
             assert cities(reply) == ["Beijing"]
             told = on.upstream.bodies[0]
             assert {name: told.get(name) for name in SPELLED[upstream]} == SPELLED[upstream]
-            if upstream == GEMINI:
+            if not SPELLED[upstream]:
                 assert not {"parallel_tool_calls", "tool_choice"} & told.keys()
 
     run(story)

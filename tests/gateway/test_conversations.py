@@ -40,6 +40,8 @@ from unbroken.wires.writer import ResponseWriter
 SERIAL = (ClientProfile("serial", header="x-serial", serial=True),)
 ONE_BY_ONE = {"x-serial": "yes"}
 every_client = pytest.mark.parametrize("wire", list(WIRES))
+without_ids = pytest.mark.parametrize("wire", ["gemini", "ollama"])
+"""Wires whose clients drop ids."""
 
 
 def counted(number: int, at: int) -> str:
@@ -88,7 +90,7 @@ def account_of(messages: Sequence[Message]) -> str:
 
 
 def drop_ids(messages: list[Message]) -> list[Message]:
-    """As Gemini's clients do."""
+    """As the clients of Gemini and of Ollama do."""
     return [
         replace(message, calls=tuple(replace(call, id="") for call in message.calls))
         if isinstance(message, Assistant)
@@ -149,9 +151,10 @@ def test_each_user_is_charged_separately(wire: str, spell: Callable[[int, int], 
     run(story)
 
 
-def test_gemini_users_without_ids_are_charged_separately() -> None:
+@without_ids
+def test_gemini_users_without_ids_are_charged_separately(wire: str) -> None:
     async def story() -> None:
-        replies = await two_users(Bank(none), "gemini", habit=drop_ids)
+        replies = await two_users(Bank(none), wire, habit=drop_ids)
         assert [got[1].calls for got in replies] == [
             [("pay", {"from_account": "111"})],
             [("pay", {"from_account": "222"})],
@@ -221,13 +224,14 @@ def test_two_answers_to_the_same_question_are_distinguished_by_ids_of_the_gatewa
     run(story)
 
 
+@without_ids
 def test_ambiguous_answers_are_given_to_nobody_and_a_header_reports_it(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, wire: str
 ) -> None:
     async def story() -> None:
         dice = Dice()
         gateway = Inside({"m": dice.model}, open_store("memory:"), clients=SERIAL)
-        players = [Client(gateway, "gemini", headers=ONE_BY_ONE, habit=drop_ids) for _ in range(2)]
+        players = [Client(gateway, wire, headers=ONE_BY_ONE, habit=drop_ids) for _ in range(2)]
         for player in players:
             await player.ask(User.of("Roll."))
         for player in players:
@@ -657,13 +661,14 @@ def test_identical_turns_with_different_reasoning_learn_that_nothing_was_restore
 
 @pytest.mark.parametrize("answered", [1, 2])
 @pytest.mark.parametrize("users", [1, 2])
+@without_ids
 def test_a_client_without_ids_that_stops_asking_for_one_call_at_a_time_learns_that_calls_are_lost(
-    users: int, answered: int
+    wire: str, users: int, answered: int
 ) -> None:
     async def story() -> None:
         answers = [[*THREE_CALLS[:-2], Call("get_weather", city=f"of {user}")] for user in range(users)]
         async with stage("openai-chat", *answers, "Done.", "More.", clients=SERIAL) as on:
-            clients = [on.client("gemini", parallel=None, headers=ONE_BY_ONE, habit=drop_ids) for _ in range(users)]
+            clients = [on.client(wire, parallel=None, headers=ONE_BY_ONE, habit=drop_ids) for _ in range(users)]
             for client in clients:
                 await client.ask(User.of(QUESTION))
             client = clients[0]

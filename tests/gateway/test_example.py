@@ -8,6 +8,7 @@ from gateway_client import (
     IDS,
     PAIRS,
     QUESTION,
+    SAYS_ONE_CALL,
     THREE_CALLS,
     Client,
     plain,
@@ -36,8 +37,8 @@ def test_three_calls_are_released_one_at_a_time_and_sent_back_as_one_turn(
 ) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "It is sunny everywhere.") as upstream:
-            # Gemini's wire cannot express one call at a time: there the alias sets it.
-            alias = upstream_settings(upstream, upstream_wire, serial=client_wire == "gemini")
+            # Some wires cannot express one call at a time: there the alias sets it.
+            alias = upstream_settings(upstream, upstream_wire, serial=client_wire not in SAYS_ONE_CALL)
             async with serving(settings_for(alias)) as url:
                 client = Client(url, client_wire, stream)
                 first, second, third, last = await client.converse()
@@ -62,7 +63,7 @@ def test_three_calls_are_released_one_at_a_time_and_sent_back_as_one_turn(
             asked = upstream.requests[1]
             assert [plain(message) for message in asked.messages] == SERIAL_TURN
             assert [request.parallel for request in upstream.requests] == [
-                None if upstream_wire == "gemini" else False
+                False if upstream_wire in SAYS_ONE_CALL else None
             ] * 2
 
     run(story)
@@ -72,7 +73,7 @@ def test_three_calls_are_released_one_at_a_time_and_sent_back_as_one_turn(
 def test_the_model_gets_its_own_ids_back(client_wire: str, upstream_wire: str) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "Done.") as upstream:
-            alias = upstream_settings(upstream, upstream_wire, serial=client_wire == "gemini")
+            alias = upstream_settings(upstream, upstream_wire, serial=client_wire not in SAYS_ONE_CALL)
             async with serving(settings_for(alias)) as url:
                 client = Client(url, client_wire)
                 replies = await client.converse()
@@ -93,7 +94,7 @@ def test_the_model_gets_its_own_ids_back(client_wire: str, upstream_wire: str) -
 def test_usage_is_reported_once_and_the_sum_is_right(wire: str, stream: bool) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "Done.") as upstream:
-            alias = upstream_settings(upstream, "openai-chat", serial=wire == "gemini")
+            alias = upstream_settings(upstream, "openai-chat", serial=wire not in SAYS_ONE_CALL)
             async with serving(settings_for(alias)) as url:
                 client = Client(url, wire, stream)
                 replies = await client.converse()

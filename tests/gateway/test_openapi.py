@@ -22,6 +22,10 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1beta/models/{model}:generateContent": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
     "/v1beta/models/{model}:streamGenerateContent": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
     "/v1beta/models/{model}:countTokens": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
+    "/api/chat": {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "stream": False},
+    "/v2/chat": {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]},
+    "/model/{model}/converse": {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]},
+    "/model/{model}/converse-stream": {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]},
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from gateway_client import WEATHER, Client, result_of, run, serving, settings_for
 from gateway_upstreams import FIELDS, Asked, Told, events, telling
+from samples import frames
 
 from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, User
 from unbroken.wires import WIRES
@@ -188,10 +189,99 @@ def _chat(wire_fields: Object, call_fields: Object, secret: str) -> Own:
     return Own("openai-chat", body, events(*said, done=True), [message], (secret,))
 
 
+def _ollama() -> Own:
+    calls: list[Object] = [
+        {"id": id, "function": {"name": "get_weather", "arguments": {"city": city}}} for id, city in CALLS.items()
+    ]
+    message: Object = {"role": "assistant", "content": "Let me look.", "thinking": "Two cities, says Qwen."}
+    message["tool_calls"] = calls
+    head: Object = {"model": "big-model", "created_at": "2026-01-01T00:00:00Z"}
+    end: Object = {"done": True, "done_reason": "stop", "prompt_eval_count": 10, "eval_count": 5}
+
+    def line(**message: Any) -> Object:
+        return {**head, "message": {"role": "assistant", "content": "", **message}, "done": False}
+
+    said = [
+        line(thinking=message["thinking"]),
+        line(content="Let me look."),
+        *(line(tool_calls=[one]) for one in calls),
+    ]
+    lines = "".join(json.dumps(one) + "\n" for one in [*said, {**line(), **end}])
+    return Own("ollama", {**head, "message": message, **end}, lines.encode(), [message], (message["thinking"],))
+
+
+def _cohere() -> Own:
+    calls: list[Object] = [
+        {
+            "id": id,
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": json.dumps({"city": city})},
+        }
+        for id, city in CALLS.items()
+    ]
+    plan = "I will look up two cities."
+    message: Object = {"role": "assistant", "tool_plan": plan, "content": [{"type": "text", "text": "Let me look."}]}
+    message["tool_calls"] = calls
+    usage = {"tokens": {"input_tokens": 10, "output_tokens": 5}}
+    body: Object = {"id": "c1", "message": message, "finish_reason": "TOOL_CALL", "usage": usage}
+
+    def delta(kind: str, message: Object, **more: Any) -> Object:
+        return {"type": kind, **more, "delta": {"message": message}}
+
+    said = [
+        delta("message-start", {"role": "assistant", "content": [], "tool_calls": []}, id="c1"),
+        delta("tool-plan-delta", {"tool_plan": plan}),
+        delta("content-start", {"content": {"type": "text", "text": ""}}, index=0),
+        delta("content-delta", {"content": {"text": "Let me look."}}, index=0),
+        {"type": "content-end", "index": 0},
+    ]
+    for index, call in enumerate(calls):
+        said += [delta("tool-call-start", {"tool_calls": call}, index=index), {"type": "tool-call-end", "index": index}]
+    said.append({"type": "message-end", "delta": {"finish_reason": "TOOL_CALL", "usage": usage}})
+    return Own("cohere-v2", body, events(*said, named=True), [{**message, "content": "Let me look."}], (plan,))
+
+
+def _bedrock() -> Own:
+    signed = {"text": "Two cities.", "signature": "EqQBCgIYAhIM+converse/sig=="}
+    blocks: list[Object] = [
+        {"reasoningContent": {"reasoningText": signed}},
+        {"reasoningContent": {"redactedContent": "EmwKAhgBEgy3va3pzix/redacted=="}},
+        {"text": "Let me look."},
+        *({"toolUse": {"toolUseId": id, "name": "get_weather", "input": {"city": c}}} for id, c in CALLS.items()),
+    ]
+    usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+    output = {"message": {"role": "assistant", "content": blocks}}
+    body: Object = {"output": output, "stopReason": "tool_use", "usage": usage, "metrics": {"latencyMs": 1}}
+    deltas: list[tuple[Object | None, list[Object]]] = [
+        (None, [{"reasoningContent": {name: value}} for name, value in signed.items()]),
+        (None, [blocks[1]]),
+        (None, [blocks[2]]),
+        *(
+            (
+                {"toolUse": {"toolUseId": id, "name": "get_weather"}},
+                [{"toolUse": {"input": json.dumps({"city": city})}}],
+            )
+            for id, city in CALLS.items()
+        ),
+    ]
+    said: list[Object] = [{"messageStart": {"role": "assistant"}}]
+    for index, (start, grown) in enumerate(deltas):
+        at = {"contentBlockIndex": index}
+        said += [{"contentBlockStart": {"start": start, **at}}] if start else []
+        said += [{"contentBlockDelta": {"delta": delta, **at}} for delta in grown]
+        said.append({"contentBlockStop": at})
+    said += [{"messageStop": {"stopReason": "tool_use"}}, {"metadata": {"usage": usage}}]
+    secrets = signed["signature"], blocks[1]["reasoningContent"]["redactedContent"]
+    return Own("bedrock-converse", body, frames(*said), blocks, secrets)
+
+
 OWN = {
     "anthropic": _anthropic(),
     "responses": _responses(),
     "gemini": _gemini(),
+    "ollama": _ollama(),
+    "cohere": _cohere(),
+    "bedrock": _bedrock(),
     "reasoning_content": _chat({"reasoning_content": "Two cities, says DeepSeek."}, {}, "Two cities, says DeepSeek."),
     "extra_content": _chat(
         {}, {"extra_content": {"google": {"thought_signature": "CpIHAV+chat/sig=="}}}, "CpIHAV+chat/sig=="
@@ -202,7 +292,7 @@ OWN = {
 def said_by_model(wire: str, asked: Asked) -> list[Object]:
     """The parts of the request that come from the model's answers, in its wire's format."""
     match wire:
-        case "anthropic-messages":
+        case "anthropic-messages" | "bedrock-converse":
             turns = [message for message in asked.body["messages"] if message["role"] == "assistant"]
             return [block for turn in turns for block in turn["content"]]
         case "openai-responses":
@@ -231,6 +321,10 @@ def results_in(wire: str, asked: Asked) -> list[tuple[str, str]]:
             parts = [part for content in asked.body["contents"] for part in content["parts"]]
             found = [part["functionResponse"] for part in parts if "functionResponse" in part]
             return [(answer.get("id", ""), answer["response"]["output"]) for answer in found]
+        case "bedrock-converse":
+            blocks = [block for message in asked.body["messages"] for block in message["content"]]
+            found = [block["toolResult"] for block in blocks if "toolResult" in block]
+            return [(result["toolUseId"], result["content"][0]["text"]) for result in found]
         case _:
             found = [message for message in asked.body["messages"] if message["role"] == "tool"]
             return [(message["tool_call_id"], message["content"]) for message in found]
@@ -357,6 +451,13 @@ def without_calls(own: Own) -> Own:
         case "gemini":
             body["candidates"][0]["content"]["parts"] = own.comes_back[:2]
             back = own.comes_back[:2]
+        case "bedrock-converse":
+            body["output"]["message"]["content"] = back = own.comes_back[:3]
+            body["stopReason"] = "end_turn"
+        case "ollama" | "cohere-v2":
+            del body["message"]["tool_calls"]
+            body |= {"finish_reason": "COMPLETE"} if own.wire == "cohere-v2" else {}
+            back = [{name: value for name, value in own.comes_back[0].items() if name != "tool_calls"}]
         case _:
             message = body["choices"][0]["message"]
             del message["tool_calls"]
@@ -383,7 +484,7 @@ def test_it_comes_back_after_an_answer_without_calls(name: str) -> None:
     run(story)
 
 
-@pytest.mark.parametrize("name", ["anthropic", "responses", "gemini", "reasoning_content", "extra_content"])
+@pytest.mark.parametrize("name", OWN)
 def test_signatures_of_one_provider_reach_no_other(name: str) -> None:
     own = OWN[name]
 
@@ -502,6 +603,10 @@ def with_first_call_only(own: Own, answer: Object) -> list[Object]:
             return list(answer["output"])
         case "gemini":
             return [answer["candidates"][0]["content"]]
+        case "ollama" | "cohere-v2":
+            return [answer["message"]]
+        case "bedrock-converse":
+            return [answer["output"]["message"]]
         case _:
             return [answer["choices"][0]["message"]]
 
@@ -523,6 +628,19 @@ def result_for(own: Own, answer: Object) -> Object:
             response = {"name": call["name"], "response": {"output": f"Sunny in {call['args']['city']}."}}
             id = {"id": call["id"]} if "id" in call else {}
             return {"role": "user", "parts": [{"functionResponse": {**id, **response}}]}
+        case "ollama":
+            (call,) = answer["message"]["tool_calls"]
+            told = f"Sunny in {call['function']['arguments']['city']}."
+            return {"role": "tool", "tool_name": "get_weather", "tool_call_id": call["id"], "content": told}
+        case "cohere-v2":
+            (call,) = answer["message"]["tool_calls"]
+            city = json.loads(call["function"]["arguments"])["city"]
+            return {"role": "tool", "tool_call_id": call["id"], "content": f"Sunny in {city}."}
+        case "bedrock-converse":
+            content = answer["output"]["message"]["content"]
+            (call,) = (block["toolUse"] for block in content if "toolUse" in block)
+            told = [{"text": f"Sunny in {call['input']['city']}."}]
+            return {"role": "user", "content": [{"toolResult": {"toolUseId": call["toolUseId"], "content": told}}]}
         case _:
             (call,) = answer["choices"][0]["message"]["tool_calls"]
             city = json.loads(call["function"]["arguments"])["city"]

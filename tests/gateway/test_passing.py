@@ -8,14 +8,16 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from gateway_client import PAIRS, Client, result_of, run, serving, settings_for, upstream_settings
+from gateway_client import MODEL_IN_PATH, PAIRS, Client, result_of, run, serving, settings_for, upstream_settings
 from gateway_readers import Heard, read
 from gateway_upstreams import FIELDS, Told, events, telling
+from samples import frames
 from test_own_message import IDS, OWN
 
 from unbroken.messages import Assistant, ToolMessage, User
 from unbroken.testing import Call, Say, ScriptedServer, Step, Think, Uses
-from unbroken.wires import WIRES
+from unbroken.wires import WIRES, find_wire
+from unbroken.wires.framing import EVENT_STREAM, JSON_LINES, SSE
 
 Object = dict[str, Any]
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -70,6 +72,30 @@ BODIES: dict[str, Object] = {
         "tools": [{"googleSearch": {}}],
         "cachedContent": "cachedContents/1",
     },
+    "ollama": {
+        "x_unknown": {"big": BIG, "none": None},
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hello", "x_mark": 1}],
+        "options": {"num_ctx": 9000, "x_more": BIG},
+        "keep_alive": "5m",
+        "think": True,
+        "stream": False,
+    },
+    "cohere-v2": {
+        "x_unknown": {"big": BIG, "none": None},
+        "model": "m",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello", "x_mark": 1}]}],
+        "documents": [{"id": "d1", "data": {"text": "a", "n": BIG}}],
+        "citation_options": {"mode": "ACCURATE"},
+        "safety_mode": "STRICT",
+    },
+    "bedrock-converse": {
+        "x_unknown": {"big": BIG, "none": None},
+        "messages": [{"role": "user", "content": [{"text": "Hello"}, {"cachePoint": {"type": "default"}}]}],
+        "guardrailConfig": {"guardrailIdentifier": "g", "guardrailVersion": "1"},
+        "additionalModelRequestFields": {"top_k": BIG},
+        "requestMetadata": {"user": "u1"},
+    },
 }
 
 _CHAT: Object = {"id": "chatcmpl-1", "created": 1, "model": "big-model-2", "x_head": {"n": BIG}}
@@ -86,6 +112,8 @@ _SAID: Object = {
         {"type": "output_text", "text": "Hi", "annotations": [{"type": "url_citation", "url": "u"}], "logprobs": [{}]}
     ],
 }
+_OLLAMA: Object = {"model": "big-model-2", "created_at": "2026-01-01T00:00:00.123456Z"}
+_OLLAMA_END: Object = {"done": True, "done_reason": "stop", "total_duration": BIG, "eval_count": 1}
 _WEB: Object = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}}
 
 
@@ -93,6 +121,31 @@ def _gemini(parts: list[Object], **more: Any) -> Object:
     candidate = {"content": {"parts": parts, "role": "model"}, "index": 0, **more}
     return {"candidates": [candidate], "modelVersion": "big-model-2", "x_head": BIG}
 
+
+def _lines(*said: Object) -> bytes:
+    return b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in said)
+
+
+def _ollama(message: Object, **more: Any) -> Object:
+    return {**_OLLAMA, "message": {"role": "assistant", "content": "", **message}, **(more or {"done": False})}
+
+
+def _cohere(kind: str, message: Object, **more: Any) -> Object:
+    return {"type": kind, **more, "delta": {"message": message}}
+
+
+_CITED: Object = {"start": 0, "end": 2, "text": "Hi", "sources": [{"type": "document", "id": "d1"}]}
+_COHERE_USAGE: Object = {"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 1, "output_tokens": 1}}
+_COHERE_START = _cohere("message-start", {"role": "assistant", "content": [], "citations": []}, id="c1", x_head=BIG)
+
+
+def _block(index: int, *deltas: Object, start: Object | None = None) -> list[Object]:
+    at: Object = {"contentBlockIndex": index, "p": "abcdefgh"}
+    begun: list[Object] = [{"contentBlockStart": {"start": start, **at}}] if start else []
+    return [*begun, *({"contentBlockDelta": {"delta": delta, **at}} for delta in deltas), {"contentBlockStop": at}]
+
+
+_CONVERSE_USAGE: Object = {"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2, "serverToolUsage": {}}}
 
 WHOLE: dict[str, Object] = {
     "openai-chat": {
@@ -138,6 +191,21 @@ WHOLE: dict[str, Object] = {
             [{"text": "Hi"}], finishReason="STOP", groundingMetadata={"webSearchQueries": ["q"]}, avgLogprobs=-0.1
         ),
         "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "x_modality": "TEXT"},
+    },
+    "ollama": {**_ollama({"content": "Hi", "x_more": None}), **_OLLAMA_END},
+    "cohere-v2": {
+        "id": "c1",
+        "message": {"role": "assistant", "content": [{"type": "text", "text": "Hi"}], "citations": [_CITED]},
+        "finish_reason": "COMPLETE",
+        "usage": _COHERE_USAGE,
+        "logprobs": [{"text": "Hi", "token_ids": [BIG]}],
+    },
+    "bedrock-converse": {
+        "metrics": {"latencyMs": 3},
+        "output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}},
+        "stopReason": "end_turn",
+        "trace": {"guardrail": {"x_more": BIG}},
+        **_CONVERSE_USAGE,
     },
 }
 
@@ -204,6 +272,24 @@ STREAMS: dict[str, bytes] = {
         _gemini([{"text": "i"}]),
         _gemini([], finishReason="STOP", groundingMetadata={"webSearchQueries": ["q"]}),
     ),
+    "ollama": _lines(_ollama({"content": "H"}), _ollama({"content": "i", "x_more": BIG}), _ollama({}, **_OLLAMA_END)),
+    "cohere-v2": events(
+        _COHERE_START,
+        _cohere("content-start", {"content": {"type": "text", "text": ""}}, index=0),
+        _cohere("content-delta", {"content": {"text": "H"}}, index=0, logprobs={"text": "H"}),
+        _cohere("content-delta", {"content": {"text": "i"}}, index=0),
+        _cohere("citation-start", {"citations": _CITED}, index=0),
+        {"type": "citation-end", "index": 0},
+        {"type": "content-end", "index": 0},
+        {"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": _COHERE_USAGE}},
+        named=True,
+    ),
+    "bedrock-converse": frames(
+        {"messageStart": {"role": "assistant", "p": "abc"}},
+        *_block(0, {"text": "H"}, {"text": "i"}, {"citation": {"title": "a"}}),
+        {"messageStop": {"stopReason": "end_turn", "additionalModelResponseFields": {"x": 1}}},
+        {"metadata": {**_CONVERSE_USAGE, "metrics": {"latencyMs": 3}, "p": "abcdefghijk"}},
+    ),
 }
 
 
@@ -226,7 +312,7 @@ def test_the_body_of_a_client_is_forwarded_unchanged_except_for_the_model(wire: 
                 "x-goog-api-key": "client-secret",
             }
             client = Client(url, wire, stream, headers=headers)
-            body = BODIES[wire] if wire == "gemini" or not stream else {**BODIES[wire], "stream": True}
+            body = BODIES[wire] if wire in MODEL_IN_PATH or not stream else {**BODIES[wire], "stream": True}
             reply = await client.post(json.dumps(body, ensure_ascii=False).encode())
             assert reply.status == 200, reply.data
             asked = upstream.asked[0]
@@ -252,12 +338,13 @@ def test_the_models_answer_arrives_byte_for_byte(wire: str, stream: bool) -> Non
                 reply = await client.ask(User.of("Hello."))
                 assert reply.data == data, size
                 assert client.messages[-1] == Assistant("Hi")
-                assert reply.headers["Content-Type"].startswith("text/event-stream" if stream else "application/json")
+                kind = find_wire(wire).framing.content_type if stream else "application/json"
+                assert reply.headers["Content-Type"].startswith(kind)
 
     run(story)
 
 
-@WIRE
+@pytest.mark.parametrize("wire", [name for name, wire in WIRES.items() if wire.framing is SSE])
 def test_events_in_unusual_frames_arrive_unchanged(wire: str) -> None:
     odd = b": keep-alive\r\n\r\n" + STREAMS[wire].replace(b"\n", b"\r\n").replace(b"data: ", b"data:")
 
@@ -354,6 +441,36 @@ TIDY_CALLS: dict[str, bytes] = {
         _gemini([{"functionCall": {"name": "get_weather", "args": {"city": "Oslo"}}, "thoughtSignature": "b=="}]),
         _gemini([{"functionCall": {"name": "get_weather", "args": {"city": "Lima"}}}], finishReason="STOP"),
     ),
+    "ollama": _lines(
+        _ollama({"thinking": "Hm."}),
+        _ollama({"tool_calls": [{"id": "call_a", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}]}),
+        _ollama({}, **_OLLAMA_END),
+    ),
+    "cohere-v2": events(
+        _COHERE_START,
+        _cohere("tool-plan-delta", {"tool_plan": "I look."}),
+        _cohere(
+            "tool-call-start",
+            {"tool_calls": {"id": "w_1", "type": "function", "function": {"name": "get_weather", "arguments": ""}}},
+            index=0,
+        ),
+        _cohere("tool-call-delta", {"tool_calls": {"function": {"arguments": CALL["arguments"]}}}, index=0),
+        {"type": "tool-call-end", "index": 0},
+        {"type": "message-end", "delta": {"finish_reason": "TOOL_CALL", "usage": _COHERE_USAGE}},
+        named=True,
+    ),
+    "bedrock-converse": frames(
+        {"messageStart": {"role": "assistant"}},
+        *_block(0, {"reasoningContent": {"text": "Hm."}}, {"reasoningContent": {"signature": "sig=="}}),
+        *_block(
+            1,
+            {"toolUse": {"input": ""}},
+            {"toolUse": {"input": CALL["arguments"]}},
+            start={"toolUse": {"toolUseId": "tooluse_1", "name": "get_weather", "type": "tool_use"}},
+        ),
+        {"messageStop": {"stopReason": "tool_use"}},
+        {"metadata": _CONVERSE_USAGE},
+    ),
 }
 
 
@@ -380,11 +497,15 @@ def _without_id(value: Any) -> Any:
         return value
     fields = cast("Object", value)
     called = fields.get("type") in ("function_call", "tool_use") or "function" in fields
-    dropped = ("id", "call_id") if called else ()
+    dropped = ("id", "call_id", "toolUseId") if called else ()
     return {name: _without_id(each) for name, each in fields.items() if name not in dropped}
 
 
 def _changed(data: bytes, change: Callable[[Any], Any]) -> bytes:
+    if data[:1] in (b"{", b"\x00"):
+        framing = JSON_LINES if data[:1] == b"{" else EVENT_STREAM
+        texts = [json.dumps(change(json.loads(text)), separators=(",", ":")) for text in framing.texts(data)]
+        return b"".join(framing.write(text.encode()) for text in texts)
     lines = [
         b"data: " + json.dumps(change(json.loads(line[6:]))).encode() if line.startswith(b"data: {") else line
         for line in data.split(b"\n")
@@ -607,6 +728,17 @@ def test_a_turn_with_calls_is_forwarded_as_the_client_wrote_it(name: str) -> Non
             case "openai-responses":
                 said = list(answer["output"])
                 said += [{"type": "function_call_output", "call_id": id, "output": "Sunny.", "x_mine": 1} for id in ids]
+            case "ollama":
+                said = [answer["message"]]
+                told = {"role": "tool", "tool_name": "get_weather", "content": "Sunny.", "x_mine": 1}
+                said += [{**told, "tool_call_id": id} for id in ids]
+            case "cohere-v2":
+                said = [answer["message"]]
+                said += [{"role": "tool", "tool_call_id": id, "content": "Sunny.", "x_mine": 1} for id in ids]
+            case "bedrock-converse":
+                told = {"content": [{"text": "Sunny."}], "x_mine": 1}
+                results = [{"toolResult": {"toolUseId": id, **told}} for id in ids]
+                said = [answer["output"]["message"], {"role": "user", "content": results}]
             case "gemini":
                 part = {"functionResponse": {"name": "get_weather", "response": {"result": "Sunny.", "x_mine": 1}}}
                 said = [answer["candidates"][0]["content"], {"role": "user", "parts": [part, part]}]
@@ -759,6 +891,9 @@ def test_an_answer_follows_the_clients_wire_strictly(
                 "openai-responses": ("completed", "completed"),
                 "anthropic-messages": ("tool_use", "end_turn"),
                 "gemini": ("STOP", "STOP"),
+                "ollama": ("stop", "stop"),
+                "cohere-v2": ("TOOL_CALL", "COMPLETE"),
+                "bedrock-converse": ("tool_use", "end_turn"),
             }[client_wire]
             assert [each.finish for each in heard] == [ends[0]] * (len(heard) - 1) + [ends[1]]
 

@@ -273,7 +273,7 @@ def test_a_count_that_the_provider_refuses_is_refused_with_its_message() -> None
 
 def test_a_gemini_stream_is_one_array_unless_events_were_requested() -> None:
     async def story() -> None:
-        async with ScriptedServer(THREE_CALLS, THREE_CALLS, THREE_CALLS, THREE_CALLS) as upstream:
+        async with ScriptedServer(*[THREE_CALLS] * len(WIRES)) as upstream:
             aliases = [upstream_settings(upstream, wire, alias=wire) for wire in WIRES]
             async with serving(settings_for(*aliases)) as url, aiohttp.ClientSession(url) as session:
                 for wire in WIRES:

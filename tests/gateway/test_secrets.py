@@ -19,7 +19,9 @@ from unbroken.gateway.keys import GatewayKey, create_key
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.messages import User
 from unbroken.testing import ScriptedServer
-from unbroken.wires import WIRES
+from unbroken.wires import WIRES, find_wire
+from unbroken.wires.framing import SSE
+from unbroken.wires.jsontext import dumps
 
 KEY = "sk-upstream-7f3kQ9zLmN2pXw8vRt"
 PAGES = ("/", "/status.json", "/metrics", "/healthz", "/readyz", "/openapi.json", "/v1/models", "/v1beta/models")
@@ -181,20 +183,29 @@ def test_a_key_that_a_provider_quotes_inside_a_stream_is_shown_to_nobody(
         },
         "anthropic-messages": {"type": "message_start", "message": {"role": "assistant", "content": []}},
         "gemini": {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]},
+        "ollama": {"message": {"role": "assistant", "content": "Hi"}, "done": False},
+        "cohere-v2": {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "Hi"}}}},
+        "bedrock-converse": {"contentBlockDelta": {"delta": {"text": "Hi"}, "contentBlockIndex": 0}},
     }
     first = firsts[wire]
-    error = {"type": "error", "error": {"type": "api_error", "message": f"the key {KEY} is not known"}}
+    words = f"the key {KEY} is not known"
+    errors: dict[str, Any] = {
+        "ollama": {"error": words},
+        "bedrock-converse": {"internalServerException": {"message": words}},
+    }
+    error = errors.get(wire, {"type": "error", "error": {"type": "api_error", "message": words}})
+    framing = find_wire(wire).framing
 
     async def story() -> None:
-        for name in ("", "event: error\n"):
-            data = [f"data: {json.dumps(first)}\n\n".encode(), f"{name}data: {json.dumps(error)}\n\n".encode()]
+        for name in ("", "event: error\n") if framing is SSE else ("",):
+            data = [framing.write(dumps(first)), name.encode() + framing.write(dumps(error))]
             async with (
                 telling(Told(data)) as upstream,
                 serving(settings_for(upstream.settings(wire, api_key_file=key_file))) as url,
             ):
                 for client_wire in WIRES:
                     reply = await Client(url, client_wire, stream=True, parallel=None).ask(User.of("Hello."))
-                    assert KEY not in reply.data.decode(), client_wire
+                    assert KEY.encode() not in reply.data, client_wire
                     assert b"is not known" in reply.data, client_wire
                 assert KEY not in await everything_told(url)
         assert KEY not in caplog.text

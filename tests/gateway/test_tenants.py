@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from gateway_client import PATHS, THREE_CALLS, Client, run, serving, settings_for, upstream_settings
+from gateway_client import MODEL_IN_PATH, THREE_CALLS, Client, path_of, run, serving, settings_for, upstream_settings
 from gateway_upstreams import FIELDS, Told, Upstream, events, telling
 
 from unbroken import UserError
@@ -68,6 +68,7 @@ HARMLESS: tuple[Object, ...] = (
     {"provider": {"order": ["dear"]}},
     {"tools": [{"type": "mcp", "server_label": "s", "server_url": "https://x.example", "headers": {"a": "b"}}]},
 )
+_S3 = {"s3Location": {"uri": "s3://bucket/secret"}}
 HELD: Mapping[str, tuple[Object, ...]] = {
     "openai-chat": (
         {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-abc123def"}}]}]},
@@ -109,6 +110,13 @@ HELD: Mapping[str, tuple[Object, ...]] = {
             ]
         },
     ),
+    "ollama": (),
+    "cohere-v2": (),
+    "bedrock-converse": (
+        {"messages": [{"role": "user", "content": [{"document": {"name": "d", "source": _S3}}]}]},
+        {"messages": [{"role": "user", "content": [{"video": {"format": "mp4", "source": _S3}}]}]},
+        {"guardrailConfig": {"guardrailIdentifier": "arn:aws:bedrock:eu-west-1:1:guardrail/abc"}},
+    ),
 }
 
 
@@ -116,11 +124,12 @@ PART = b'--b\r\nContent-Disposition: form-data; name="x"'
 
 
 def question(wire: str, model: str = "m") -> Object:
-    said = (
-        {"role": "user", "content": "Hello."} if wire != "gemini" else {"role": "user", "parts": [{"text": "Hello."}]}
-    )
+    said = {
+        "gemini": {"role": "user", "parts": [{"text": "Hello."}]},
+        "bedrock-converse": {"role": "user", "content": [{"text": "Hello."}]},
+    }.get(wire, {"role": "user", "content": "Hello."})
     body: Object = {FIELDS[wire]: [said]}
-    return body if wire == "gemini" else {"model": model, "max_tokens": 9, **body}
+    return body if wire in MODEL_IN_PATH else {"model": model, "max_tokens": 9, **body}
 
 
 class Tenant:
@@ -152,7 +161,7 @@ def test_a_key_limited_to_models_cannot_choose_another_one_anywhere_in_the_body(
     async def story() -> None:
         keys = (GatewayKey("ann", ("m",)), GatewayKey("bob"))
         async with house(tmp_path / "k", wire, Told(b"{}", 418), keys=keys) as (upstream, (ann, bob)):
-            path = PATHS[wire].format(model="m", method="generateContent")
+            path = path_of(wire)
             for more in OTHER_MODELS:
                 for spelled in (json.dumps({**question(wire), **more}), _escaped({**question(wire), **more})):
                     status, told = await ann.ask(path, spelled.encode())
@@ -177,12 +186,21 @@ def test_names_of_models_and_files_in_content_are_not_a_choice(wire: str, tmp_pa
         "openai-responses": [{"type": "function", "name": "f", "parameters": schema}],
         "anthropic-messages": [{"name": "f", "input_schema": schema}],
         "gemini": [{"functionDeclarations": [{"name": "f", "parameters": schema}]}],
+        "ollama": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+        "cohere-v2": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
     }
+    offered: Object = {"tools": tools.get(wire)}
+    if wire == "bedrock-converse":
+        offered = {
+            "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": schema}}}]},
+            "additionalModelRequestFields": {"thinking": {"type": "adaptive"}},
+            "additionalModelResponseFieldPaths": ["/stop_sequence"],
+        }
 
     async def story() -> None:
         async with house(tmp_path / "k", wire, Told(b"{}", 418), keys=(GatewayKey("ann", ("m",)),)) as (_, (ann,)):
-            path = PATHS[wire].format(model="m", method="generateContent")
-            body = {**question(wire), "tools": tools[wire], "metadata": {"model": "x", "route": "y"}}
+            path = path_of(wire)
+            body = {**question(wire), **offered, "metadata": {"model": "x", "route": "y"}}
             for more in ({}, *HARMLESS):
                 status, told = await ann.ask(path, {**body, **more})
                 assert status == 418, told
@@ -194,7 +212,7 @@ def test_names_of_models_and_files_in_content_are_not_a_choice(wire: str, tmp_pa
 def test_objects_of_the_provider_belong_to_the_key_that_created_them(wire: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path / "k", wire, Told(b"{}", 418), keys=(GatewayKey("ann"),)) as (upstream, (ann,)):
-            path = PATHS[wire].format(model="m", method="generateContent")
+            path = path_of(wire)
             for more in HELD[wire]:
                 data = json.dumps({**question(wire), **more}).replace("\\\\u005f", "\\u005f").encode()
                 status, told = await ann.ask(path, data)
@@ -463,7 +481,7 @@ def test_a_path_that_servers_read_differently_is_refused(raw: bytes) -> None:
 def test_a_key_with_its_own_list_is_refused_with_a_hint_how_to_change_it() -> None:
     scope = {"method": "GET", "path": "/v1/batches", "raw_path": b"/v1/batches", "query_string": b""}
     for key, way_out in (
-        (GatewayKey("ann", passes=()), "this key has its own list: its operator can revoke it and create it anew"),
+        (GatewayKey("ann", passes=()), "this key has its own list: its operator can revoke it and create it again"),
         (GatewayKey("bob"), "its operator can list it, under `paths` in [passing] or with `unbroken keys create"),
         (None, "its operator can list it, under `paths` in [passing] or with `unbroken keys create"),
     ):

@@ -46,6 +46,11 @@ from unbroken.wires.writer import ResponseWriter
         ("anthropic", "anthropic-messages", "/v1/messages", "x-api-key", KEY),
         ("gemini", "gemini", "/v1beta/models/m:streamGenerateContent", "x-goog-api-key", KEY),
         ("azure", "openai-chat", "/openai/v1/chat/completions", "api-key", KEY),
+        ("azure", "openai-responses", "/openai/v1/responses", "api-key", KEY),
+        ("vertex-claude", "anthropic-messages", "/models/m:streamRawPredict", "Authorization", f"Bearer {KEY}"),
+        ("ollama", "ollama", "/api/chat", "Authorization", f"Bearer {KEY}"),
+        ("cohere", "cohere-v2", "/v2/chat", "Authorization", f"Bearer {KEY}"),
+        ("bedrock", "bedrock-converse", "/model/m/converse-stream", "Authorization", f"Bearer {KEY}"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
@@ -64,17 +69,18 @@ def test_each_wire_is_requested_at_its_path_and_decoded(
         handler = streams(pieces) if stream else answers(200, writer.body())
         async with serve(handler) as server:
             base = f"{server.url}/v1" if provider.startswith("openai") else server.url
-            model = connect(f"{provider}:m", base_url=base, api_key=KEY, stream=stream)
+            model = connect(f"{provider}:m", base_url=base, api_key=KEY, stream=stream, wire=wire)
             deltas = await collect(model, SEARCH)
             assert text(deltas) == "Look: "
             assert [d.call.arguments for d in deltas if isinstance(d, CallReady)] == [{"q": "x"}]
             assert verdict(deltas).whole
             (sent,) = server.requests
-            assert sent.path == (path if stream else path.replace("streamGenerateContent", "generateContent"))
+            whole = path.replace("streamG", "g").replace("streamR", "r").replace("-stream", "")
+            assert sent.path == (path if stream else whole)
             assert sent.headers[header] == value
             assert sent.headers["Content-Type"] == "application/json"
             assert ("anthropic-version" in sent.headers) == (wire == "anthropic-messages")
-            assert bool(server.bodies[0].get("stream")) == (stream and wire != "gemini")
+            assert bool(server.bodies[0].get("stream")) == (stream and wire not in ("gemini", "bedrock-converse"))
             assert (sent.query.get("alt") == "sse") == (stream and wire == "gemini")
 
     asyncio.run(run())

@@ -80,6 +80,7 @@ RECORDED_AS = {
     "vertex": ["google-vertex"],
     "zhipu": ["zai"],
     "llamacpp": ["llama.cpp"],
+    "bedrock": ["aws-bedrock"],
 }
 
 

@@ -50,6 +50,9 @@ WIRES = {
     "openai-responses": "openai-responses:m",
     "anthropic-messages": "anthropic:m",
     "gemini": "gemini:m",
+    "ollama": "ollama:m",
+    "cohere-v2": "cohere:m",
+    "bedrock-converse": "bedrock:m",
 }
 
 

@@ -10,7 +10,22 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(os.environ.get("UNBROKEN_CORPUS", Path(__file__).parents[3] / "shared" / "corpus" / "streams"))
-WIRES = {"openai-chat": 234, "openai-responses": 99, "anthropic-messages": 48, "gemini": 47}
+WIRES = {
+    "openai-chat": 234,
+    "openai-responses": 99,
+    "anthropic-messages": 48 + 6,
+    "gemini": 47,
+    "ollama": 9,
+    "cohere-v2": 10,
+    "bedrock-converse": 23 + 1,
+}
+"""How many there are; on two wires, also those that came through `InvokeModel` of Bedrock."""
+_NAMES = {
+    "ollama-native": "ollama",
+    "bedrock-invoke-anthropic": "anthropic-messages",
+    "bedrock-invoke-nova": "bedrock-converse",
+}
+"""What the index calls a wire, and what we call it."""
 ABSENT = f"no recordings in {FOLDER}: set UNBROKEN_CORPUS to the folder that holds index.jsonl"
 
 
@@ -32,26 +47,34 @@ class Recording:
     def tools(self) -> list[str]:
         """The names of the client tools that the recorded request offered."""
         body: dict[str, Any] = self.request.get("body") or {}
-        tools: list[dict[str, Any]] = body.get("tools") or []
+        config: dict[str, Any] = body.get("toolConfig") or {}
+        tools: list[dict[str, Any]] = body.get("tools") or config.get("tools") or []
         names: list[str] = []
         for tool in tools:
             declared: list[dict[str, Any]] = (
                 tool.get("functionDeclarations") or tool.get("function_declarations") or [tool]
             )
-            functions: list[dict[str, Any]] = [item.get("function") or item for item in declared]
+            functions: list[dict[str, Any]] = [
+                item.get("function") or item.get("toolSpec") or item for item in declared
+            ]
             names += [function["name"] for function in functions if "name" in function]
         return names
+
+
+def _wire(row: dict[str, Any]) -> str:
+    name: str = row["wire"]
+    return _NAMES.get(name, name)
 
 
 def recordings() -> list[Recording]:
     index = FOLDER / "index.jsonl"
     if not index.exists():
         return []
-    rows = [json.loads(line) for line in index.read_text("utf-8").split("\n") if line.strip()]
+    rows: list[dict[str, Any]] = [json.loads(line) for line in index.read_text("utf-8").split("\n") if line.strip()]
     return [
         Recording(
             row["id"],
-            row["wire"],
+            _wire(row),
             row["stream"],
             row["file"],
             row["expected"],
@@ -59,7 +82,7 @@ def recordings() -> list[Recording]:
             tuple(row["quirks"]),
         )
         for row in rows
-        if row["wire"] in WIRES
+        if _wire(row) in WIRES
     ]
 
 

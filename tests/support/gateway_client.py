@@ -40,13 +40,22 @@ PROVIDERS = {
     "openai-responses": "openai-responses",
     "anthropic-messages": "anthropic",
     "gemini": "gemini",
+    "ollama": "ollama",
+    "cohere-v2": "cohere",
+    "bedrock-converse": "bedrock",
 }
 PATHS = {
     "openai-chat": "/v1/chat/completions",
     "openai-responses": "/v1/responses",
     "anthropic-messages": "/v1/messages",
     "gemini": "/v1beta/models/{model}:{method}",
+    "ollama": "/api/chat",
+    "cohere-v2": "/v2/chat",
+    "bedrock-converse": "/model/{model}/{method}",
 }
+SAYS_ONE_CALL = ("openai-chat", "openai-responses", "anthropic-messages")
+"""Wires with words for one call at a time."""
+MODEL_IN_PATH = ("gemini", "bedrock-converse")
 PAIRS = [(client, upstream) for client in WIRES for upstream in WIRES]
 
 WEATHER = ToolSpec(
@@ -264,10 +273,8 @@ class Client:
 
     def path(self) -> tuple[str, str]:
         """The path and query of its requests."""
-        method = "streamGenerateContent" if self.stream else "generateContent"
-        return PATHS[self.wire].format(model=self.model, method=method), (
-            "alt=sse" if self.wire == "gemini" and self.stream else ""
-        )
+        query = "alt=sse" if self.wire == "gemini" and self.stream else ""
+        return path_of(self.wire, self.model, self.stream), query
 
     async def post(self, body: Object | bytes, **more: str) -> Reply:
         """`more`: headers."""
@@ -316,6 +323,35 @@ class Client:
         return replies
 
 
+def path_of(wire: str, model: str = "m", stream: bool = False) -> str:
+    return PATHS[wire].format(model=model, method=find_wire(wire).http.methods[stream])
+
+
+def error_in(wire: str, body: Any, status: int) -> Object:
+    """What is inside an error, which has the format of its wire. Three wires have only the message, or its kind beside
+    it."""
+    match wire:
+        case "ollama":
+            assert body.keys() == {"error"}
+            return {"message": body["error"]}
+        case "cohere-v2":
+            assert body.keys() == {"message"}
+            return body
+        case "bedrock-converse":
+            assert body.keys() == {"__type", "message"}
+            assert body["__type"] == find_wire(wire).error_body(status, "", "")["__type"]
+            return {"message": body["message"]}
+        case "anthropic-messages":
+            assert body["type"] == "error"
+            assert body["error"].keys() == {"type", "message"}
+        case "gemini":
+            assert body["error"].keys() == {"code", "message", "status"}
+            assert body["error"]["code"] == status
+        case _:
+            assert body["error"].keys() == {"message", "type", "param", "code"}
+    return body["error"]
+
+
 async def _post(url: str, query: str, data: bytes, headers: Mapping[str, str]) -> _Raw:
     async with (
         aiohttp.ClientSession() as session,
@@ -345,20 +381,10 @@ def assert_error(wire: str, reply: Reply, status: int, *words: str) -> dict[str,
     """An HTTP error in the format of its wire. Returns what is inside."""
     assert reply.status == status, (reply.status, reply.data)
     assert reply.headers["Content-Type"] == "application/json"
-    body = reply.body
-    error = body["error"]
+    error = error_in(wire, reply.body, status)
     for each in words:
         assert each in error["message"], error
     assert "\n" not in error["message"]
-    match wire:
-        case "anthropic-messages":
-            assert body["type"] == "error"
-            assert error.keys() == {"type", "message"}
-        case "gemini":
-            assert error.keys() == {"code", "message", "status"}
-            assert error["code"] == status
-        case _:
-            assert error.keys() == {"message", "type", "param", "code"}
     return error
 
 

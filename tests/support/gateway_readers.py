@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from unbroken.wires.framing import EVENT_STREAM
+
 Object = dict[str, Any]
 
 
@@ -23,7 +25,7 @@ def read(wire: str, data: bytes, stream: bool) -> Heard:
     """Raises `AssertionError` if the official client of the wire would fail."""
     heard = _READERS[wire](data, stream)
     ids = [id for id, _, _ in heard.calls]
-    if wire != "gemini":
+    if wire not in ("gemini", "ollama"):
         assert all(ids), f"a call has no id: {heard.calls}"
         assert len(set(ids)) == len(ids), f"two calls share an id: {ids}"
     return heard
@@ -196,9 +198,108 @@ def _read_gemini(data: bytes, stream: bool) -> Heard:
     return Heard(text, calls, finish)
 
 
+def _read_ollama(data: bytes, stream: bool) -> Heard:
+    assert not stream or data.endswith(b"\n"), f"the last line has no end: {data[-80:]!r}"
+    lines = [json.loads(line) for line in data.splitlines()] if stream else [json.loads(data)]
+    *_, last = lines
+    assert [line["done"] for line in lines] == sorted(line["done"] for line in lines), "something follows the end"
+    assert last["done"], "no end"
+    text, calls = "", list[tuple[str, str, Object]]()
+    for line in lines:
+        assert "error" not in line, line
+        text += line["message"]["content"]
+        made: list[Object] = line["message"].get("tool_calls") or []
+        for call in made:
+            assert isinstance(call["function"]["arguments"], dict), call
+            calls.append((call.get("id", ""), call["function"]["name"], call["function"]["arguments"]))
+    return Heard(text, calls, last["done_reason"])
+
+
+def _read_cohere(data: bytes, stream: bool) -> Heard:
+    if not stream:
+        body = json.loads(data)
+        message = body["message"]
+        blocks: list[Object] = message.get("content") or []
+        made: list[Object] = message.get("tool_calls") or []
+        calls = [(c["id"], c["function"]["name"], _arguments(c["function"]["arguments"])) for c in made]
+        return Heard(_texts(blocks), calls, body["finish_reason"])
+    events = [(name, json.loads(text)) for name, text in events_in(data) if text != "[DONE]"]
+    assert all(name == event["type"] for name, event in events), events
+    assert (events[0][0], events[-1][0]) == ("message-start", "message-end")
+    text, begun, is_open = "", list[list[str]](), ""
+    for name, event in events[1:-1]:
+        message = event.get("delta", {}).get("message", {})
+        match name:
+            case "content-start" | "tool-call-start":
+                assert not is_open, f"{name} while something is open"
+                is_open = name.removesuffix("-start")
+                if name == "tool-call-start":
+                    assert event["index"] == len(begun), event
+                    begun.append([message["tool_calls"]["id"], message["tool_calls"]["function"]["name"], ""])
+            case "content-delta":
+                assert is_open == "content", event
+                text += message["content"].get("text", "")
+            case "tool-call-delta":
+                assert (is_open, event["index"]) == ("tool-call", len(begun) - 1), event
+                begun[-1][2] += message["tool_calls"]["function"]["arguments"]
+            case "content-end" | "tool-call-end":
+                assert is_open == name.removesuffix("-end"), event
+                is_open = ""
+            case _:
+                pass
+    assert not is_open, f"{is_open} has no end"
+    finish = events[-1][1]["delta"]["finish_reason"]
+    assert finish != "ERROR", events[-1]
+    return Heard(text, [(id, name, _arguments(raw)) for id, name, raw in begun], finish)
+
+
+def _read_bedrock(data: bytes, stream: bool) -> Heard:
+    if not stream:
+        body = json.loads(data)
+        blocks: list[Object] = body["output"]["message"]["content"]
+        uses = [use for block in blocks if (use := block.get("toolUse")) and use.get("type") != "server_tool_use"]
+        assert all(isinstance(use["input"], dict) for use in uses), uses
+        text = "".join(block.get("text", "") for block in blocks)
+        return Heard(text, [(use["toolUseId"], use["name"], use["input"]) for use in uses], body["stopReason"])
+    assert EVENT_STREAM.complete(data, len(data)) == len(data), "the last frame is cut"
+    events = [next(iter(json.loads(text).items())) for text in EVENT_STREAM.texts(data)]
+    names = [name for name, _ in events]
+    assert (names[0], names[-2:]) == ("messageStart", ["messageStop", "metadata"]), names
+    text, begun, last, is_open = "", dict[int, list[str]](), -1, False
+    for name, event in events[1:-1]:
+        if name == "messageStop":
+            continue
+        index = event["contentBlockIndex"]
+        match name:
+            case "contentBlockStart":
+                assert not is_open, "two blocks are open"
+                assert index > last, f"block {index} comes after block {last}"
+                last, is_open = index, True
+                use = event["start"].get("toolUse", {"type": "server_tool_use"})
+                if use.get("type") != "server_tool_use":
+                    begun[index] = [use["toolUseId"], use["name"], ""]
+            case "contentBlockDelta":
+                assert index == last if is_open else index > last, event
+                last, is_open = index, True
+                text += event["delta"].get("text", "")
+                if index in begun:
+                    begun[index][2] += event["delta"]["toolUse"]["input"]
+            case "contentBlockStop":
+                assert (index, is_open) == (last, True), event
+                is_open = False
+            case _:
+                raise AssertionError(event)
+    assert not is_open, "a block has no end"
+    calls = [(id, name, _arguments(raw)) for id, name, raw in begun.values()]
+    return Heard(text, calls, events[-2][1]["stopReason"])
+
+
 _READERS: dict[str, Callable[[bytes, bool], Heard]] = {
     "openai-chat": _read_chat,
     "openai-responses": _read_responses,
     "anthropic-messages": _read_messages,
     "gemini": _read_gemini,
+    "ollama": _read_ollama,
+    "cohere-v2": _read_cohere,
+    "bedrock-converse": _read_bedrock,
 }

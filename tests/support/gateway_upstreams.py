@@ -21,6 +21,9 @@ FIELDS = {
     "openai-responses": "input",
     "anthropic-messages": "messages",
     "gemini": "contents",
+    "ollama": "messages",
+    "cohere-v2": "messages",
+    "bedrock-converse": "messages",
 }
 """The field of the messages."""
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from streams import chunk, piece, sse
 
+from unbroken.wires.event_stream import write_frame
+
 ARGUMENTS = [
     {"city": "Zürich 😀", "days": 3},
     {},
@@ -126,11 +128,80 @@ def _gemini_chunks() -> list[dict[str, Any]]:
     ]
 
 
+def _ollama() -> bytes:
+    def line(message: dict[str, Any], **more: Any) -> bytes:
+        head = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", **message}}
+        return json.dumps({**head, "done": False, **more}, ensure_ascii=False).encode() + b"\n"
+
+    calls = [
+        {"id": f"call_{name}", "function": {"index": n, "name": name, "arguments": arguments}}
+        for n, (name, arguments) in enumerate(zip(NAMES, ARGUMENTS, strict=True))
+    ]
+    end = {"done": True, "done_reason": "stop", "prompt_eval_count": 10, "eval_count": 20}
+    return b"".join(
+        [
+            line({"content": "", "thinking": "Hm."}),
+            line({"content": "Let me "}),
+            line({"content": "look."}),
+            line({"content": "", "tool_calls": calls[:1]}),
+            line({"content": "", "tool_calls": calls[1:]}),
+            line({"content": ""}, **end),
+        ]
+    )
+
+
+def _cohere() -> bytes:
+    def delta(kind: str, message: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {"type": kind, **more, "delta": {"message": message}}
+
+    events = [
+        delta("message-start", {"role": "assistant", "content": [], "tool_calls": []}, id="r"),
+        delta("content-start", {"content": {"type": "text", "text": ""}}, index=0),
+        delta("content-delta", {"content": {"text": "Let me look."}}, index=0),
+        {"type": "content-end", "index": 0},
+        delta("tool-plan-delta", {"tool_plan": "Hm."}),
+    ]
+    for index, (name, arguments) in enumerate(zip(NAMES, ARGUMENTS, strict=True)):
+        call = {"id": f"{name}_1", "type": "function", "function": {"name": name, "arguments": ""}}
+        events.append(delta("tool-call-start", {"tool_calls": call}, index=index))
+        for text in _split(json.dumps(arguments)):
+            events.append(delta("tool-call-delta", {"tool_calls": {"function": {"arguments": text}}}, index=index))
+        events.append({"type": "tool-call-end", "index": index})
+    usage = {"tokens": {"input_tokens": 10, "output_tokens": 20}}
+    events.append({"type": "message-end", "delta": {"finish_reason": "TOOL_CALL", "usage": usage}})
+    return _events(*events)
+
+
+def _bedrock() -> bytes:
+    def block(index: int, *deltas: dict[str, Any], start: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        at = {"contentBlockIndex": index}
+        begun = [{"contentBlockStart": {"start": start, **at}}] if start else []
+        return [*begun, *({"contentBlockDelta": {"delta": each, **at}} for each in deltas), {"contentBlockStop": at}]
+
+    events: list[dict[str, Any]] = [{"messageStart": {"role": "assistant"}}]
+    events += block(0, {"reasoningContent": {"text": "Hm."}}, {"reasoningContent": {"signature": "c2ln"}})
+    events += block(1, {"text": "Let me "}, {"text": "look."})
+    for index, (name, arguments) in enumerate(zip(NAMES, ARGUMENTS, strict=True), start=2):
+        pieces = [{"toolUse": {"input": text}} for text in _split(json.dumps(arguments))]
+        events += block(index, *pieces, start={"toolUse": {"toolUseId": f"tooluse_{name}", "name": name}})
+    events.append({"messageStop": {"stopReason": "tool_use"}})
+    events.append({"metadata": {"usage": {"inputTokens": 10, "outputTokens": 20, "totalTokens": 30}}})
+    return frames(*events)
+
+
+def frames(*events: dict[str, Any]) -> bytes:
+    """Amazon's binary frames, one for each event."""
+    return b"".join(write_frame(json.dumps(event, separators=(",", ":")).encode()) for event in events)
+
+
 SAMPLES: list[tuple[str, bytes]] = [
     ("openai-chat", _chat()),
     ("openai-chat", _chat_whole()),
     ("anthropic-messages", _anthropic()),
     ("openai-responses", _responses()),
     ("gemini", sse(*_gemini_chunks(), done=False)),
+    ("ollama", _ollama()),
+    ("cohere-v2", _cohere()),
+    ("bedrock-converse", _bedrock()),
     ("gemini", b"[" + b"\n,\r\n".join(json.dumps(c, indent=2).encode() for c in _gemini_chunks()) + b"\n]"),
 ]

@@ -24,11 +24,16 @@ from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps
 
 WIRES = tuple(_WIRES)
+IN_FRAGMENTS = tuple(name for name, wire in _WIRES.items() if wire.for_tests().events.in_fragments)
+"""Wires on which a call arrives piece by piece, and may be cut. On the others the provider itself reports it."""
 PROVIDERS = {
     "openai-chat": "openai:demo",
     "openai-responses": "openai:demo",
     "anthropic-messages": "anthropic:demo",
     "gemini": "gemini:demo",
+    "ollama": "ollama:demo",
+    "cohere-v2": "cohere:demo",
+    "bedrock-converse": "bedrock:demo",
 }
 """A model by name for each wire, for `connect`."""
 

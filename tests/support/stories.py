@@ -153,11 +153,61 @@ def _join(raw: Raw, random: Random | None, key: str, part: Any) -> None:
         raw.append({"role": "user", key: [part]})
 
 
+def told_as_ollama(story: Story, random: Random | None, mark: Callable[[], int]) -> Raw:
+    raw: Raw = []
+    with_ids = bool(random and random.random() < 0.5)
+    for thing in story:
+        match thing:
+            case Say(who):
+                raw.append({"role": who, "content": "hi", "x": mark()})
+            case Calls(ids):
+                calls: Raw = [
+                    {**_given(id, "id", with_ids), "function": {"name": id or "f", "arguments": {}}, "x": mark()}
+                    for id in ids
+                ]
+                raw.append({"role": "assistant", "content": "", "tool_calls": calls, "x": mark()})
+            case Answer(id):
+                given = _given(id, "tool_call_id", with_ids)
+                raw.append({"role": "tool", "tool_name": id or "f", **given, "content": "ok", "x": mark()})
+    return raw
+
+
+def _given(id: str, field: str, with_ids: bool) -> dict[str, str]:
+    return {field: id} if with_ids and id else {}
+
+
+def told_as_cohere(story: Story, random: Random | None, mark: Callable[[], int]) -> Raw:
+    raw = told_as_chat(story, random, mark)
+    for message in raw:
+        if message.get("tool_calls"):
+            message["tool_plan"] = "I will look."
+    return raw
+
+
+def told_as_bedrock(story: Story, random: Random | None, mark: Callable[[], int]) -> Raw:
+    raw: Raw = []
+    for thing in story:
+        match thing:
+            case Say(who):
+                raw.append({"role": who, "content": [{"text": "hi", "x": mark()}], "x": mark()})
+            case Calls(ids):
+                uses: Raw = [{"toolUse": {"toolUseId": id, "name": "f", "input": {}}, "x": mark()} for id in ids]
+                server = {"toolUse": {"toolUseId": "srv", "name": "g", "type": "server_tool_use"}, "x": mark()}
+                raw.append({"role": "assistant", "content": [server, *uses], "x": mark()})
+            case Answer(id):
+                block = {"toolResult": {"toolUseId": id, "content": [{"text": "ok"}]}, "x": mark()}
+                _join(raw, random, "content", block)
+    return raw
+
+
 TELLERS = {
     "openai-chat": told_as_chat,
     "openai-responses": told_as_responses,
     "anthropic-messages": told_as_anthropic,
     "gemini": told_as_gemini,
+    "ollama": told_as_ollama,
+    "cohere-v2": told_as_cohere,
+    "bedrock-converse": told_as_bedrock,
 }
 
 
@@ -249,9 +299,44 @@ def judge_gemini(raw: Raw) -> None:
     assert not due
 
 
+def judge_ollama(raw: Raw) -> None:
+    due: list[tuple[str, str | None]] = []
+    for message in raw:
+        if message["role"] == "tool":
+            assert (message["tool_name"], message.get("tool_call_id")) == due.pop(0)
+        else:
+            assert not due
+            due = [(call["function"]["name"], call.get("id")) for call in message.get("tool_calls", [])]
+    assert not due
+
+
+def judge_bedrock(raw: Raw) -> None:
+    due: list[str] = []
+    seen: set[str] = set()
+    for message in raw:
+        blocks: Raw = message["content"]
+        results = [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
+        calls = [block["toolUse"]["toolUseId"] for block in blocks if "type" not in block.get("toolUse", {"type": ""})]
+        assert blocks
+        if message["role"] == "assistant":
+            assert not results
+            assert all(calls)
+            due += calls
+            assert len(seen | set(calls)) == len(seen) + len(calls)
+            seen |= set(calls)
+        else:
+            assert results == due
+            assert all("toolResult" in block for block in blocks[: len(results)])
+            due = []
+    assert not due
+
+
 JUDGES: dict[str, Callable[[Raw], None]] = {
     "openai-chat": judge_chat,
     "openai-responses": judge_responses,
     "anthropic-messages": judge_anthropic,
     "gemini": judge_gemini,
+    "ollama": judge_ollama,
+    "cohere-v2": judge_chat,
+    "bedrock-converse": judge_bedrock,
 }

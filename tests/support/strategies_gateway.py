@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
-from gateway_client import RETRY, WEATHER, Client, Clock, Inside, Reply
+from gateway_client import RETRY, SAYS_ONE_CALL, WEATHER, Client, Clock, Inside, Reply
 from hypothesis import strategies as st
 
 from unbroken.gateway.turns.serial import SPOKEN
@@ -22,7 +22,15 @@ from unbroken.wires import WIRES, find_wire
 
 Object = dict[str, Any]
 
-ODD = {"openai-chat": ":.+", "openai-responses": "." + "x" * 30, "anthropic-messages": "x" * 90, "gemini": "/" * 150}
+ODD = {
+    "openai-chat": ":.+",
+    "openai-responses": "." + "x" * 30,
+    "anthropic-messages": "x" * 90,
+    "gemini": "/" * 150,
+    "ollama": "/" * 60,
+    "cohere-v2": ":.+",
+    "bedrock-converse": "x" * 30,
+}
 """Suffixes of ids that one wire accepts and others refuse."""
 HOLD = 100.0
 """Seconds that a call is waited for."""
@@ -317,7 +325,7 @@ class Talk:
     @property
     def _words_interrupt(self) -> bool:
         """A separate message; other wires have them in the message of the result."""
-        return self.habits.client in ("openai-chat", "openai-responses")
+        return self.habits.client not in ("anthropic-messages", "gemini", "bedrock-converse")
 
     # One request
 
@@ -356,7 +364,7 @@ class Talk:
 
     def _client(self) -> Client:
         serial = self.habits.serial
-        parallel = False if serial and self.habits.client != "gemini" else None
+        parallel = False if serial and self.habits.client in SAYS_ONE_CALL else None
         headers = {"User-Agent": "serial" if serial else "parallel"}
         gateway = self.gateways[self._replica % len(self.gateways)]
         return Client(gateway, self.habits.client, self.habits.stream, parallel, tools=(WEATHER,), headers=headers)
@@ -627,7 +635,7 @@ def _fits(turn: Sequence[tuple[Json, str]], wanted: Sequence[tuple[Json, str | N
 
 
 def in_one_message(body: Object) -> Object:
-    """Consecutive messages of one side are one message, as Anthropic's and Gemini's wires require."""
+    """Consecutive messages of one side are one message, as the wires of Anthropic, Gemini and Bedrock require."""
     field, parts = ("messages", "content") if "messages" in body else ("contents", "parts")
     together: list[Object] = []
     for message in body[field]:

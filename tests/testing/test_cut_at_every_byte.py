@@ -44,6 +44,9 @@ SIGNS = {
     "openai-responses": (b'"type":"response.completed"', b'"type": "response.completed"'),
     "anthropic-messages": (b'"stop_reason":"', b'"stop_reason": "'),
     "gemini": (b'"finishReason":"', b'"finishReason": "'),
+    "ollama": (b'"done":true', b'"done": true'),
+    "cohere-v2": (b'"finish_reason":"', b'"finish_reason": "'),
+    "bedrock-converse": (b'{"stopReason":"',),
 }
 """The event that marks the response as complete."""
 
@@ -55,6 +58,8 @@ def body(wire: str, request: Request) -> bytes:
 def end_of_sign(wire: str, data: bytes) -> int:
     """Up to here nothing marks the end of the response."""
     at = next(at for sign in SIGNS[wire] if (at := data.find(sign)) >= 0)
+    if wire == "bedrock-converse":
+        return data.index(b"}", at) + 5  # the checksum of its frame
     return data.index(b"\n", at)
 
 

@@ -57,6 +57,9 @@ PATHS = {
     "openai-responses": "/v1/responses",
     "anthropic-messages": "/v1/messages",
     "gemini": "/v1beta/models/{model}:{method}?alt=sse",
+    "ollama": "/api/chat",
+    "cohere-v2": "/v2/chat",
+    "bedrock-converse": "/model/{model}/{method}",
 }
 AS_SPELLED = {"several_calls", "utf8_split", "drip", "in_one_piece"}
 """Faults that change no byte."""
@@ -79,12 +82,12 @@ class Client:
     def __init__(self, session: aiohttp.ClientSession, server: FaultyServer, wire: str = "openai-chat") -> None:
         self._session = session
         self._server = server
-        self._wire = wire
+        self.wire = wire
 
     async def ask(self, request: Request = ASKED, prefix: str = "", patience: float = 5.0) -> Heard:
-        method = "streamGenerateContent" if request.stream else "generateContent"
-        url = self._server.url + prefix + PATHS[self._wire].format(model=request.model, method=method)
-        body = find_wire(self._wire).write_request(request)
+        method = find_wire(self.wire).http.methods[request.stream]
+        url = self._server.url + prefix + PATHS[self.wire].format(model=request.model, method=method)
+        body = find_wire(self.wire).write_request(request)
         code, headers, data, lost = 0, dict[str, str](), b"", ""
         try:
             async with asyncio.timeout(patience), self._session.post(url, data=body) as answer:
@@ -93,8 +96,8 @@ class Client:
                     data += piece
         except (aiohttp.ClientError, OSError) as error:
             lost = type(error).__name__
-        names = [tool.name for tool in request.tools] if self._wire == "openai-chat" else None
-        decoder = Decoder(self._wire, names, request)
+        names = [tool.name for tool in request.tools] if find_wire(self.wire).calls_leak else None
+        decoder = Decoder(self.wire, names, request)
         decoder.feed(data)
         decoder.end(lost, "lost")
         response = decoder.response()
@@ -341,15 +344,14 @@ def test_a_drip_takes_time() -> None:
 
 
 def test_a_status_has_the_format_of_its_wire_and_a_retry_after() -> None:
+    async def main(client: Client) -> None:
+        limited, overloaded, odd, well = [await client.ask() for _ in range(4)]
+        assert (limited.status, limited.headers["Retry-After"]) == (429, "1.5")
+        assert json.loads(limited.data) == find_wire(client.wire).error_body(429, "too many requests")
+        assert (overloaded.status, "Retry-After" in overloaded.headers) == (529, False)
+        assert (odd.status, well.status) == (418, 200)
+
     for wire in WIRES:
-
-        async def main(client: Client) -> None:
-            limited, overloaded, odd, well = [await client.ask() for _ in range(4)]
-            assert (limited.status, limited.headers["Retry-After"]) == (429, "1.5")
-            assert "error" in json.loads(limited.data)
-            assert (overloaded.status, "Retry-After" in overloaded.headers) == (529, False)
-            assert (odd.status, well.status) == (418, 200)
-
         with_server(FaultyServer("Hi.", fault=[status(429, retry_after=1.5), status(529), status(418)]), main, wire)
 
 

@@ -31,12 +31,22 @@ PATHS = {
     "openai-responses": "/v1/responses",
     "anthropic-messages": "/v1/messages",
     "gemini": "/v1beta/models/{model}:{method}",
+    "ollama": "/api/chat",
+    "cohere-v2": "/v2/chat",
+    "bedrock-converse": "/model/{model}/{method}",
 }
 ERRORS: dict[str, dict[int, Any]] = {
     "openai-chat": {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"},
     "openai-responses": {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"},
     "anthropic-messages": {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"},
     "gemini": {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"},
+    "ollama": dict.fromkeys((401, 404, 429), "error"),
+    "cohere-v2": dict.fromkeys((401, 404, 429), "message"),
+    "bedrock-converse": {
+        401: "UnrecognizedClientException",
+        404: "ResourceNotFoundException",
+        429: "ThrottlingException",
+    },
 }
 
 
@@ -51,7 +61,7 @@ class Client:
     def post(
         self, request: Request = ASKED, body: Any = None, key: str = "", query: str = ""
     ) -> aiohttp.client._RequestContextManager:  # pyright: ignore[reportPrivateUsage] - aiohttp has no public name for it
-        method = "streamGenerateContent" if request.stream else "generateContent"
+        method = find_wire(self._wire).http.methods[request.stream]
         url = self._server.url + PATHS[self._wire].format(model=request.model, method=method) + query
         data = json.dumps(body or find_wire(self._wire).encode_request(request))
         return self._session.post(url, data=data, headers={"Authorization": f"Bearer {key}"})
@@ -73,8 +83,10 @@ async def connected(server: ScriptedServer, wire: str) -> AsyncGenerator[Client]
 
 
 def word_of(error: Any) -> Any:
-    """The field by which a wire's clients recognise an error."""
-    inside = error["error"]
+    """The field by which a wire's clients recognise an error; where there is none, the field with its message."""
+    inside: Any = error.get("error")
+    if not hasattr(inside, "get"):
+        return error.get("__type") or next(iter(error))
     return inside.get("code") if isinstance(inside.get("code"), str) else inside.get("status") or inside.get("type")
 
 

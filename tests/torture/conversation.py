@@ -12,7 +12,7 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, cast
 
-from gateway_client import Client
+from gateway_client import SAYS_ONE_CALL, Client
 
 from torture.history import account_mark
 from torture.plan import Habits
@@ -73,7 +73,7 @@ class Conversation:
 
     def client(self, url: str) -> Client:
         habits = self.habits
-        parallel = False if habits.serial and habits.wire != "gemini" else None
+        parallel = False if habits.serial and habits.wire in SAYS_ONE_CALL else None
         headers = {"User-Agent": "serial client" if habits.serial else "other client"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"

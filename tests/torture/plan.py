@@ -118,7 +118,7 @@ class Habits:
 
 def aliases() -> list[tuple[str, str]]:
     """Names of models, each with its wire."""
-    styles = {wire: ID_STYLES if wire in ("openai-chat", "gemini") else ID_STYLES[:-1] for wire in WIRES}
+    styles = {wire: ID_STYLES if wire in ("openai-chat", "gemini", "ollama") else ID_STYLES[:-1] for wire in WIRES}
     return [(f"{wire}-{style}", wire) for wire in WIRES for style in styles[wire]]
 
 
@@ -134,7 +134,7 @@ def draw_habits(dice: random.Random) -> Habits:
         serial=dice.random() < 0.7,
         alias=dice.choice(own if dice.random() < 0.5 else [alias for alias, _ in names]),
         account_in="system" if dice.random() < 0.8 else "result",
-        ids="keep" if chained else dice.choice([*ids, "drop", "drop", "drop"] if wire == "gemini" else ids),
+        ids="keep" if chained else dice.choice([*ids, "drop", "drop", "drop"] if wire in ("gemini", "ollama") else ids),
         keeps_reasoning=dice.random() < 0.5,
         retry=dice.choice(["header", "header", "key", "none"]),
         gateways=dice.choice(["one", "alternate", "any"]),

@@ -48,6 +48,36 @@ def test_each_status_has_the_format_of_its_provider(status: int, openai: Any, an
     assert marks("gemini", status) == (status, gemini)
 
 
+@pytest.mark.parametrize(
+    ("status", "type"),
+    [
+        (400, "ValidationException"),
+        (403, "AccessDeniedException"),
+        (404, "ResourceNotFoundException"),
+        (429, "ThrottlingException"),
+        (500, "InternalServerException"),
+        (503, "ServiceUnavailableException"),
+        (504, "ModelTimeoutException"),
+    ],
+)
+def test_each_status_has_its_exception_on_bedrock(status: int, type: str) -> None:
+    assert find_wire("bedrock-converse").error_body(status, "no") == {"__type": type, "message": "no"}
+
+
+def test_an_exception_of_bedrock_inside_a_stream_is_one_that_streams_have() -> None:
+    told = {
+        status: decode(find_wire("bedrock-converse").error_event(status, "no"), "bedrock-converse").error
+        for status in (400, 403, 429, 500, 503)
+    }
+    assert {status: error["type"] for status, error in told.items()} == {
+        400: "validationException",
+        403: "internalServerException",
+        429: "throttlingException",
+        500: "internalServerException",
+        503: "serviceUnavailableException",
+    }
+
+
 def test_a_specific_kind_is_in_openais_code_field() -> None:
     assert marks("openai-chat", 404, "unknown_url") == ("invalid_request_error", "unknown_url")
     assert marks("openai-chat", 404) == ("invalid_request_error", "model_not_found")
@@ -59,9 +89,17 @@ def test_a_specific_kind_is_in_openais_code_field() -> None:
 @pytest.mark.parametrize("status", [400, 413])
 def test_a_client_can_tell_that_its_history_is_too_long(wire: str, status: int) -> None:
     body = find_wire(wire).error_body(status, "the model takes 8192 tokens", "too_long")
-    words = body["error"]["message"]
     assert complaint_of(body) == "too_long"
+    inside: Any = body.get("error", body)
+    words: str = inside if isinstance(inside, str) else inside["message"]
     match wire:
+        case "ollama":
+            assert body == {"error": "the input length exceeds the context length: the model takes 8192 tokens"}
+        case "cohere-v2":
+            assert body == {"message": "too many tokens: the model takes 8192 tokens"}
+        case "bedrock-converse":
+            assert body["__type"] == "ValidationException"
+            assert words == "Input is too long for requested model: the model takes 8192 tokens"
         case "anthropic-messages":
             assert words == "prompt is too long: the model takes 8192 tokens"
             assert body["error"]["type"] == "invalid_request_error"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from unbroken.wires import find_wire
+from unbroken.wires.event_stream import write_frame
 
 Object = dict[str, Any]
 
@@ -116,6 +117,53 @@ def test_arguments_of_gemini_must_be_an_object() -> None:
     assert not find_wire("gemini").relay.body_conforms(event(None))
 
 
+def test_calls_of_ollama_are_whole_objects() -> None:
+    def line(**function: Any) -> bytes:
+        return json.dumps({"message": {"tool_calls": [{"function": function}]}, "done": False}).encode() + b"\n"
+
+    relay = find_wire("ollama").relay
+    assert relay.check().feed(line(name="f", arguments={"n": 1}) + line(name="g", arguments={}))
+    assert not relay.check().feed(line(name="f", arguments='{"n": 1}'))
+    assert not relay.check().feed(line(name="", arguments={}))
+    assert not relay.body_conforms({"message": {"tool_calls": [{"function": {"name": "f"}}]}})
+
+
+def test_calls_of_cohere_are_counted_and_named() -> None:
+    def start(index: Any, id: str = "a", arguments: Any = "") -> Object:
+        call = {"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}}
+        return {"type": "tool-call-start", "index": index, "delta": {"message": {"tool_calls": call}}}
+
+    def more(index: Any, arguments: Any) -> Object:
+        call = {"function": {"arguments": arguments}}
+        return {"type": "tool-call-delta", "index": index, "delta": {"message": {"tool_calls": call}}}
+
+    relay = find_wire("cohere-v2").relay
+    assert relay.check().feed(sse(start(0), more(0, "{}"), start(1, "b"), named=True))
+    assert not relay.check().feed(sse(start(0), more(0, "{}")))
+    for events in ([start(1)], [start(0, "")], [start(0), start(0)], [start(0), more(1, "")], [start(0), more(0, {})]):
+        assert not relay.check().feed(sse(*events, named=True))
+
+
+def test_calls_of_bedrock_have_their_own_blocks() -> None:
+    def start(index: Any, **use: Any) -> Object:
+        return {"contentBlockStart": {"start": {"toolUse": use}, "contentBlockIndex": index}}
+
+    def more(index: Any, input: Any) -> Object:
+        return {"contentBlockDelta": {"delta": {"toolUse": {"input": input}}, "contentBlockIndex": index}}
+
+    def fits(*events: Object) -> bool:
+        data = b"".join(write_frame(json.dumps(event).replace(": ", ":").encode()) for event in events)
+        return find_wire("bedrock-converse").relay.check().feed(data)
+
+    a, b = start(1, toolUseId="a", name="f"), start(3, toolUseId="b", name="f")
+    assert fits(a, more(1, "{}"), b, more(3, ""))
+    assert not fits(a, a)
+    assert not fits(a, more(2, "{}"))
+    assert not fits(a, more(1, {}))
+    assert not fits(start(0, name="f"))
+    assert not fits(start("0", toolUseId="a", name="f"))
+
+
 def test_a_stream_that_is_not_json_is_malformed_if_it_contains_calls() -> None:
     assert not find_wire("openai-chat").relay.check().feed(b'data: {"tool_calls": \n\n')
 
@@ -128,7 +176,15 @@ def test_a_stream_that_is_not_json_is_malformed_if_it_contains_calls() -> None:
         ("anthropic-messages", b"event: message_stop\n\n", b"event: message_delta\n\n"),
         ("openai-responses", b"event: response.completed\n\n", b"event: response.output_item.done\n\n"),
         ("gemini", b'{"finishReason": "STOP"}', b'{"candidates": []}'),
+        ("ollama", b'{"done": true}\n', b'{"done": false}\n'),
+        ("cohere-v2", b"event: message-end\n", b"event: tool-call-end\n"),
+        (
+            "bedrock-converse",
+            write_frame(b'{"messageStop":{}}') + write_frame(b'{"metadata":{}}'),
+            write_frame(b'{"messageStop":{}}'),
+        ),
     ],
+    ids=range(8),
 )
 def test_the_last_event_of_each_wire_is_recognised(wire: str, whole: bytes, cut: bytes) -> None:
     assert find_wire(wire).relay.has_end(whole)

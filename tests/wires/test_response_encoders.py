@@ -26,6 +26,7 @@ from unbroken import (
 )
 from unbroken.deltas import CallOpened, Delta, ReasoningDelta, UsageReported, VerdictKind
 from unbroken.wires import WIRES, find_wire
+from unbroken.wires.framing import EVENT_STREAM, JSON_LINES, SSE
 from unbroken.wires.raw_history import MANY
 from unbroken.wires.writer import ResponseWriter
 
@@ -170,12 +171,88 @@ def gemini_events() -> list[bytes]:
     return [framed(event) for event in events]
 
 
+def ollama_events() -> list[bytes]:
+    def line(message: Object, **more: Any) -> Object:
+        head = {"model": "qwen-x", "created_at": "2026-01-01T00:00:00Z"}
+        return {**head, "message": {"role": "assistant", **message}, **(more or {"done": False})}
+
+    look = {"function": {"index": 0, "name": "look", "arguments": json.loads(LOOK)}}
+    events = [
+        line({"content": "", "thinking": "Hm, "}),
+        line({"content": "", "thinking": "two."}),
+        line({"content": "Let me "}),
+        line({"content": 'say "tool_calls".'}),
+        line({"content": "", "tool_calls": [look]}),
+        line({"content": "", "tool_calls": [{"id": "o2", "function": {"index": 1, "name": "list", "arguments": {}}}]}),
+        line({"content": ""}, done=True, done_reason="stop", prompt_eval_count=11, eval_count=7),
+    ]
+    return [JSON_LINES.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()) for event in events]
+
+
+def cohere_events() -> list[bytes]:
+    def delta(kind: str, message: Object, **more: Any) -> Object:
+        return {"type": kind, **more, "delta": {"message": message}}
+
+    def call(index: int, id: str, name: str, *arguments: str) -> list[Object]:
+        begun = {"id": id, "type": "function", "function": {"name": name, "arguments": ""}}
+        return [
+            delta("tool-call-start", {"tool_calls": begun}, index=index),
+            *(
+                delta("tool-call-delta", {"tool_calls": {"function": {"arguments": text}}}, index=index)
+                for text in arguments
+            ),
+            {"type": "tool-call-end", "index": index},
+        ]
+
+    events = [
+        delta("message-start", {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}, id="r9"),
+        delta("tool-plan-delta", {"tool_plan": "Hm, "}),
+        delta("tool-plan-delta", {"tool_plan": "two."}),
+        delta("content-start", {"content": {"type": "text", "text": ""}}, index=0),
+        delta("content-delta", {"content": {"text": "Let me "}}, index=0),
+        delta("content-delta", {"content": {"text": 'say "tool-call-start".'}}, index=0),
+        {"type": "content-end", "index": 0},
+        *call(0, "look_1", "look", *pieces(LOOK)),
+        *call(1, "list_2", "list", "{}"),
+    ]
+    usage = {"tokens": {"input_tokens": 11, "output_tokens": 7}}
+    events.append({"type": "message-end", "delta": {"finish_reason": "TOOL_CALL", "usage": usage}})
+    return list(map(framed, events))
+
+
+def bedrock_events() -> list[bytes]:
+    def block(index: int, *deltas: Object, start: Object | None = None) -> list[Object]:
+        at: Object = {"contentBlockIndex": index, "p": "abcdef"}
+        begun: list[Object] = [{"contentBlockStart": {"start": start, **at}}] if start else []
+        return [*begun, *({"contentBlockDelta": {"delta": one, **at}} for one in deltas), {"contentBlockStop": at}]
+
+    inputs = [{"toolUse": {"input": text}} for text in ["", *pieces(LOOK)]]
+    thoughts = [{"reasoningContent": one} for one in ({"text": "Hm, "}, {"text": "two."}, {"signature": "c2ln"})]
+    events: list[Object] = [
+        {"messageStart": {"role": "assistant", "p": "abc"}},
+        *block(0, *thoughts),
+        *block(1, {"text": "Let me "}, {"text": 'say "messageStop".'}),
+        *block(2, *inputs, start={"toolUse": {"toolUseId": "tooluse_1", "name": "look"}}),
+        *block(3, start={"toolUse": {"toolUseId": "tooluse_2", "name": "list"}}),
+        *block(4, {"text": " And so on."}),
+        {"messageStop": {"stopReason": "tool_use"}},
+        {"metadata": {"usage": {"inputTokens": 11, "outputTokens": 7, "totalTokens": 18}}},
+    ]
+    return [
+        EVENT_STREAM.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()) for event in events
+    ]
+
+
 STREAMS: dict[str, Callable[[], list[bytes]]] = {
     "openai-chat": chat_events,
     "anthropic-messages": anthropic_events,
     "openai-responses": responses_events,
     "gemini": gemini_events,
+    "ollama": ollama_events,
+    "cohere-v2": cohere_events,
+    "bedrock-converse": bedrock_events,
 }
+SERVER_SENT = [name for name, wire in WIRES.items() if wire.framing is SSE]
 
 
 def cut(wire: str, events: list[bytes], at: int, passed: Iterable[bytes] | None = None) -> tuple[bytes, bytes]:
@@ -272,7 +349,7 @@ def with_rubbish(events: list[bytes]) -> list[bytes]:
 ODD = [crlf, unnamed, in_one_piece, with_comments, without_blank_lines, spaced, on_several_lines, with_rubbish]
 
 
-@every_wire
+@pytest.mark.parametrize("wire", SERVER_SENT)
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.__name__)
 def test_unusual_framings_are_followed_too(wire: str, odd: Callable[[list[bytes]], list[bytes]]) -> None:
     events = STREAMS[wire]()
@@ -305,7 +382,7 @@ def test_a_stream_of_one_encoder_can_be_continued_by_another(
     one, other = (ResponseWriter(wire, model, "resp_1") for model in ("a", "b"))
     at = round(share * len(deltas))
     passed = b"".join(map(one.feed, deltas[:at]))
-    events = [event + b"\n\n" for event in passed.split(b"\n\n") if event]
+    events = find_wire(wire).framing.events(passed)
     for start in range(0, len(events), size):
         other.follow(b"".join(events[start : start + size]))
     response = decode(passed + b"".join(map(other.feed, deltas[at:])), wire)
@@ -489,7 +566,7 @@ def inside_a_call(wire: str) -> tuple[list[bytes], str]:
     return events[: at + 1], decode(b"".join(events), wire).calls[0].id
 
 
-PIECEWISE = ["openai-chat", "anthropic-messages", "openai-responses"]
+PIECEWISE = ["openai-chat", "anthropic-messages", "openai-responses", "cohere-v2", "bedrock-converse"]
 piecewise = pytest.mark.parametrize("wire", PIECEWISE)
 
 
@@ -529,7 +606,7 @@ def test_a_call_that_contradicts_what_was_forwarded_is_not_mixed_with_it(wire: s
 def test_a_different_call_under_the_id_of_a_forwarded_one_gives_a_cut_off_answer(wire: str) -> None:
     events = STREAMS[wire]()
     *_, last = decode(b"".join(events), wire).calls
-    until = {"openai-chat": -3, "openai-responses": -1, "anthropic-messages": -2, "gemini": -1}[wire]
+    until = {"openai-chat": -3, "anthropic-messages": -2, "bedrock-converse": -2}.get(wire, -1)
     passed = b"".join(events[:until])
     for call, told in ((last, "done"), (replace(last, arguments={"n": 1}, raw='{"n": 1}'), "length")):
         encoder = find_wire(wire).encoder("m", "resp_1")
@@ -558,6 +635,9 @@ def test_the_raw_first_call_is_a_valid_answer(wire: str) -> None:
         "anthropic-messages": b'"id":"toolu_2"',
         "openai-responses": b'"id":"ctc_1"',
         "gemini": b'"id":"g2"',
+        "ollama": b'"id":"o2"',
+        "cohere-v2": b'"id":"list_2"',
+        "bedrock-converse": b'"toolUseId":"tooluse_2"',
     }[wire]
     passed = b"".join(events[: next(at for at, event in enumerate(events) if until in event)])
     encoder = find_wire(wire).encoder("m", "resp_1")

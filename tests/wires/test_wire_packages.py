@@ -13,7 +13,7 @@ from unbroken.decoding import guess_wire
 from unbroken.wires import WIRES
 
 ROOT = Path(unbroken.__file__).parent
-PACKAGES = ("openai_chat", "openai_responses", "anthropic", "gemini")
+PACKAGES = ("openai_chat", "openai_responses", "anthropic", "gemini", "ollama", "cohere", "bedrock")
 
 NAMED_IN = {
     "wires/__init__.py": "the registry",
@@ -26,10 +26,11 @@ NAMED_IN = {
     "testing/matrix.py": "writes docs/faults.md, which names the default",
 }
 
-_NAMES = [re.escape(name) for name in WIRES if name != "gemini"]
-_MENTION = re.compile(
-    "|".join([*_NAMES, """["']gemini["']""", *(rf"\bwires\.{each}\b" for each in PACKAGES), *PACKAGES[:2]])
-)
+_PROVIDERS = ("gemini", "ollama")
+"""Wires that are called as a provider is."""
+_NAMES = [re.escape(name) for name in WIRES if name not in _PROVIDERS]
+_QUOTED = [f"""["']{name}["']""" for name in _PROVIDERS]
+_MENTION = re.compile("|".join([*_NAMES, *_QUOTED, *(rf"\bwires\.{each}\b" for each in PACKAGES), *PACKAGES[:2]]))
 
 
 def outside() -> list[Path]:

@@ -268,7 +268,7 @@ def serve_command(
     differs: Annotated[bool, typer.Option("--differs", help="Give a different answer to a retry.")] = False,
     log_level: LogLevelName = "",
 ) -> None:
-    """Run a provider on this machine that has all four wires, and breaks. Ctrl-C stops it.
+    """Run a provider on this machine that speaks all wires, and breaks. Ctrl-C stops it.
 
     It calls the tools that it is offered, two at once, and answers when it has their results; it accepts any key and
     any model. A client can choose a fault itself: by its model, fault:NAME, or by its base URL,

@@ -191,7 +191,7 @@ class Gateway:
     async def _open(self, route: Route, scope: Scope, receive: Receive, response: Response) -> None:
         if scope["method"] != "POST":
             raise Refused(405, f"{scope['path'][:200]} needs POST", {"allow": "POST"})
-        outlet = ClientResponse(response, as_array=_wants_array(route, scope))
+        outlet = ClientResponse(response, find_wire(route.wire).framing, as_array=_wants_array(route, scope))
 
         async def answer(state: _RequestState, data: bytes) -> None:
             body = read_body(data, self._check_values(state, data))

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from yarl import URL
 
 from unbroken.errors import MissingKey, Unauthorized, UserError
+from unbroken.models.aws import AwsSigner
 from unbroken.models.quirks import Quirks
 from unbroken.validation import checked
 
@@ -189,6 +190,8 @@ class Endpoint:
     """The name of the provider's profile, whose rules its models follow."""
     secrets: tuple[str, ...] = ()
     """Secrets in addresses and headers, which must not be shown."""
+    signer: AwsSigner | None = None
+    """Signs each request, in place of a key."""
 
     def __repr__(self) -> str:
         return f"Endpoint('{self.provider}:{self.model}', {self.wire!r}, {shown(self.stream_url)!r})"

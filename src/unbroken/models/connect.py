@@ -16,6 +16,7 @@ from unbroken.errors import CannotEncode, MissingKey, UserError
 from unbroken.messages import Effort, Json, Request, Sampling
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, Timeouts, basic, check_key, join, read_base
+from unbroken.models.aws import HOSTS, AwsSigner, region_in
 from unbroken.models.model import Model
 from unbroken.models.providers import (
     KEY_HEADERS,
@@ -227,6 +228,8 @@ def connect(
         key = _find_key(provider, api_key, optional=own_server)
     timeouts = Timeouts(connect_timeout, first_byte, idle, total)
     endpoint = replace(_endpoint(provider, base, name, model_name, known), key_header=header, key_prefix=prefix)
+    if provider.signing and key is None and (not own_server or (base.host or "").endswith(HOSTS)):
+        endpoint = replace(endpoint, signer=AwsSigner(provider.name, _region(provider, base, known)))
     if stream_with_tools is not None:
         endpoint = replace(endpoint, quirks=replace(endpoint.quirks, stream_with_tools=stream_with_tools))
     if recover is not None:
@@ -260,7 +263,16 @@ def _filled(provider: Provider, settings: Settings) -> str:
         values[part] = getattr(settings, part) or _from_environment(variables)
         if not values[part]:
             raise UserError(f"provider `{provider.name}` needs its {part}: pass {part}=… or set {variables[0]}")
-    return provider.base_url.format_map(values) if provider.parts else provider.base_url
+    # Google's global endpoint has no region in its host.
+    return provider.base_url.format_map(values).replace("://global-", "://") if provider.parts else provider.base_url
+
+
+def _region(provider: Provider, base: URL, settings: Settings) -> str:
+    """Of the host, which may be that of a private endpoint; else the one that the user names."""
+    found = region_in(base.host or "") or settings.location or _from_environment(provider.parts.get("location", ()))
+    if not found:
+        raise UserError(f"provider `{provider.name}` needs its region: pass location=…")
+    return found
 
 
 def _find_key(provider: Provider, key: Key, optional: bool) -> Key:
@@ -297,11 +309,11 @@ def _endpoint(provider: Provider, base: URL, name: str, model: str, settings: Se
         headers["OpenAI-Project"] = settings.project
 
     def address(method: str, query: Mapping[str, str]) -> URL:
-        spelled = quote(model.removeprefix("models/"), safe="/:@.-_~")
+        spelled = quote(model.removeprefix("models/"), safe=http.safe_in_model)
         return join(base, path.format(model=spelled, method=method)).update_query({**query, **settings.query})
 
     stream_query = dict(http.stream_query) if "{method}" in path else dict[str, str]()
-    method, stream_method = http.methods
+    method, stream_method = provider.methods or http.methods
     return Endpoint(
         provider=name,
         model=model,

@@ -37,6 +37,7 @@ from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, ver
 from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.crossing import Crossed, Target, cross, report
+from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
 from unbroken.wires.sse import MAX_BODY
@@ -137,7 +138,8 @@ class HTTPModel:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Its key, if known by now, and its other secrets."""
-        return (*self._key.known, *self._secrets)
+        signer = self.endpoint.signer
+        return (*self._key.known, *(signer.known if signer is not None else ()), *self._secrets)
 
     async def aclose(self) -> None:
         """Nothing to do: connections belong to the loop and close with it. Here so that any model may be closed."""
@@ -200,14 +202,14 @@ class HTTPModel:
         spelled = verbatim_for(request, endpoint.wire)
         crossed: Crossed | None = None
         if spelled is not None:
-            body = fit_spelled(_as_spelled(spelled.body, request), endpoint.quirks)
+            body = fit_spelled(_as_spelled(spelled.body, request, self._wire.http), endpoint.quirks)
         else:
             body = self._wire.encode_request(request)
             if asked.wire not in ("", endpoint.wire):
                 target = Target(endpoint.vendor, endpoint.model)
                 crossed = cross(asked, body, find_wire(asked.wire).crossing(), self._wire.crossing(), target)
             body = fit_body(body, request, endpoint.quirks)
-        body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning)
+        body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning, self._wire)
         theirs = headers_for(request, endpoint.wire)
         headers = {**self._stream_headers, **theirs} if theirs else self._stream_headers
         rules = rules_of(endpoint.wire, endpoint.vendor, endpoint.model)
@@ -410,6 +412,11 @@ class HTTPModel:
         self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
     ) -> tuple[ClientResponse, Patience]:
         """Sends the request and waits for the head of the answer; also returns the time-out of its body."""
+        endpoint = self.endpoint
+        if endpoint.signer is not None:
+            url = endpoint.stream_url if stream else endpoint.whole_url
+            headers = CIMultiDict(headers)
+            headers.update(await endpoint.signer.sign(url, body))
         try:
             answer = await self._transport.post(stream, headers, body, deadline)
             if answer is None:
@@ -474,14 +481,14 @@ class HTTPModel:
         return self._transport.cause(self._asked(key), error, late)
 
 
-def _as_spelled(body: Mapping[str, Json], request: Request) -> dict[str, Json]:
+def _as_spelled(body: Mapping[str, Json], request: Request, http: HttpApi) -> dict[str, Json]:
     """A client's body for this model, with its `model` and `stream` fields; on wires that have both in the URL, without
     them."""
     spelled = {**body}
     if "model" in body:
         spelled["model"] = request.model
-    if "contents" not in body and request.stream != bool(body.get("stream")):
-        spelled["stream"] = request.stream
+    if http.stream_field and request.stream != http.streams(body):
+        spelled[http.stream_field] = request.stream
     if not request.stream:
         spelled.pop("stream_options", None)
     return spelled

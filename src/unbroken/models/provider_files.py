@@ -166,6 +166,16 @@ def _list(item: Reader, of: str) -> Reader:
     return read
 
 
+def _two(item: Reader) -> Reader:
+    def read(value: Any) -> tuple[Any, ...]:
+        found = _list(item, "two strings")(value)
+        if len(found) != 2:
+            raise _InvalidValue("has to be a list of two: for one body, and for a stream")
+        return found
+
+    return read
+
+
 def _set(item: Reader, of: str) -> Reader:
     read = _list(item, of)
     return lambda value: frozenset(read(value))
@@ -252,7 +262,9 @@ FIELDS: Mapping[str, Reader] = {
     "path": _path,
     "dated_path": _path,
     "version_variables": _variables,
+    "methods": _two(_text),
     "key_header": _one_of(KEY_HEADER_NAMES, "a way to send a key"),
+    "signing": _one_of(["", "aws"], "a way to sign requests"),
     "note": _text,
     "aliases": _names,
 }
@@ -262,6 +274,7 @@ QUIRKS: Mapping[str, Reader] = {
     "rename": _table(_text, _text),
     "drop": _set(_text, "strings"),
     "add": _object,
+    "require": _object,
     "reasoning": _table(_one_of([*get_args(Effort), "*"], "a table of efforts"), _object),
     "choices": _set(_one_of(sorted(ALL_CHOICES), "a list of choices"), "choices"),
     "asks_for_several": _flag,

@@ -21,8 +21,11 @@ from unbroken.models.quirks import Quirks
 from unbroken.wires.values import MISTRAL
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
+OLLAMA, COHERE, BEDROCK = "ollama", "cohere-v2", "bedrock-converse"
 
 KeyHeader: TypeAlias = Literal["", "bearer", "x-api-key", "x-goog-api-key", "api-key"]
+
+Signing: TypeAlias = Literal["", "aws"]
 
 KEY_HEADERS: dict[str, tuple[str, str]] = {
     "bearer": ("Authorization", "Bearer "),
@@ -36,6 +39,9 @@ KEY_HEADERS: dict[str, tuple[str, str]] = {
 _PLAIN = Quirks()
 _NO_LEAKS = Quirks(prose=False)
 _THINKING_OFF = Quirks(prose=False, lost_reasoning="off")
+_ON_BEDROCK = Quirks(choices=frozenset({"auto", "required", "one"}), prose=False, lost_reasoning="off")
+_ON_WIRES = {MESSAGES: _THINKING_OFF, OLLAMA: Quirks(choices=frozenset()), BEDROCK: _ON_BEDROCK}
+"""What a server of a wire needs, whoever runs it; of other wires, nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,12 @@ class Provider:
     dated_path: str = ""
     """The same if an API version is given."""
     version_variables: tuple[str, ...] = ()
+    methods: tuple[str, str] | None = None
+    """The `{method}` in the path for one body and for a stream, if they differ from the wire's."""
     key_header: KeyHeader = ""
     """How the key is sent, if the provider does it differently from the wire."""
+    signing: Signing = ""
+    """How requests are signed if there is no key."""
     note: str = ""
     aliases: tuple[str, ...] = ()
 
@@ -153,6 +163,52 @@ PROFILES = (
         note="api_key is an access token, or a function that returns one.",
     ),
     Provider(
+        "vertex-claude",
+        "Google Vertex AI, Claude",
+        MESSAGES,
+        "https://{location}-aiplatform.googleapis.com/v1/projects/{project}/locations/{location}/publishers/anthropic",
+        several_calls=True,
+        quirks=replace(_THINKING_OFF, drop=frozenset({"model"}), require={"anthropic_version": "vertex-2023-10-16"}),
+        parts={
+            "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
+            "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"),
+        },
+        path="/models/{model}:{method}",
+        methods=("rawPredict", "streamRawPredict"),
+        key_header="bearer",
+        note="api_key is an access token, or a function that returns one.",
+    ),
+    Provider(
+        "bedrock",
+        "Amazon Bedrock",
+        BEDROCK,
+        "https://bedrock-runtime.{location}.amazonaws.com",
+        ("AWS_BEARER_TOKEN_BEDROCK",),
+        several_calls=True,
+        known_from="recorded",
+        quirks=_ON_BEDROCK,
+        needs_key=False,
+        base_url_variables=("AWS_ENDPOINT_URL_BEDROCK_RUNTIME",),
+        parts={"location": ("AWS_REGION", "AWS_DEFAULT_REGION")},
+        signing="aws",
+        note="Any model with Converse: Claude, Nova, gpt-oss and others. Without an API key, requests are signed with "
+        'your AWS credentials; that needs `pip install "unbroken[bedrock]"`.',
+        aliases=("aws",),
+    ),
+    Provider(
+        "cohere",
+        "Cohere",
+        COHERE,
+        "https://api.cohere.com",
+        ("CO_API_KEY", "COHERE_API_KEY"),
+        several_calls=True,
+        known_from="recorded",
+        quirks=_NO_LEAKS,
+        other_wires={CHAT: "https://api.cohere.ai/compatibility/v1"},
+        base_url_variables=("CO_API_URL",),
+        note="One tool is chosen by offering it alone.",
+    ),
+    Provider(
         "azure",
         "Azure OpenAI",
         CHAT,
@@ -166,7 +222,9 @@ PROFILES = (
         dated_path="/openai/deployments/{model}/chat/completions",
         version_variables=("OPENAI_API_VERSION",),
         key_header="api-key",
-        note="The model is the deployment. With api_version, the older interface (by deployment and date) is used.",
+        other_wires={RESPONSES: ""},
+        note="The model is the deployment. With api_version, the older interface (by deployment and date) is used, on "
+        "openai-chat.",
     ),
     Provider(
         "deepseek",
@@ -318,6 +376,7 @@ PROFILES = (
         known_from="recorded",
         quirks=Quirks(choices=frozenset()),
         needs_key=False,
+        other_wires={OLLAMA: "http://127.0.0.1:11434"},
         base_url_variables=("OLLAMA_HOST",),
         port=11434,
         prefix="/v1",
@@ -399,9 +458,11 @@ def with_wire(provider: Provider, wire: str) -> Provider:
         return provider
     base = provider.other_wires.get(wire, provider.base_url)
     # Quirks are written for openai-chat; other wires do not have its keys.
-    quirks = provider.quirks if wire == CHAT else _THINKING_OFF if wire == MESSAGES else _NO_LEAKS
+    quirks = provider.quirks if wire == CHAT else _ON_WIRES.get(wire, _NO_LEAKS)
     prefix = provider.prefix if wire in (CHAT, RESPONSES) else ""  # the paths of the others have the version in them
-    return replace(provider, wire=wire, base_url=base, prefix=prefix, path="", dated_path="", quirks=quirks)
+    return replace(
+        provider, wire=wire, base_url=base, prefix=prefix, path="", dated_path="", methods=None, quirks=quirks
+    )
 
 
 def _user_profiles() -> Mapping[str, Provider]:

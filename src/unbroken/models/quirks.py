@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from unbroken.messages import Effort, Json, OneTool, Request, System, User
-from unbroken.wires import WIRES, find_wire
+from unbroken.wires import WIRES, Wire, find_wire
 from unbroken.wires.rules import RulesByField, rules_for, to_obey
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
 
@@ -24,12 +24,13 @@ from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
 LostReasoning: TypeAlias = Literal["", "blank", "off", "placeholder"]
 """Not required; a blank in its place; thinking turned off for this request; a documented placeholder."""
 
-WAYS = {way: replace for wire in WIRES.values() for way, replace in wire.lost_reasoning.items()}
+WAYS = tuple(dict.fromkeys(way for wire in WIRES.values() for way in wire.lost_reasoning))
 
 
-def replace_lost_reasoning(body: Object, request: Request, way: LostReasoning) -> tuple[Object, str]:
+def replace_lost_reasoning(body: Object, request: Request, way: LostReasoning, wire: Wire) -> tuple[Object, str]:
     """The body that the provider accepts, and what was done for that; empty if nothing is missing."""
-    return WAYS[way](body, request) if way else (body, "")
+    change = wire.lost_reasoning.get(way)
+    return change(body, request) if change is not None else (body, "")
 
 
 NOTHING_RUNS = "No tool will run any more. Do not call any; answer now, with what you know, in words."
@@ -48,7 +49,9 @@ class Quirks:
     drop: frozenset[str] = frozenset()
     """Keys of the body that the provider refuses or does not know."""
     add: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Keys that every body has."""
+    """Keys that every body has, except for a client's own."""
+    require: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Keys without which the provider refuses any body, a client's own too."""
     reasoning: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, Mapping[str, Json]])
     """Instead of `reasoning_effort`: the body's fields for an effort, `*` for those not named. Other efforts are sent
     as the wire defines them."""
@@ -127,6 +130,8 @@ def fit_body(body: Object, request: Request, quirks: Quirks) -> Object:
 def fit_spelled(body: Object, quirks: Quirks, said: Collection[str] = ()) -> Object:
     """The same for a client's own body: only what the provider would refuse is changed. `said`: keys that stay
     unchanged."""
+    for key, value in quirks.require.items():
+        body.setdefault(key, value)
     for key, name in quirks.rename.items():
         if key in body and key not in said:
             value = body.pop(key)

@@ -5,12 +5,9 @@ It passes through fallbacks and retries like any `Request`; only `HTTPModel` use
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-
-import orjson
 
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
@@ -77,20 +74,14 @@ def verbatim_for(request: Request, wire: str) -> Verbatim | None:
 # appended to half of one. The bytes are unchanged.
 
 
-_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_EVENTS = re.compile(
-    rb"(?:(?:data: ?|:[^\r\n]*)?(?:\r\n\r\n|\n\n|\r\r))*+(?:(?!\Z).*?(?:\r\n\r\n|\n\n|\r\r))?", re.DOTALL
-)
-"""One event, with the keep-alive events before it."""
-
-
 class PassingDecoder:
-    """`feed` and `end` as in `Decoder`, with `Received` among the deltas. `streamed`: an event ends with a blank line;
-    a non-streaming body is one piece at the end. `apart`: each event separately, for a relay that must stop between
-    two."""
+    """`feed` and `end` as in `Decoder`, with `Received` among the deltas. `streamed`: it is cut into the events of its
+    wire's framing; a non-streaming body is one piece at the end. `apart`: each event separately, for a relay that must
+    stop between two."""
 
     def __init__(self, decoder: Decoder, streamed: bool, apart: bool = False) -> None:
         self._decoder = decoder
+        self._framing = decoder.wire.framing
         self._streamed = streamed
         self._apart = apart
         self._came = bytearray()
@@ -115,7 +106,7 @@ class PassingDecoder:
                 deltas.append(self._received(events))
             return deltas
         deltas: list[Delta] = []
-        for event in filter(None, _EVENTS.findall(self._whole_events(chunk))):
+        for event in self._framing.events(self._whole_events(chunk)):
             deltas += decoder.feed(event)
             deltas.append(self._received(event))
         return deltas
@@ -132,29 +123,19 @@ class PassingDecoder:
         return Received(events, wait=decoder.terminal or decoder.calling or decoder.troubled)
 
     def _whole_events(self, chunk: bytes) -> bytes:
-        if chunk.endswith(b"\n\n") and not self._came:
-            return chunk
+        if not self._came:
+            end = self._framing.complete(chunk, len(chunk))
+            if end == len(chunk):  # nearly always
+                return chunk
+            self._came += chunk[end:]
+            return chunk[:end]
         self._came += chunk
-        # An end in earlier bytes was found then, but its own bytes may span two reads.
-        since = max(0, len(self._came) - len(chunk) - 3)
-        end = max((at + len(mark) for mark in _ENDS if (at := self._came.rfind(mark, since)) >= 0), default=0)
+        end = self._framing.complete(self._came, len(chunk))
         whole = bytes(self._came[:end])
         del self._came[:end]
         return whole
 
     def _rest(self) -> bytes:
-        """What is left at the end: all of a non-streaming body; of a stream the last event, if only the blank line
-        after it is missing, which some servers leave out. Half an event is dropped."""
+        """What is left at the end: all of a non-streaming body; of a stream nothing, or its last event."""
         rest = bytes(self._came)
-        if not self._streamed or not rest.strip():
-            return rest if not self._streamed else b""
-        line = rest.rstrip().splitlines()[-1]
-        said = line.removeprefix(b"data:").strip()
-        return rest.rstrip() + b"\n\n" if line.startswith(b"data:") and _is_whole(said) else b""
-
-
-def _is_whole(said: bytes) -> bool:
-    try:
-        return said == b"[DONE]" or orjson.loads(said) is not None
-    except orjson.JSONDecodeError:
-        return False
+        return self._framing.rest(rest) if self._streamed else rest

@@ -1,4 +1,4 @@
-"""Faults in the bytes: takes what would be sent and returns something else. Knows no wires, only the frames of SSE."""
+"""Faults in the bytes: takes what would be sent and returns something else. Knows only how events are framed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from unbroken.messages import Json
 from unbroken.testing.scenario import FOREVER, Chunks, Reset
 from unbroken.wires import find_wire
 from unbroken.wires.event_shapes import Event, Events, EventShapes, Mode, dumps
+from unbroken.wires.framing import Framing
 from unbroken.wires.values import Object
 
 Damage: TypeAlias = Callable[[Chunks, "int | None", "float | None"], Chunks]
@@ -153,6 +154,10 @@ class ResponseFormat:
         return "streamed" if self.stream else "unstreamed"
 
     @property
+    def framing(self) -> Framing:
+        return find_wire(self.wire).framing
+
+    @property
     def shapes(self) -> EventShapes:
         return find_wire(self.wire).for_tests().events
 
@@ -182,20 +187,20 @@ def write(event: Object, format: ResponseFormat) -> bytes:
     if not format.stream:
         return data
     name = event.get("type") if format.shapes.named else None
-    head = f"event: {name}\n".encode() if isinstance(name, str) else b""
-    return head + b"data: " + data + b"\n\n"
+    return format.framing.write(data, name if isinstance(name, str) else "")
 
 
 def _read(data: bytes, format: ResponseFormat) -> Events:
     if not format.stream:
         yield _parse(data, data)
         return
-    *frames, rest = data.split(b"\n\n")
-    for frame in frames:
-        line = next((line for line in frame.split(b"\n") if line.startswith(b"data: ")), b"")
-        yield _parse(line.removeprefix(b"data: "), frame + b"\n\n")
-    if rest:
-        yield rest
+    framing = format.framing
+    end = framing.complete(data, len(data))
+    for frame in framing.events(data[:end]):
+        text = next(iter(framing.texts(frame)), b"")
+        yield _parse(text, frame)
+    if end < len(data):
+        yield data[end:]
 
 
 def _parse(text: bytes, otherwise: bytes) -> Event:

@@ -196,7 +196,7 @@ def error_inside(
         if named:
             yield format.shapes.error_event(error, message)
         else:
-            yield b"data: " + dumps(error) + b"\n\n"
+            yield format.framing.write(dumps(error))
 
     return changed
 
@@ -280,7 +280,7 @@ def _halves(text: str) -> Iterator[str]:
 def without_names(events: Events, format: ResponseFormat) -> Events:
     """No `event:` lines."""
     for event in events:
-        yield event if isinstance(event, bytes) else b"data: " + dumps(event) + b"\n\n"
+        yield event if isinstance(event, bytes) else format.framing.write(dumps(event))
 
 
 def _middle(events: list[Event]) -> int:

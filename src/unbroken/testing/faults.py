@@ -19,6 +19,7 @@ from unbroken.testing.fault import Fault, Instead, Outcome
 from unbroken.testing.rewrites import Rewrite, changed, cut_last_call, each_call
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.event_shapes import BOTH, EventShapes, Mode, TooLong, dumps
+from unbroken.wires.framing import JSON_LINES, SSE
 from unbroken.wires.values import Object
 
 STREAMED: tuple[Mode, ...] = ("streamed",)
@@ -49,6 +50,8 @@ WITH_STATUS = _wires(lambda events: events.calls_have_status)
 WITHOUT_STATUS = _wires(lambda events: not events.calls_have_status)
 USAGE_APART = _wires(lambda events: events.usage_apart)
 NAMED = _wires(lambda events: events.named)
+SERVER_SENT = tuple(name for name, wire in WIRES.items() if wire.framing is SSE)
+IN_LINES = tuple(name for name, wire in WIRES.items() if wire.framing in (SSE, JSON_LINES))
 ARGUMENTS_ARE_OBJECTS = _except(lambda events: events.text_arguments)
 
 LONGEST = 20_000
@@ -374,19 +377,25 @@ INSIDE = (  # rows 13 to 17: errors inside, nothing inside, something else besid
         Fault(f"leaked_{name.replace('-', '_')}", 16, _LEAKED.format(name), wires=LEAKING, rewrite=rewrite)
         for name, rewrite in rewrites.LEAKS.items()
     ),
-    Fault("provider_run_tools", 17, "a search that the provider ran itself", change_events=event_faults.provider_run),
+    Fault(
+        "provider_run_tools",
+        17,
+        "a search that the provider ran itself",
+        wires=_wires(lambda events: events.provider_runs),
+        change_events=event_faults.provider_run,
+    ),
 )
 
 BYTES = (  # row 18: frames and bytes
-    _in_stream("crlf", 18, "lines end in CR LF", damage=damage.crlf),
-    _in_stream("comments", 18, "keep-alive comments", damage=damage.comments),
-    _in_stream("no_space", 18, "`data:` without a space", damage=damage.no_space),
-    _in_stream("unterminated_last_event", 18, "the last event has no end", damage=damage.unterminated),
+    _in_stream("crlf", 18, "lines end in CR LF", wires=IN_LINES, damage=damage.crlf),
+    _in_stream("comments", 18, "keep-alive comments", wires=SERVER_SENT, damage=damage.comments),
+    _in_stream("no_space", 18, "`data:` without a space", wires=SERVER_SENT, damage=damage.no_space),
+    _in_stream("unterminated_last_event", 18, "the last event has no end", wires=IN_LINES, damage=damage.unterminated),
     Fault("utf8_split", 18, "characters cut in the middle", damage=damage.split_characters),
     Fault("drip", 18, "one byte at a time", damage=damage.drip),
     _in_stream("in_one_piece", 18, "the stream in one piece", damage=damage.in_one_piece),
     _in_stream("no_event_names", 18, "no `event:` lines", wires=NAMED, change_events=event_faults.without_names),
-    _in_stream("json_array", 18, "one JSON array in place of events", form="array"),
+    _in_stream("json_array", 18, "one JSON array in place of events", wires=SERVER_SENT, form="array"),
     _in_stream("whole_for_stream", 18, "one body although a stream was requested", form="body"),
     Fault("stream_for_whole", 18, "a stream although one body was requested", modes=UNSTREAMED, form="stream"),
     _loses("garbage", 18, "random bytes", damage=damage.garbage),
@@ -443,7 +452,8 @@ def _too_long() -> Iterator[Fault]:
 
 def _too_long_body(wire: str, report: TooLong) -> Object:
     body = find_wire(wire).error_body(report.status, report.message)
-    body["error"] |= report.fields
+    if report.fields:
+        body["error"] |= report.fields
     return body
 
 

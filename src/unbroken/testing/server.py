@@ -1,4 +1,4 @@
-"""A fake provider: scripts served over real HTTP, in the protocols of all four wires, on 127.0.0.1.
+"""A fake provider: scripts served over real HTTP, in the protocols of all wires, on 127.0.0.1.
 
 The bytes are those of `ScriptedModel`, so a test with this server differs from one with the model only by the network.
 It checks requests strictly (`strict`) and never breaks by itself; `faulty` breaks its responses.
@@ -130,7 +130,7 @@ class ScriptedServer:
         """Starts listening and sets `url`. `UserError` if the port is not available. `async with` calls it too."""
         app = web.Application(client_max_size=1 << 30)
         for prefix in self.prefixes:
-            app.router.add_post(prefix + "/{path:v1.*}", self._handle)
+            app.router.add_post(f"{prefix}/{{path:(?:{_ROOTS}).*}}", self._handle)
             app.router.add_get(prefix + "/{version:v1|v1beta|v1alpha}/models", self._list_models)
         # No middleware: aiohttp keeps those for ever, and with them the server and everything it has kept.
         app.router.add_route("*", "/{anything:.*}", self._refuse_path)
@@ -259,7 +259,8 @@ class ScriptedServer:
     def _framed(self, chunks: Chunks, stream: bool, sent: Sent, http: web.Request, array: bool = False) -> Reply:
         if stream and (array or find_wire(sent.wire).http.wants_array(http.query_string)):
             return Reply(_as_array(chunks), headers={"Content-Type": "application/json"})
-        return Reply(chunks, headers={"Content-Type": "text/event-stream" if stream else "application/json"})
+        kind = find_wire(sent.wire).framing.content_type if stream else "application/json"
+        return Reply(chunks, headers={"Content-Type": kind})
 
     async def _send(self, http: web.Request, reply: Reply, sent: Sent) -> web.StreamResponse:
         response = web.StreamResponse(status=reply.status, headers=reply.headers)
@@ -341,6 +342,8 @@ def in_thread(server: S) -> Generator[S]:
         loop.close()
 
 
+_ROOTS = "|".join(sorted({f"{wire.http.base_path}{wire.http.path}".split("/")[1] for wire in WIRES.values()}))
+"""How the paths of the wires begin: `v1|v1beta|api`."""
 _ENDINGS = tuple(ending for wire in WIRES.values() for ending in wire.http.endings)
 
 
@@ -376,7 +379,7 @@ def _as_refusal(error: Exception) -> ProviderError:
 
 
 def _key(http: web.Request) -> str:
-    """The key, wherever a client of one of the four wires puts it."""
+    """The key, wherever the clients of each wire put it."""
     bearer = http.headers.get("authorization", "").removeprefix("Bearer ")
     keys = (http.headers.get("x-api-key"), http.headers.get("x-goog-api-key"), http.headers.get("api-key"))
     return next((key for key in keys if key), "") or http.query.get("key", "") or bearer

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from unbroken.errors import UnknownWire
-from unbroken.wires import anthropic, gemini, openai_chat, openai_responses
+from unbroken.wires import anthropic, bedrock, cohere, gemini, ollama, openai_chat, openai_responses
 from unbroken.wires.wire import Wire
 
 WIRES: dict[str, Wire] = {
-    wire.name: wire for wire in (openai_chat.WIRE, openai_responses.WIRE, anthropic.WIRE, gemini.WIRE)
+    wire.name: wire
+    for wire in (
+        openai_chat.WIRE,
+        openai_responses.WIRE,
+        anthropic.WIRE,
+        gemini.WIRE,
+        ollama.WIRE,
+        cohere.WIRE,
+        bedrock.WIRE,
+    )
 }
 
 DEFAULT_WIRE = openai_chat.WIRE.name

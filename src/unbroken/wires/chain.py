@@ -87,6 +87,8 @@ def _wire_of(raw: list[Json]) -> str:
         for wire in WIRES.values():
             if wire.history.has_links(message):
                 signs.setdefault(wire.name, position)
+    for wire in list(signs):
+        signs.pop(WIRES[wire].imitates, None)
     if len(signs) > 1:
         places = ", ".join(f"{wire} (message {position})" for wire, position in signs.items())
         raise UserError(f"{_ASKED}: the messages look like several wires: {places}; name one with wire=")

@@ -60,6 +60,8 @@ class EventShapes:
     """Can one event have several calls? Then there is `all_calls_at_once`."""
     interleaves = False
     """Can the fragments of several calls alternate? Then there is `part_of_call`."""
+    provider_runs = True
+    """Do providers run tools of their own? Then there is `provider_run`."""
     usage_apart = False
     """Can usage follow the end, in an event of its own? Then there is `usage_last`."""
     index = "index"

@@ -47,8 +47,12 @@ class HttpApi:
     """What clients expect in their base URL."""
     path: ClassVar[str]
     """What follows the base URL of the provider; may contain `{model}` and `{method}`."""
+    safe_in_model: ClassVar[str] = "/:@.-_~"
+    """Characters of a model's name that stay as they are in a path."""
     methods: ClassVar[tuple[str, str]] = ("", "")
     """The `{method}` for one body, and for a stream."""
+    stream_field: ClassVar[str] = "stream"
+    """The field of a body that asks for a stream; empty if the URL does."""
     stream_query: ClassVar[Mapping[str, str]] = {}
     key_header: ClassVar[str] = "bearer"
     """How the provider takes the key: the name of a header, or `bearer` for `Authorization`."""
@@ -101,6 +105,10 @@ class HttpApi:
     def find(self, path: str) -> Operation | None:
         """What this path asks for; None if it is of no use on this wire."""
         return self.operations.get(path)
+
+    def streams(self, body: Mapping[str, Json]) -> bool:
+        """Does a body ask for a stream, where it is the body that does?"""
+        return bool(body.get(self.stream_field))
 
     def messages_of(self, body: Mapping[str, Json]) -> Json:
         return body.get(self.messages_field)

@@ -10,12 +10,25 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from math import isinf
 from typing import Any, cast
 
 import orjson
 
-from unbroken.messages import Assistant, CacheMark, Json, Media, Native, Request, ToolCall, ToolResult, ToolSpec
+from unbroken.messages import (
+    Assistant,
+    CacheMark,
+    Json,
+    Media,
+    Message,
+    Native,
+    Request,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    ToolSpec,
+)
 from unbroken.wires.jsontext import dump_arguments, shallow, strict
 from unbroken.wires.values import NAMESPACE, Object, full_name
 
@@ -246,3 +259,28 @@ def call_from_text(id: str, name: str, arguments: Json, index: int) -> ToolCall:
     if isinstance(value, dict):
         return ToolCall(id, name, cast("dict[str, Any]", value), raw, index)
     return ToolCall(id, name, None, raw, index, complete=False, problem="the arguments are not a JSON object")
+
+
+def with_unique_ids(messages: Iterable[Message]) -> Iterable[Message]:
+    """For an API that refuses an id which comes back in a later round, as those of providers that count from 0 each
+    time do."""
+    used: set[str] = set()
+    renamed: dict[str, str] = {}
+    for number, message in enumerate(messages):
+        if isinstance(message, Assistant) and message.calls:
+            own = {call.id for call in message.calls}
+            renamed = {}
+            for id in sorted(own & used):
+                renamed[id] = next(f"{id}_{n}" for n in count(number) if f"{id}_{n}" not in used | own)
+                used.add(renamed[id])
+            used |= own
+            if renamed:
+                calls = tuple(replace(call, id=renamed.get(call.id, call.id)) for call in message.calls)
+                native = message.native
+                if native is not None:
+                    native = replace(native, ids=tuple(renamed.get(id, id) for id in native.ids))
+                message = replace(message, calls=calls, native=native)
+        elif isinstance(message, ToolMessage) and renamed:
+            results = tuple(replace(r, call_id=renamed.get(r.call_id, r.call_id)) for r in message.results)
+            message = ToolMessage(results)
+        yield message

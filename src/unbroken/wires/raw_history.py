@@ -15,10 +15,10 @@ from typing import Protocol
 
 from unbroken.errors import StreamError
 from unbroken.messages import Json, ToolCall
-from unbroken.transcript import History
+from unbroken.transcript import History, Piece
+from unbroken.wires.framing import SSE, Framing
 from unbroken.wires.jsontext import Damaged, loads
 from unbroken.wires.parts import call_from_text
-from unbroken.wires.sse import Framer
 from unbroken.wires.values import MINTED, MISSHAPEN, Object, as_dict, as_list
 
 
@@ -49,6 +49,57 @@ class RawHistory(History[Json], Protocol):
 def field(fields: Object, name: str) -> str:
     value = fields.get(name)
     return value if isinstance(value, str) else ""
+
+
+class MessageHistory(RawHistory):
+    """Raw messages in the shape that Chat Completions has given to several wires: calls in `tool_calls`, each result a
+    message of its own with the role `tool`, neighbouring results one turn."""
+
+    ids_optional = False
+    """May calls and results lack ids? Then they belong together by name and place."""
+    name_field = "name"
+    """The name of the tool in a result."""
+
+    def run(self, message: Json) -> str:
+        return "results" if field(as_dict(message), "role") == "tool" else ""
+
+    def pieces(self, message: Json) -> list[Piece]:
+        fields = as_dict(message)
+        match fields.get("role"):
+            case "tool":
+                return [self._result(message, fields)]
+            case "assistant":
+                calls = [self._call(call) for call in as_list(fields.get("tool_calls"))]
+                return calls or [Piece("speech", message)]
+            case _:
+                return [Piece("speech", message)]
+
+    def _result(self, message: Json, fields: Object) -> Piece:
+        return Piece("result", message, self._id(fields, "tool_call_id"), field(fields, self.name_field))
+
+    def _call(self, call: Json) -> Piece:
+        fields = as_dict(call)
+        if not fields:
+            return Piece("speech", call)
+        function = as_dict(fields.get("function")) or as_dict(fields.get("custom"))
+        return Piece("call", call, self._id(fields, "id"), field(function, "name"))
+
+    def _id(self, fields: Object, name: str) -> str | None:
+        return field(fields, name) or (None if self.ids_optional else "")
+
+    def build(self, message: Json, values: list[Json]) -> Json:
+        if as_list(message.get("tool_calls")) and message.get("role") == "assistant":
+            return {**message, "tool_calls": values}
+        return values[0]
+
+    def error(self, call: Object, text: str) -> Json:
+        return {"role": "tool", "tool_call_id": field(call, "id"), "content": text}
+
+    def renamed(self, piece: Piece, id: str) -> Json:
+        return {**piece.value, "id" if piece.kind == "call" else "tool_call_id": id}
+
+    def has_links(self, message: Object) -> bool:
+        return field(message, "role") == "tool" or bool(as_list(message.get("tool_calls")))
 
 
 def one_call_in_each(
@@ -94,6 +145,7 @@ class RelayedStream:
     already. Each wire has a subclass that reads its events.
     """
 
+    framing: Framing = SSE
     marks: tuple[bytes, ...] = ()
     """Every event that matters once the beginning is known contains one of these; without marks, all events matter."""
 
@@ -124,20 +176,10 @@ class RelayedStream:
         data = b"".join(self._unread)
         self._unread.clear()
         self._size = 0
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self._may_skip(data):  # nearly all that ever passes is text
             return
-        for event in data.split(b"\n\n"):
-            at = event.find(b"data:")
-            text = event[at + 5 :]
-            if at >= 0 and b"\n" not in text and (not at or event[at - 1] == 10):
-                if len(text) > 8 or text.strip():  # else it only keeps the connection alive
-                    self._read(text)
-            elif at < 0 and event[:1] == b":" and b"\n" not in event:
-                continue  # so does a comment
-            elif event:
-                self._read_oddly(event)
+        for text in self.framing.texts(data):
+            self._read(text)
 
     def read(self, data: bytes) -> None:
         """The JSON text of one event; whatever is wrong with it may be raised."""
@@ -158,16 +200,6 @@ class RelayedStream:
             self.read(data)
         except (*MISSHAPEN, StreamError):
             return
-
-    def _read_oddly(self, event: bytes) -> None:
-        """No blank line between events, one event on several lines, comments: as a decoder would take them."""
-        framer = Framer()
-        try:
-            texts = framer.feed(event + b"\n\n") + framer.end()
-        except StreamError:
-            return
-        for text in texts:
-            self._read(text)
 
 
 def same_input(sent: str, complete: str) -> bool:
@@ -191,6 +223,7 @@ class StreamCheck:
     then our encoder writes the response instead.
     """
 
+    framing: Framing = SSE
     marks: tuple[bytes, ...]
     """Only events that contain one of these are read."""
     named = False
@@ -208,10 +241,10 @@ class StreamCheck:
                 return False
         if not any(mark in data for mark in self.marks):
             return True
-        for line in data.splitlines():
-            if line.startswith(b"data:") and any(mark in line for mark in self.marks):
+        for text in self.framing.texts(data):
+            if any(mark in text for mark in self.marks):
                 try:
-                    event = as_dict(loads(line[5:]))
+                    event = as_dict(loads(text))
                 except Damaged:
                     return False
                 if not self.conforms(event):

@@ -1,7 +1,7 @@
 """Bytes in, JSON texts out, whatever the split: the framing that all wires share.
 
-Server-sent events, one JSON object a line, one JSON array, one complete JSON body: the first byte shows which of them
-it is. Knows nothing of what is inside an event (that is parsed by `jsontext`).
+Server-sent events, one JSON object a line, one JSON array, one complete JSON body, Amazon's binary frames: the first
+bytes show which of them it is. Knows nothing of what is inside an event (that is parsed by `jsontext`).
 
 Strategy: a line is the unit. In server-sent events a `data:` line is kept until the blank line that ends its event;
 in JSON framing the end of each top-level object is found by one pass over the brackets (`JsonSplitter`), because
@@ -16,6 +16,7 @@ from typing import NoReturn
 import orjson
 
 from unbroken.errors import TooLarge
+from unbroken.wires.event_stream import EventStreamSplitter, begins_stream, may_begin_stream
 from unbroken.wires.jsontext import MAX_DEPTH, shallow, too_deep
 
 MAX_EVENT = 32 * 1024 * 1024
@@ -37,7 +38,7 @@ class Framer:
         self._tail = bytearray()
         self._data: list[bytes] = []
         self._data_size = 0
-        self._splitter: JsonSplitter | None = None
+        self._splitter: JsonSplitter | EventStreamSplitter | None = None
         self._sniffed = False
         self._after_cr = False
         self._given = False
@@ -115,13 +116,15 @@ class Framer:
         self._tail.clear()
         while head.startswith(_BOM):
             head = head.removeprefix(_BOM).lstrip(_BLANK)
-        if len(head) < 3 and _BOM.startswith(head):
+        if (len(head) < 3 and _BOM.startswith(head)) or (may_begin_stream(head) and len(head) < 12):
             self._tail += head
             return b""
         if head:
             self._sniffed = True
             if head[:1] in (b"{", b"["):
                 self._splitter = JsonSplitter(self.max_event)
+            elif begins_stream(head):
+                self._splitter = EventStreamSplitter(self.max_event)
         return head
 
     def _unify_line_ends(self, chunk: bytes) -> bytes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import CannotEncode, InvalidRequest
 from unbroken.messages import Assistant, Json, Request, ServerCall, ToolCall, Usage
+from unbroken.wires.framing import SSE, Framing
 from unbroken.wires.http_api import HttpApi, status_of
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.raw_history import RawHistory, Relay
@@ -287,6 +288,10 @@ class Wire:
     """How it spells settings that not every wire has; None: the settings of other wires are left out. Loaded with the
     first request that crosses wires."""
 
+    framing: Framing = SSE
+    """How a stream is cut into events."""
+    imitates: str = ""
+    """The wire whose messages look like these, except for details that only these have."""
     done_ends: bool = False
     """Is `[DONE]` the end of a stream? On other wires some servers send it as well, and it means nothing."""
     sign_is_last: bool = False

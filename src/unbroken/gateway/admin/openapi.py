@@ -76,6 +76,10 @@ _ASKS = {
         "GeminiAnswers",
     ),
     f"{_GEMINI}:countTokens": ("countTokens", "Count the tokens of contents", "CountContentsRequest", "GeminiCount"),
+    "/api/chat": ("ollamaChat", "Ollama chat", "OllamaRequest", "OllamaAnswer"),
+    "/v2/chat": ("cohereChat", "Cohere chat, version 2", "CohereRequest", "CohereAnswer"),
+    "/model/{model}/converse": ("converse", "Bedrock Converse", "ConverseRequest", "ConverseAnswer"),
+    "/model/{model}/converse-stream": ("converseStream", "Bedrock ConverseStream", "ConverseRequest", "ConverseAnswer"),
 }
 """By path: the operation, its summary, and the schemas of request and answer."""
 _PAGES = {
@@ -102,6 +106,9 @@ _REQUESTS = {
     "CountMessagesRequest": "tools",
     "GeminiRequest": "tools generationConfig",
     "CountContentsRequest": "",
+    "OllamaRequest": "stream tools options think format",
+    "CohereRequest": "stream tools tool_choice strict_tools max_tokens temperature p seed stop_sequences thinking",
+    "ConverseRequest": "system inferenceConfig toolConfig additionalModelRequestFields",
 }
 """The fields that are described, beside model and messages. Their types are those that the gateway checks."""
 _MORE: Mapping[str, Object] = {
@@ -133,6 +140,13 @@ _SHAPES: Mapping[str, Shape] = {
     "GeminiAnswer": {"candidates?": [{"content?": dict, "finishReason?": str}], "usageMetadata?": dict},
     "GeminiAnswers": ["#GeminiAnswer"],
     "GeminiCount": {"totalTokens": int},
+    "OllamaAnswer": {"model": str, "created_at": str, "message": {"role": str, "content": str}, "done": bool},
+    "CohereAnswer": {"id": str, "message": {"role": "assistant"}, "finish_reason": str, "usage?": dict},
+    "ConverseAnswer": {
+        "output": {"message": {"role": "assistant", "content": [dict]}},
+        "stopReason": str,
+        "usage": dict,
+    },
     "Models": {
         "object": "list",
         "data": [{"id": str, "object": "model", "created?": int, "created_at?": str, "owned_by?": str}],
@@ -144,6 +158,9 @@ _SHAPES: Mapping[str, Shape] = {
     "Text": str,
     "OpenAIError": {"error": {"message": str, "type": str, "param?": (str, None), "code?": (str, int, None)}},
     "AnthropicError": {"type": "error", "error": {"type": str, "message": str}},
+    "OllamaError": {"error": str},
+    "CohereError": {"message": str},
+    "BedrockError": {"__type": str, "message": str},
     "GeminiError": {"error": {"code": int, "message": str, "status": str}},
 }
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", None: "null"}
@@ -223,14 +240,18 @@ def _route(path: str) -> Route:
 
 def _ask(path: str, name: str, summary: str, request: str, answer: str) -> Object:
     route = _route(path)
-    content: Object = {"application/json": {"schema": _schema(f"#{answer}")}}
+    arrays = bool(route.streams) and route.http.wants_array("")
+    content: Object = {}
+    if not route.streams or arrays:
+        content["application/json"] = {"schema": _schema(f"#{answer}")}
     if route.wanted == "answer" and route.streams is not False:
-        content["text/event-stream"] = {"schema": {"description": "Events as the provider of this wire sends them."}}
+        kind = find_wire(route.wire).framing.content_type
+        content[kind] = {"schema": {"description": "Events as the provider of this wire sends them."}}
     headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
     parameters: list[Object] = []
     if route.model:
         parameters.append({"name": "model", "in": "path", "required": True, "schema": _schema("#Model")})
-    if route.streams:
+    if arrays:
         parameters.append(_ALT)
     return {
         "operationId": name,

@@ -24,7 +24,6 @@ Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
 JSON = b"application/json"
-EVENTS = b"text/event-stream; charset=utf-8"
 
 
 class Refused(Exception):

@@ -20,10 +20,11 @@ from unbroken.errors import (
     Unreachable,
     UserError,
 )
-from unbroken.gateway.http.asgi import EVENTS, JSON, Refused, Response, send_on_main_loop
+from unbroken.gateway.http.asgi import JSON, Refused, Response, send_on_main_loop
 from unbroken.gateway.relay.references import Claiming
 from unbroken.gateway.stores import EntryTooLarge, StoreUnavailable
 from unbroken.wires import find_wire
+from unbroken.wires.framing import SSE, Framing
 from unbroken.wires.jsontext import dumps
 
 # Turns an exception into the error that a client receives: status, message, kind and `Retry-After`. Pure.
@@ -93,11 +94,17 @@ def _status(error: ProviderError) -> int:
     return error.status if 400 <= error.status < 600 else 502
 
 
+def content_type_of(framing: Framing) -> bytes:
+    kind = framing.content_type
+    return (f"{kind}; charset=utf-8" if kind.startswith("text/") else kind).encode()
+
+
 class ClientResponse:
     """Sends an answer over HTTP: a stream as it arrives, or one body with its length."""
 
-    def __init__(self, response: Response, as_array: bool = False) -> None:
+    def __init__(self, response: Response, framing: Framing = SSE, as_array: bool = False) -> None:
         self._response = response
+        self._framing = framing
         self._stream = False
         self._frames = _ArrayFrames() if as_array else None
         self._headers: Mapping[str, str] = {}
@@ -116,7 +123,8 @@ class ClientResponse:
         self._stream = stream
         self._headers = headers
         if stream:
-            await self._response.begin(200, JSON if self._frames is not None else EVENTS, headers, None)
+            content_type = JSON if self._frames is not None else content_type_of(self._framing)
+            await self._response.begin(200, content_type, headers, None)
 
     async def send(self, data: bytes) -> None:
         if not self._stream:

@@ -85,6 +85,7 @@ class StreamedResponse:
         self._waiting: list[bytes] = []
         """Those bytes."""
         self._relay = find_wire(wire).relay
+        self._framing = find_wire(wire).framing
         self._check = self._relay.check()
         self.passed: list[ToolCall] = []
         self._text = Shown()
@@ -130,7 +131,7 @@ class StreamedResponse:
     # The model's own bytes
 
     def _pass_on(self, received: Received) -> bytes:
-        if not self._waiting and received.data.lstrip()[:1] in (b"{", b"[", b"<"):
+        if not self._waiting and self._framing.is_body(received.data):
             return self._take_over()  # a server that does not stream even if asked to
         self._waiting.append(received.data)
         if self._serial and any(isinstance(delta, _CALL) for delta in self._unsent):
@@ -260,7 +261,8 @@ class CompleteResponse:
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
         said = self._said if ended.message is None else _deltas(ended.message)
         self._text = "".join([delta.text for delta in said if isinstance(delta, TextDelta)])
-        if self._raw and ended.verdict.whole and self.head[:1] == b"{" and self._conforms(said):
+        is_body = find_wire(self._wire).framing.is_one_body
+        if self._raw and ended.verdict.whole and is_body(self.head) and self._conforms(said):
             self.passed = [delta.call for delta in said if isinstance(delta, CallReady)]
             renamed = handed is not None and handed.id != self.passed[0].id
             if handed is None or (len(self.passed) < 2 and not renamed):

@@ -49,6 +49,7 @@ from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
 from unbroken.models.sessions import open_session
 from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
 from unbroken.wires import find_wire
+from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.jsontext import dumps, loads
 from unbroken.wires.values import Object, as_dict, as_text
@@ -428,7 +429,7 @@ async def count_tokens(incoming: ClientRequest, response: Response) -> None:
     body = http.body_to_count(incoming.body)
     check_body(incoming.route, body)
     request = read_request(incoming.route, body)
-    if upstream.http is not None and incoming.wire == upstream.wire and http.count_path:
+    if upstream.http is not None and incoming.wire == upstream.wire and _counts(upstream.http, http):
         data = dumps({**incoming.body, "model": upstream.http.endpoint.model})
         headers = {**incoming.headers, "content-type": "application/json"}
         await forward(upstream.http, "POST", http.count_path, data, headers, response)
@@ -436,6 +437,11 @@ async def count_tokens(incoming: ClientRequest, response: Response) -> None:
     tokens = estimate(request)
     counted = {http.count_field: tokens}
     await response.complete(200, dumps(counted), ESTIMATED)
+
+
+def _counts(model: HTTPModel, http: HttpApi) -> bool:
+    """Only a provider with the wire's own paths has one for counting."""
+    return bool(http.count_path) and model.endpoint.whole_url.path.endswith(http.path)
 
 
 def estimate(request: Request) -> int:

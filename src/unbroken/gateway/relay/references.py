@@ -50,6 +50,8 @@ _MODEL_WORDS = frozenset({"adapter", "adapters", "agent", "agents", "lora", "lor
 _MODEL_PARTS = ("model", "deployment", "fallback", "baseurl", "apibase", "apikey")
 """As part of any field name, in any spelling: `draft_model`, `modelId`, `api-base`, `baseURL`. With `api_base`, LiteLLM
 sends the provider's key to another server."""
+_MODEL_SETTINGS = frozenset({"additionalModelRequestFields", "additionalModelResponseFieldPaths"})
+"""Bedrock: settings for the model that is already chosen."""
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _SAID = frozenset(
     {"messages", "input", "contents", "system", "instructions", "systemInstruction", "system_instruction"}
@@ -84,6 +86,7 @@ _PROVIDER_FILE = re.compile(r"(?:https?://[^/]*googleapis\.com/.*|/?(?:v1\w*/)?)
 
 _USES = frozenset(
     {"file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "audio", "fileUri", "file_uri"}
+    | {"s3Location", "guardrailIdentifier"}
 )
 """Names of fields by which a request uses something that the provider holds."""
 
@@ -123,6 +126,8 @@ def _chosen_in(fields: Object) -> Iterator[str]:
 def is_model_field(name: str) -> bool:
     """Does the name of this field suggest that it chooses a model or a server? Servers written in Go ignore the case of
     a name, and to them `ſ` is an `s`."""
+    if name in _MODEL_SETTINGS:
+        return False
     words = [word.lower() for word in _WORD.findall(unicodedata.normalize("NFKC", name))]
     joined = "".join(words)
     if joined == "useragent":
@@ -201,6 +206,10 @@ def _used_by(node: Object) -> Iterator[Reference]:
     for name in ("fileUri", "file_uri"):
         if (uri := as_text(node.get(name))) and _PROVIDER_FILE.fullmatch(uri):
             yield name, uri
+    if uri := as_text(as_dict(node.get("s3Location")).get("uri")):
+        yield "s3Location.uri", uri
+    if id := as_text(node.get("guardrailIdentifier")):
+        yield "guardrailIdentifier", id
 
 
 def objects(body: Mapping[str, Json], skips: frozenset[str] = _DATA) -> Iterator[tuple[str, Object]]:

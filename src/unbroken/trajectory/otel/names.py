@@ -40,9 +40,11 @@ CANCELLED = "cancelled"
 
 PROVIDERS = {
     "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
     "vertex": "gcp.vertex_ai",
+    "vertex-claude": "gcp.vertex_ai",
     "xai": "x_ai",
 }
 """Our provider names that the conventions spell differently."""

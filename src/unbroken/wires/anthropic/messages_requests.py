@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import count
 
 from unbroken.messages import (
     Assistant,
@@ -49,6 +48,7 @@ from unbroken.wires.parts import (
     own_native,
     says_more,
     with_extra,
+    with_unique_ids,
 )
 from unbroken.wires.values import (
     IdRule,
@@ -76,7 +76,7 @@ _MAX_MARKS = 4
 def encode_request(request: Request) -> Object:
     system: list[Object] = []
     turns: list[Object] = []
-    for message in _with_unique_ids(request.messages):
+    for message in with_unique_ids(request.messages):
         if isinstance(message, System) and not turns:
             system += [encode_part(part) for part in message.parts]
             continue
@@ -108,30 +108,6 @@ def encode_request(request: Request) -> Object:
     if request.final and body.get("tools"):
         body["tool_choice"] = {"type": "none"}
     return body
-
-
-def _with_unique_ids(messages: Iterable[Message]) -> Iterable[Message]:
-    """The API refuses an id that comes back in a later round, as those of providers that count from 0 each time do."""
-    used: set[str] = set()
-    renamed: dict[str, str] = {}
-    for number, message in enumerate(messages):
-        if isinstance(message, Assistant) and message.calls:
-            own = {call.id for call in message.calls}
-            renamed = {}
-            for id in sorted(own & used):
-                renamed[id] = next(f"{id}_{n}" for n in count(number) if f"{id}_{n}" not in used | own)
-                used.add(renamed[id])
-            used |= own
-            if renamed:
-                calls = tuple(replace(call, id=renamed.get(call.id, call.id)) for call in message.calls)
-                native = message.native
-                if native is not None:
-                    native = replace(native, ids=tuple(renamed.get(id, id) for id in native.ids))
-                message = replace(message, calls=calls, native=native)
-        elif isinstance(message, ToolMessage) and renamed:
-            results = tuple(replace(r, call_id=renamed.get(r.call_id, r.call_id)) for r in message.results)
-            message = ToolMessage(results)
-        yield message
 
 
 def _set_sampling(body: Object, request: Request) -> None:

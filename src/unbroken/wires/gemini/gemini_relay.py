@@ -166,6 +166,7 @@ class GeminiHttp(HttpApi):
     base_url_variable = "GOOGLE_GEMINI_BASE_URL"
     path = "/v1beta/models/{model}:{method}"
     methods = ("generateContent", "streamGenerateContent")
+    stream_field = ""
     stream_query = {"alt": "sse"}  # noqa: RUF012 - annotated in the base class
     key_header = "x-goog-api-key"
     endings = (":generateContent", ":streamGenerateContent")

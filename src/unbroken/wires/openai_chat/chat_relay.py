@@ -12,7 +12,15 @@ from unbroken.messages import Json, ToolCall
 from unbroken.transcript import Piece
 from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.parts import call_from_text
-from unbroken.wires.raw_history import RawHistory, Relay, RelayedStream, StreamCheck, event_of, field, one_call_in_each
+from unbroken.wires.raw_history import (
+    MessageHistory,
+    Relay,
+    RelayedStream,
+    StreamCheck,
+    event_of,
+    field,
+    one_call_in_each,
+)
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
 
 _HEAD = ("id", "created", "model", "system_fingerprint", "service_tier")
@@ -174,54 +182,32 @@ RELAY = Relay(ChatCheck, _body_conforms, end=re.compile(rb'"finish_reason"\s*:\s
 
 
 # openai-chat, raw messages: taken apart for repair, and a body with only its first call.
-#
-# Calls are in `tool_calls`; each result is a message of its own, and neighbouring results are one turn.
 
 
-class ChatHistory(RawHistory):
+class ChatHistory(MessageHistory):
+    """The old single call, `function_call`, is the message itself, and its result has the role `function`."""
+
     def run(self, message: Json) -> str:
-        return "results" if field(as_dict(message), "role") in ("tool", "function") else ""
+        return "results" if field(as_dict(message), "role") == "function" else super().run(message)
 
     def pieces(self, message: Json) -> list[Piece]:
         fields = as_dict(message)
-        match fields.get("role"):
-            case "tool":
-                return [Piece("result", message, field(fields, "tool_call_id"), field(fields, "name"))]
-            case "function":
-                return [Piece("result", message, None, field(fields, "name"))]
-            case "assistant":
-                legacy = as_dict(fields.get("function_call"))
-                calls = [self._call(call) for call in as_list(fields.get("tool_calls"))]
-                if not calls and field(legacy, "name"):
-                    return [Piece("call", message, None, field(legacy, "name"))]
-                return calls or [Piece("speech", message)]
-            case _:
-                return [Piece("speech", message)]
-
-    def _call(self, call: Json) -> Piece:
-        fields = as_dict(call)
-        if not fields:
-            return Piece("speech", call)
-        function = as_dict(fields.get("function")) or as_dict(fields.get("custom"))
-        return Piece("call", call, field(fields, "id"), field(function, "name"))
-
-    def build(self, message: Json, values: list[Json]) -> Json:
-        if as_list(message.get("tool_calls")) and message.get("role") == "assistant":
-            return {**message, "tool_calls": values}
-        return values[0]
+        if fields.get("role") == "function":
+            return [Piece("result", message, None, field(fields, "name"))]
+        pieces = super().pieces(message)
+        legacy = as_dict(fields.get("function_call"))
+        if fields.get("role") == "assistant" and field(legacy, "name") and not as_list(fields.get("tool_calls")):
+            return [Piece("call", message, None, field(legacy, "name"))]
+        return pieces
 
     def error(self, call: Object, text: str) -> Json:
-        if field(call, "role") == "assistant":  # the old single call: its value is the message
+        if field(call, "role") == "assistant":
             return {"role": "function", "name": field(as_dict(call.get("function_call")), "name"), "content": text}
-        return {"role": "tool", "tool_call_id": field(call, "id"), "content": text}
-
-    def renamed(self, piece: Piece, id: str) -> Json:
-        return {**piece.value, "id" if piece.kind == "call" else "tool_call_id": id}
+        return super().error(call, text)
 
     def has_links(self, message: Object) -> bool:
-        role = field(message, "role")
-        calls = as_list(message.get("tool_calls")) or as_dict(message.get("function_call"))
-        return role in ("tool", "function") or bool(calls)
+        legacy = field(message, "role") == "function" or bool(as_dict(message.get("function_call")))
+        return legacy or super().has_links(message)
 
 
 HISTORY = ChatHistory()

@@ -1,0 +1,108 @@
+"""bedrock-converse, how much a model reasons: each family has a field of its own in `additionalModelRequestFields`, and
+rules about what may stand beside it."""
+
+from __future__ import annotations
+
+from unbroken.messages import Effort, Request
+from unbroken.wires.bedrock.converse_content import is_claude, is_nova
+from unbroken.wires.values import Object, as_dict, as_int, dicts
+
+FIELDS = "additionalModelRequestFields"
+
+_BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
+_LEVELS: dict[Effort, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+_MAX_TOKENS = 8192
+
+
+def spelled(effort: Effort, model: str) -> Object:
+    """The effort in the fields of the model's family; empty if the family has none for it."""
+    if is_claude(model):  # it does not think unless it is told to, and its older models do not know the field
+        return {} if effort == "none" else {"thinking": {"type": "enabled", "budget_tokens": _BUDGETS[effort]}}
+    if is_nova(model):
+        if effort == "none":
+            return {"reasoningConfig": {"type": "disabled"}}
+        return {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": _LEVELS[effort]}}
+    if "gpt-oss" in model:
+        return {"reasoning_effort": _LEVELS.get(effort, "low")}
+    return {}
+
+
+def decode_effort(fields: Object) -> Effort | None:
+    match fields:
+        case {"thinking": {"type": "enabled", "budget_tokens": int(budget)}}:
+            return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
+        case {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "low" | "medium" | "high" as level}}:
+            return level
+        case {"thinking": {"type": "disabled"}} | {"reasoningConfig": {"type": "disabled"}}:
+            return "none"
+        case {"reasoning_effort": "low" | "medium" | "high" as level}:
+            return level
+        case _:
+            return None
+
+
+def set_reasoning(body: Object, request: Request) -> None:
+    """Adds the effort to a body that has its messages, tool choice and inference settings, and takes out what the
+    family refuses beside it."""
+    if request.reasoning is None:
+        return
+    fields = spelled(request.reasoning, request.model)
+    thinking = as_dict(fields.get("thinking"))
+    # Two requests are refused with thinking, and the choice and the history are the harder facts: one that forces a
+    # call, and one that continues a turn which began without thinking.
+    if thinking and (_forces_a_call(body) or began_without(dicts(body.get("messages")))):
+        return
+    if fields:
+        body[FIELDS] = fields
+    config: Object = body.get("inferenceConfig", {})
+    if thinking:
+        budget = as_int(thinking.get("budget_tokens"))
+        limit = as_int(config.get("maxTokens")) or _MAX_TOKENS
+        config["maxTokens"] = budget + limit if limit <= budget else limit
+        config.pop("temperature", None)
+        if config.get("topP", 1) < 0.95:
+            del config["topP"]
+        body["inferenceConfig"] = config
+    elif as_dict(fields.get("reasoningConfig")).get("maxReasoningEffort") == "high":
+        for name in ("temperature", "topP", "maxTokens"):  # Nova decides on them itself at that effort
+            config.pop(name, None)
+        if not config:
+            body.pop("inferenceConfig", None)
+
+
+def _forces_a_call(body: Object) -> bool:
+    choice = as_dict(as_dict(body.get("toolConfig")).get("toolChoice"))
+    return "any" in choice or "tool" in choice
+
+
+def began_without(messages: list[Object]) -> bool:
+    """Is a turn being continued whose first message has no reasoning? Calls and results in turn are one turn."""
+    first: Object | None = None
+    for message in reversed(messages):
+        blocks = dicts(message.get("content"))
+        if message.get("role") == "assistant":
+            first = message
+        elif not blocks or any("toolResult" not in block for block in blocks if "cachePoint" not in block):
+            break
+    if first is None:
+        return False
+    blocks = dicts(first.get("content"))
+    return not blocks or "reasoningContent" not in blocks[0]
+
+
+def turn_reasoning_off(body: Object, request: Request) -> tuple[Object, str]:
+    """Claude refuses thinking in a turn that did not begin with thinking."""
+    fields, done = as_dict(body.get(FIELDS)), "thinking is off"
+    continues = any("toolResult" in block for block in dicts(_last(body).get("content")))
+    if is_claude(request.model) and request.reasoning not in (None, "none") and "thinking" not in fields:
+        return body, done if continues else ""  # the wire's encoder has done it
+    if as_dict(fields.get("thinking")).get("type") not in ("enabled", "adaptive"):
+        return body, ""
+    if not began_without(dicts(body.get("messages"))):
+        return body, ""
+    return {**body, FIELDS: {name: value for name, value in fields.items() if name != "thinking"}}, done
+
+
+def _last(body: Object) -> Object:
+    messages = dicts(body.get("messages"))
+    return messages[-1] if messages else {}
