@@ -377,7 +377,7 @@ def test_the_file_name_contains_the_time_and_the_run(tmp_path: Path) -> None:
 
 
 PLACES: list[tuple[Any, str]] = [
-    ("", "is no path"),
+    ("", "is not a path"),
     (5, "expected a string or PathLike, got int"),
     (b"folder", "expected a string or PathLike, got bytes"),
     ("/dev/null/folder", "failed: .*; name another"),
