@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import Json, ToolCall, Usage
 from unbroken.wires.bedrock.converse_content import UNSIGNED
@@ -54,7 +56,16 @@ class ConverseEncoder:
     signature = UNSIGNED
     """Ends each block of reasoning."""
 
-    def __init__(self, model: str = "", id: str = "", *, created: int = 0, include_usage: bool = True) -> None:
+    def __init__(
+        self,
+        model: str = "",
+        id: str = "",
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._content: list[Object] = []
         self._texts: list[str] = []
         self._index = -1

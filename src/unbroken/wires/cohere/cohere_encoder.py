@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
-from unbroken.messages import ToolCall, Usage
+from unbroken.messages import Json, ToolCall, Usage
 from unbroken.wires.cohere.cohere_messages import encode_call
 from unbroken.wires.cohere.cohere_relay import RelayedCall, RelayedCohere
 from unbroken.wires.framing import SSE
@@ -32,7 +34,16 @@ class CohereEncoder:
     nothing.
     """
 
-    def __init__(self, model: str = "", id: str = "", *, created: int = 0, include_usage: bool = True) -> None:
+    def __init__(
+        self,
+        model: str = "",
+        id: str = "",
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._id = id
         self._started = False
         self._relayed = RelayedCohere()

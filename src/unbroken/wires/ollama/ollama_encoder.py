@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
-from unbroken.messages import ToolCall, Usage
+from unbroken.messages import Json, ToolCall, Usage
 from unbroken.wires.framing import JSON_LINES
 from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
 from unbroken.wires.jsontext import dumps
@@ -33,7 +34,16 @@ class OllamaEncoder:
     The response has no id here, and usage is not a client's choice: `id` and `include_usage` change nothing.
     """
 
-    def __init__(self, model: str = "", id: str = "", *, created: int = 0, include_usage: bool = True) -> None:
+    def __init__(
+        self,
+        model: str = "",
+        id: str = "",
+        *,
+        created: int = 0,
+        include_usage: bool = True,
+        request: Mapping[str, Json] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         at = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._head: Object = {"model": model, "created_at": at}
         self._relayed = RelayedOllama()
