@@ -334,3 +334,14 @@ def test_a_long_running_model_keeps_only_its_last_requests() -> None:
         run_virtual(Agent(model).run(f"{number}"))
         assert len(model.requests) == len(model.bodies) == min(number + 1, 2)
     assert [request.messages[-1] for request in model.requests] == [User.of("3"), User.of("4")]
+
+
+@pytest.mark.parametrize("include", [["reasoning.encrypted_content"], []], ids=["requested", "not requested"])
+def test_reasoning_of_the_responses_wire_is_encrypted_if_that_is_requested(include: list[str]) -> None:
+    model = ScriptedModel([Think("Hm."), Say("Hi.")], wire="openai-responses")
+    asked = replace(ASKED, wire="openai-responses", extra={"store": False, "include": include})
+    message = end_of(model, asked).message
+    assert message is not None
+    assert message.native is not None
+    items: list[Any] = message.native.value
+    assert [bool(item.get("encrypted_content")) for item in items] == [bool(include), False]

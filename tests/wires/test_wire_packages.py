@@ -10,6 +10,7 @@ import pytest
 import unbroken
 from unbroken import TextDelta
 from unbroken.decoding import guess_wire
+from unbroken.messages import Request
 from unbroken.wires import WIRES
 
 ROOT = Path(unbroken.__file__).parent
@@ -55,7 +56,7 @@ def test_no_package_of_a_wire_imports_another() -> None:
 
 @pytest.mark.parametrize("name", WIRES)
 def test_each_wire_is_recognised_by_its_own_output(name: str) -> None:
-    writer = WIRES[name].provider_writer("m", "r")
+    writer = WIRES[name].provider_writer(Request((), model="m"), "r")
     stream = writer.begin() + writer.feed(TextDelta("Hello.")) + writer.end("done")
     assert guess_wire(stream) == guess_wire(writer.body()) == name
     assert guess_wire(stream[:150]) == name

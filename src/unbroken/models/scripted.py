@@ -257,16 +257,16 @@ def play_bytes(answer: Answer, wire: str, request: Request, chunk_delay: float =
     """The answer as a provider of this wire sends it: seconds to wait, then bytes, in one piece if the request does
     not ask for a stream. A `Fail` is raised; a `Break` raises `ConnectionResetError`."""
     number = sum(isinstance(message, Assistant) for message in request.messages)
-    player = _Player(wire, request.model, number, steps_of(answer))
+    player = _Player(wire, request, number, steps_of(answer))
     return _paced(player.play(), chunk_delay) if request.stream else player.play_at_once()
 
 
 class _Player:
     """Plays the steps of one answer to a history with `number` earlier answers."""
 
-    def __init__(self, wire: str, model: str, number: int, steps: Sequence[Step]) -> None:
+    def __init__(self, wire: str, request: Request, number: int, steps: Sequence[Step]) -> None:
         self._wire = find_wire(wire)
-        self._writer = self._wire.provider_writer(model, f"scripted-{number}")
+        self._writer = self._wire.provider_writer(request, f"scripted-{number}")
         self._steps = steps
         self._id = f"{self._writer.call_prefix}_r{number}"
         self._calls = 0

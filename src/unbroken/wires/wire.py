@@ -264,8 +264,8 @@ class Wire:
     decoder: Callable[[Receiver], ResponseDecoder]
     encoder: MakeEncoder
     """Made with the model's name and an id for the response."""
-    provider_writer: Callable[[str, str], ProviderWriter]
-    """Made with the model's name and an id for the response."""
+    provider_writer: Callable[[Request, str], ProviderWriter]
+    """Made with the request that it answers and an id for the response."""
     error_body: ErrorBody
     error_event: ErrorEvent
     keep_first_call: KeepFirstCall

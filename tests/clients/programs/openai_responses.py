@@ -22,6 +22,8 @@ function = {
     "strict": True,
 }
 asked: dict[str, Any] = {"model": MODEL, "tools": [function], "store": STORED}
+if not STORED:
+    asked["include"] = ["reasoning.encrypted_content"]
 if SERIAL:
     asked["parallel_tool_calls"] = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from unbroken.deltas import Delta, Meaning, TextDelta
-from unbroken.messages import Json, ToolCall, Usage
+from unbroken.messages import Json, Request, ToolCall, Usage
 from unbroken.wires.anthropic.messages_content import UNSIGNED
 from unbroken.wires.anthropic.messages_relay import RelayedBlock, RelayedMessages
 from unbroken.wires.anthropic.messages_requests import encode_call
@@ -212,8 +212,8 @@ class MessagesProviderWriter(MessagesEncoder):
 
     call_prefix = "toolu"
 
-    def __init__(self, model: str, id: str) -> None:
-        super().__init__(model, id)
+    def __init__(self, request: Request, id: str) -> None:
+        super().__init__(request.model, id)
         self.signature = f"sig-{id}"
         self._fragments: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
-from unbroken.messages import Json, ToolCall, Usage
+from unbroken.messages import Json, Request, ToolCall, Usage
 from unbroken.wires.bedrock.converse_content import UNSIGNED
 from unbroken.wires.bedrock.converse_relay import RelayedBlock, RelayedConverse
 from unbroken.wires.bedrock.converse_requests import encode_call
@@ -218,8 +218,8 @@ class ConverseProviderWriter(ConverseEncoder):
 
     call_prefix = "tooluse"
 
-    def __init__(self, model: str, id: str) -> None:
-        super().__init__(model, id)
+    def __init__(self, request: Request, id: str) -> None:
+        super().__init__(request.model, id)
         self.signature = f"sig-{id}"
         self._fragments: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
-from unbroken.messages import Json, ToolCall, Usage
+from unbroken.messages import Json, Request, ToolCall, Usage
 from unbroken.wires.cohere.cohere_messages import encode_call
 from unbroken.wires.cohere.cohere_relay import RelayedCall, RelayedCohere
 from unbroken.wires.framing import SSE
@@ -183,8 +183,8 @@ class CohereProviderWriter(CohereEncoder):
 
     call_prefix = "call"
 
-    def __init__(self, model: str, id: str) -> None:
-        super().__init__(model, id)
+    def __init__(self, request: Request, id: str) -> None:
+        super().__init__(request.model, id)
         self._fragments: list[str] = []
 
     def open_call(self, id: str, name: str) -> bytes:

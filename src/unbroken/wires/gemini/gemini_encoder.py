@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unbroken.deltas import Delta, Meaning, TextDelta
-from unbroken.messages import Json, ToolCall, Usage
+from unbroken.messages import Json, Request, ToolCall, Usage
 from unbroken.wires.gemini.gemini_contents import encode_arguments
 from unbroken.wires.gemini.gemini_parts import Parts
 from unbroken.wires.gemini.gemini_relay import RelayedGemini
@@ -141,8 +141,8 @@ class GeminiProviderWriter(GeminiEncoder):
 
     call_prefix = "call"
 
-    def __init__(self, model: str, id: str) -> None:
-        super().__init__(model, id)
+    def __init__(self, request: Request, id: str) -> None:
+        super().__init__(request.model, id)
         self._open: Object = {}
         self._fragments: list[str] = []
         self._malformed = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
-from unbroken.messages import Json, ToolCall, Usage
+from unbroken.messages import Json, Request, ToolCall, Usage
 from unbroken.wires.framing import JSON_LINES
 from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
 from unbroken.wires.jsontext import dumps
@@ -131,8 +131,8 @@ class OllamaProviderWriter(OllamaEncoder):
 
     call_prefix = "call"
 
-    def __init__(self, model: str, id: str) -> None:
-        super().__init__(model, id)
+    def __init__(self, request: Request, id: str) -> None:
+        super().__init__(request.model, id)
         self._open: Object = {}
         self._fragments: list[str] = []
         self._malformed = ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import orjson
 
 from unbroken.deltas import Delta, Meaning, TextDelta
-from unbroken.messages import Json, ToolCall, Usage
+from unbroken.messages import Json, Request, ToolCall, Usage
 from unbroken.wires.http_api import openai_error
 from unbroken.wires.jsontext import dumps, strict
 from unbroken.wires.openai_chat.chat_decoder import read_usage
@@ -149,8 +149,8 @@ class ChatProviderWriter(ChatEncoder):
 
     call_prefix = "call"
 
-    def __init__(self, model: str, id: str) -> None:
-        super().__init__(model, id)
+    def __init__(self, request: Request, id: str) -> None:
+        super().__init__(request.model, id)
         self._fragments: list[str] = []
 
     def begin(self) -> bytes:

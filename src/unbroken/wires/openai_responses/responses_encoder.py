@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from unbroken.deltas import Delta, Meaning, TextDelta
-from unbroken.messages import Json, ToolCall
+from unbroken.messages import Json, Request, ToolCall
 from unbroken.wires.http_api import openai_error
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.responses_messages import encode_call
 from unbroken.wires.openai_responses.responses_object import encode_usage, new_response
 from unbroken.wires.openai_responses.responses_relay import CALLS, KINDS, PartKind, RelayedResponse, Writing
+from unbroken.wires.openai_responses.responses_requests import encode_request
 from unbroken.wires.raw_history import same_input
-from unbroken.wires.values import Object, as_text
+from unbroken.wires.values import Object, as_list, as_text
 from unbroken.wires.wire import DeltaEncoder
 
 _TEXT, _SUMMARY = KINDS["output_text"], KINDS["summary_text"]
@@ -45,6 +46,7 @@ def _response_error(status: int, message: str, kind: str) -> Object:
     return {"code": code if code in _RESPONSE_CODES else "server_error", "message": message}
 
 
+_ENCRYPTED = "reasoning.encrypted_content"
 _RESPONSE_CODES = ("context_length_exceeded", "rate_limit_exceeded", "server_is_overloaded")
 
 
@@ -287,13 +289,20 @@ class ResponsesEncoder(DeltaEncoder):
 
 
 class ResponsesProviderWriter(ResponsesEncoder):
-    """Writes the arguments of a call as they come, and ends a cut call as incomplete."""
+    """Writes the arguments of a call as they come, and ends a cut call as incomplete. Reasoning is also encrypted
+    if the request asks for that."""
 
     call_prefix = "call"
 
-    def __init__(self, model: str, id: str) -> None:
-        super().__init__(model, id)
+    def __init__(self, request: Request, id: str) -> None:
+        super().__init__(request.model, id)
+        self._encrypts = _ENCRYPTED in as_list(encode_request(request).get("include"))
         self._open_call = Writing(0, {})
+
+    def _done(self, index: int, item: Object) -> bytes:
+        if self._encrypts and item["type"] == "reasoning":
+            item = {**item, "encrypted_content": f"encrypted-{item['id']}"}
+        return super()._done(index, item)
 
     def open_call(self, id: str, name: str) -> bytes:
         events, index = self._end_item(), self._next_index()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+from unbroken.messages import Request
 from unbroken.wires.event_shapes import Event, Events, EventShapes, ForTests, TooLong
 from unbroken.wires.openai_responses.responses_encoder import ResponsesProviderWriter
 from unbroken.wires.strict import (
@@ -196,7 +197,7 @@ class ResponsesEvents(EventShapes):
         return super().object_arguments(whole)
 
     def error_event(self, error: Object, message: str) -> bytes:
-        return ResponsesProviderWriter("", "failed").fail(500, message)
+        return ResponsesProviderWriter(Request(()), "failed").fail(500, message)
 
 
 FOR_TESTS = ForTests(check_shape, check_request, ResponsesEvents())
