@@ -25,11 +25,11 @@ Object = dict[str, Any]
 ODD = {
     "openai-chat": ":.+",
     "openai-responses": "." + "x" * 30,
-    "anthropic-messages": "x" * 90,
+    "anthropic-messages": "q7Zp2mX91a" * 9,
     "gemini": "/" * 150,
     "ollama": "/" * 60,
     "cohere-v2": ":.+",
-    "bedrock-converse": "x" * 30,
+    "bedrock-converse": "q7Zp2mX91a" * 3,
 }
 """Suffixes of ids that one wire accepts and others refuse."""
 HOLD = 100.0
