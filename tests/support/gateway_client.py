@@ -21,7 +21,7 @@ import uvicorn
 from unbroken.decoding import Decoder
 from unbroken.decoding.decoder import Response
 from unbroken.gateway.app import Gateway
-from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol
+from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol, websocket_options
 from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
 from unbroken.gateway.stores import Store
 from unbroken.gateway.upstreams.upstream import Upstream
@@ -105,6 +105,7 @@ async def serving(
         access_log=False,
         lifespan="on",
         timeout_graceful_shutdown=1,
+        **websocket_options(settings),
     )
     config.settings = settings
     server = _Server(config)

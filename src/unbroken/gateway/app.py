@@ -12,20 +12,19 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unbroken.errors import UnbrokenError
 from unbroken.gateway.admin.pages import Page, Pages, Viewer
-from unbroken.gateway.admin.stats import RecentRequest, Stats
+from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.http.admission import UNLIMITED, KeyLimits, is_foreign, sent_key
 from unbroken.gateway.http.asgi import (
     CancelOnDisconnect,
     ClientGone,
     LargeRequests,
     MemoryBudget,
-    MemoryShare,
     Receive,
     Refused,
     Response,
@@ -50,9 +49,9 @@ from unbroken.gateway.http.routes import (
     read_attempt,
     read_body,
 )
+from unbroken.gateway.http.websocket import HandshakeResponse, WebSocket
 from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.relay.compaction import compact
-from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.passthrough import (
     Permit,
     choose,
@@ -73,10 +72,11 @@ from unbroken.gateway.relay.references import (
 )
 from unbroken.gateway.relay.responder import Responder
 from unbroken.gateway.relay.stored_responses import StoredResponses
+from unbroken.gateway.request_state import GONE, Handlers, RequestState, log_failed
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store, store_url
 from unbroken.gateway.stores.store import CircuitBreakerStore
-from unbroken.gateway.turns.response_store import ResponseStore
+from unbroken.gateway.turns.response_store import LastResponse, ResponseStore
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.gateway.upstreams.upstream import Upstream, open_upstreams
 from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
@@ -85,14 +85,13 @@ from unbroken.wires import find_wire
 from unbroken.wires.http_api import StoredPath
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.values import as_text
 
 if TYPE_CHECKING:
     from unbroken.gateway.relay.request_recording import Recordings
 
 log = logging.getLogger("unbroken.gateway")
 
-GONE = 499
-"""The status that is counted if the client disconnects."""
 PASSED = "passed"
 """Stands for the client's wire if nothing of the request could be read."""
 
@@ -118,7 +117,7 @@ class Gateway:
         self._stats = Stats(self.upstreams.values(), settings.hold_timeout, now, settings.access_log)
         self._handlers = self._make_handlers(self.store)
         self._large = LargeRequests()
-        self._large_handlers: _Handlers | None = None
+        self._large_handlers: Handlers | None = None
         self._large_memory = MemoryBudget(settings.large_bodies)
         self._recordings = _recordings(settings)
         self._pages = Pages(settings, self.upstreams, self.store, self._stats, self._limits, now)
@@ -134,8 +133,10 @@ class Gateway:
             await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self._serve(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._open_websocket(scope, receive, send)
         else:
-            raise RuntimeError(f"the gateway speaks HTTP, not {scope['type']}")
+            raise RuntimeError(f"the gateway speaks HTTP and WebSocket, not {scope['type']}")
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -188,13 +189,44 @@ class Gateway:
 
     # Requests
 
-    async def _open(self, route: Route, scope: Scope, receive: Receive, response: Response) -> None:
+    async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A connection for requests of one wire. It is admitted as any request, and each of its requests again."""
+        route = find_route(scope["path"])
+        last = LastResponse()
+
+        async def answer(asked: Scope, receive: Receive, send: Send) -> None:
+            assert route is not None
+            response = Response(send)
+            try:
+                await self._open(route, asked, receive, response, last)
+            except Exception as error:  # noqa: BLE001 - as in `_serve`
+                await self._refuse(response, route.wire, self._failure(error))
+
+        await receive()  # the handshake
+        try:
+            self._admit(read_headers(scope), scope)
+            if route is None or scope["path"] not in route.http.socket_paths:
+                raise Refused(404, f"there is no WebSocket at {scope['path'][:200]}", kind="unknown_url")
+        except Refused as error:
+            refusal = HandshakeResponse(scope, send).response()
+            await self._refuse(refusal, error_wire(scope["path"]), self._failure(error))
+            return
+        await WebSocket(scope, receive, send, answer).serve()
+
+    async def _open(
+        self, route: Route, scope: Scope, receive: Receive, response: Response, last: LastResponse | None = None
+    ) -> None:
+        """`last`: it is a request on a WebSocket, which may continue from its last response."""
         if scope["method"] != "POST":
             raise Refused(405, f"{scope['path'][:200]} needs POST", {"allow": "POST"})
         outlet = ClientResponse(response, find_wire(route.wire).framing, as_array=_wants_array(route, scope))
+        continued = [""]
 
-        async def answer(state: _RequestState, data: bytes) -> None:
+        async def answer(state: RequestState, data: bytes) -> None:
             body = read_body(data, self._check_values(state, data))
+            if last is not None:
+                body = route.http.socket_body(body)
+                continued[0] = as_text(body.get("previous_response_id"))
             upstream = self._find(model_of(route, body), state.key)
             state.alias, state.upstream_wire = upstream.alias, upstream.wire
             if state.key is not None:
@@ -203,6 +235,7 @@ class Gateway:
                     outlet.claiming = Claiming(state.handlers.ids, state.key.id, partial(write_json, body), owned)
             attempt = read_attempt(state.headers, str((scope.get("client") or ("",))[0]))
             incoming = self._read_request(route, body, data, upstream, state.key, state.headers, attempt)
+            incoming = incoming if last is None else replace(incoming, last_response=last)
             if route.wanted == "count":
                 await count_tokens(incoming, response)
             elif route.wanted == "compact":
@@ -213,8 +246,10 @@ class Gateway:
                 await state.handlers.responder.answer(incoming, outlet, state.outcome)
                 await outlet.end()
 
-        state = _RequestState(route.wire, read_headers(scope), self._now(), self._handlers)
+        state = RequestState(route.wire, read_headers(scope), self._now(), self._handlers)
         await self._handle(state, scope, receive, outlet, answer)
+        if last is not None and (state.outcome.error_kind or outlet.status != 200):
+            last.forget(continued[0])
 
     async def _pass_through(self, scope: Scope, receive: Receive, response: Response) -> None:
         """Forwards other paths that are listed to a provider of OpenAI's wires."""
@@ -223,7 +258,7 @@ class Gateway:
         def admit(key: GatewayKey | None) -> None:
             permits.append(permit(scope, key, self._passes))
 
-        async def answer(state: _RequestState, data: bytes) -> None:
+        async def answer(state: RequestState, data: bytes) -> None:
             check = self._check_values(state, data)
             passage = choose(permits[0], state.headers, data, self.upstreams.values(), state.key, check)
             state.alias, state.upstream_wire = passage.alias, passage.model.wire
@@ -237,7 +272,7 @@ class Gateway:
             if state.outcome.error_kind:
                 state.outcome.error = f"provider `{passage.model.endpoint.provider}` answered {response.status}"
 
-        state = _RequestState(PASSED, read_headers(scope), self._now(), self._handlers)
+        state = RequestState(PASSED, read_headers(scope), self._now(), self._handlers)
         await self._handle(state, scope, receive, ClientResponse(response), answer, error_wire(scope["path"]), admit)
 
     async def _open_stored(
@@ -251,13 +286,13 @@ class Gateway:
                 await self._pass_through(scope, receive, response)
                 return
 
-        async def answer(state: _RequestState, data: bytes) -> None:
+        async def answer(state: RequestState, data: bytes) -> None:
             await state.handlers.stored.answer(find_wire(wire).http, stored, scope, state.scope, response)
 
-        state = _RequestState(wire, read_headers(scope), self._now(), self._handlers)
+        state = RequestState(wire, read_headers(scope), self._now(), self._handlers)
         await self._handle(state, scope, receive, ClientResponse(response), answer)
 
-    def _check_values(self, state: _RequestState, data: bytes) -> Callable[[int], None] | None:
+    def _check_values(self, state: RequestState, data: bytes) -> Callable[[int], None] | None:
         """Returns the check that a large JSON body must pass while it is parsed."""
         if state.handlers is self._handlers:
             return None
@@ -276,7 +311,7 @@ class Gateway:
         return check
 
     async def _check_body(
-        self, state: _RequestState, route: Route, body: dict[str, object], key: GatewayKey
+        self, state: RequestState, route: Route, body: dict[str, object], key: GatewayKey
     ) -> Sequence[Reference]:
         """Checks that the key uses only its own models and its own ids at the provider. Returns those ids."""
         if key.aliases and (route.wanted != "count" or route.http.count_path):  # otherwise it is never forwarded
@@ -286,17 +321,17 @@ class Gateway:
         await self._check_ids(state, key, references)
         return references
 
-    async def _check_ids(self, state: _RequestState, key: GatewayKey, references: Sequence[Reference]) -> None:
+    async def _check_ids(self, state: RequestState, key: GatewayKey, references: Sequence[Reference]) -> None:
         if not self.settings.shared_ids:
             await state.handlers.ids.check(key.id, references)
 
     async def _handle(
         self,
-        state: _RequestState,
+        state: RequestState,
         scope: Scope,
         receive: Receive,
         outlet: ClientResponse,
-        answer: Callable[[_RequestState, bytes], Coroutine[Any, Any, None]],
+        answer: Callable[[RequestState, bytes], Coroutine[Any, Any, None]],
         wire: str = "",
         admit: Callable[[GatewayKey | None], None] | None = None,
     ) -> None:
@@ -326,7 +361,7 @@ class Gateway:
                     else:
                         await answer(state, data)
             if state.outcome.error_kind:
-                _log_failed(state, state.outcome.error)
+                log_failed(state, state.outcome.error)
         except ClientGone as error:
             cause, failure = error, Failure(GONE, "the client went away")
         except asyncio.CancelledError as error:  # `stop_timeout` is over
@@ -343,7 +378,7 @@ class Gateway:
             self._stats.end(state.summary(outlet.status, failure), failed, state.scope)
 
     async def _answer_large(
-        self, state: _RequestState, outlet: ClientResponse, work: Callable[[], Coroutine[Any, Any, None]]
+        self, state: RequestState, outlet: ClientResponse, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         home = asyncio.get_running_loop()
         if self._large_handlers is None:
@@ -352,21 +387,21 @@ class Gateway:
         outlet.send_from_elsewhere(home)
         await self._large.run(work)
 
-    def _make_handlers(self, store: Store) -> _Handlers:
+    def _make_handlers(self, store: Store) -> Handlers:
         turn_store = TurnStore(store, self.settings.ttl, self.settings.hold_timeout, self._now)
         stored = StoredResponses(ResponseStore(store, self.settings.ttl))
-        return _Handlers(
+        return Handlers(
             Responder(self.settings, turn_store, stored, self._stats, self._now),
             ProviderIds(store, self.settings.ttl),
             stored,
         )
 
-    def _failure(self, error: Exception, state: _RequestState | None = None) -> Failure:
+    def _failure(self, error: Exception, state: RequestState | None = None) -> Failure:
         failure = failure_from(error)
         if not isinstance(error, UnbrokenError | Refused):
             log.error("answering a request failed", exc_info=error)
         elif failure.upstream:
-            _log_failed(state, failure.words)
+            log_failed(state, failure.words)
         return failure if self._keys is None else without_address(error, failure)
 
     def _read_request(
@@ -430,64 +465,5 @@ def _recordings(settings: GatewaySettings) -> Recordings | None:
     return Recordings(settings)
 
 
-@dataclass(frozen=True, slots=True)
-class _Handlers:
-    """What answers requests: one for the server's loop, one for the thread of large requests."""
-
-    responder: Responder
-    ids: ProviderIds
-    stored: StoredResponses
-
-
-@dataclass(slots=True)
-class _RequestState:
-    """What is known so far of a request that is being answered."""
-
-    client_wire: str
-    headers: Mapping[str, str]
-    at: float
-    handlers: _Handlers
-    share: MemoryShare = field(default_factory=lambda: MemoryBudget(0).share())
-    """Its share of the memory for large bodies."""
-    outcome: Outcome = field(default_factory=lambda: Outcome(time.perf_counter()))
-    key: GatewayKey | None = None
-    alias: str = ""
-    upstream_wire: str = ""
-
-    @property
-    def key_name(self) -> str:
-        return self.key.name if self.key is not None else ""
-
-    @property
-    def scope(self) -> str:
-        return self.key.id if self.key is not None else ""
-
-    def summary(self, status: int, failure: Failure | None) -> RecentRequest:
-        outcome = self.outcome
-        return RecentRequest(
-            at=self.at,
-            client_wire=self.client_wire,
-            alias=self.alias,
-            status=failure.status if failure is not None else status or GONE,
-            seconds=time.perf_counter() - outcome.began,
-            key=self.key_name,
-            upstream_wire=self.upstream_wire,
-            streamed=outcome.stream,
-            first_token=outcome.first_after,
-            calls=outcome.calls,
-            handed=outcome.handed,
-            repairs=outcome.repairs,
-            restarts=tuple(outcome.restarts),
-            error=failure.words if failure is not None else outcome.error,
-            input_tokens=outcome.usage.input_tokens if outcome.usage is not None else 0,
-            output_tokens=outcome.usage.output_tokens if outcome.usage is not None else 0,
-        )
-
-
 def _wants_array(route: Route, scope: Scope) -> bool:
     return bool(route.streams) and route.http.wants_array(scope.get("query_string", b"").decode("latin-1"))
-
-
-def _log_failed(state: _RequestState | None, words: str) -> None:
-    alias, key = (state.alias, state.key_name) if state is not None else ("", "")
-    log.warning("a model failed alias=%s key=%s: %s", alias or "-", key or "-", words)

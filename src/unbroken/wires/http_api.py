@@ -99,8 +99,7 @@ class HttpApi:
     compact_path: ClassVar[str] = ""
     """Where the provider compacts a history, after its base URL."""
     socket_paths: ClassVar[tuple[str, ...]] = ()
-    """Where clients may also open a WebSocket, and send each request as a message of type `socket_request`."""
-    socket_request: ClassVar[str] = ""
+    """Where clients may also open a WebSocket, and send each request as a message."""
 
     def find(self, path: str) -> Operation | None:
         """What this path asks for; None if it is of no use on this wire."""
@@ -128,6 +127,10 @@ class HttpApi:
     def wants_array(self, query: str) -> bool:
         """Does the client of a stream with this query string expect one JSON array instead of events?"""
         return False
+
+    def socket_body(self, body: Object) -> Object:
+        """The request in a message on a WebSocket (`socket_paths`), as its body would be over HTTP."""
+        return body
 
     # Responses that are stored, and the items in them
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from importlib.util import find_spec
 from typing import Any
 
 import httptools
@@ -31,6 +32,17 @@ class BoundedConfig(Config):
     """uvicorn's configuration with our limits, so that each worker gets them too."""
 
     settings: GatewaySettings
+
+
+def websocket_options(settings: GatewaySettings) -> dict[str, Any]:
+    """uvicorn's options for WebSockets. Without the package `websockets` there are none, and upgrades are ignored."""
+    if find_spec("websockets") is None:
+        return {"ws": "none"}
+    return {
+        "ws": "unbroken.gateway.http.websocket_protocol:BoundedWebSocket",
+        "ws_max_size": settings.max_body,
+        "ws_per_message_deflate": False,
+    }
 
 
 class _Refused(Exception):
@@ -56,6 +68,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._coming = 0
         """Number of bytes that are being read."""
         self._refused = False
+        self._upgraded = False
+        """The connection is a WebSocket now."""
         self._head_due: Deadline | None = None
         self._read_due: Deadline | None = None
         self._rest = 0
@@ -90,6 +104,8 @@ class BoundedProtocol(HttpToolsProtocol):
             if not isinstance(error.__context__, _Refused):
                 self.send_400_response("this is not a request of HTTP/1.1")
             return
+        if self._upgraded:
+            return
         if self._useful:
             self._useful = False
             self._loose = 0
@@ -108,10 +124,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             offset = upgrade.args[0]
-        if offset >= 0:
-            # We ignore upgrades, which RFC 9110 (7.8) allows. But the parser has stopped at the head, and what follows
-            # would be lost: the body of each first request of a Java client (uvicorn#2722). So the head is parsed again
-            # without the header.
+        if offset >= 0 and self._may_open_websocket():
+            self._open_websocket(data[offset:])
+        elif offset >= 0:
+            # We ignore other upgrades, which RFC 9110 (7.8) allows. But the parser has stopped at the head, and what
+            # follows would be lost: the body of each first request of a Java client (uvicorn#2722). So the head is
+            # parsed again without the header.
             version = self.parser.get_http_version().encode()
             head = [self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
             for name, value in self.headers:
@@ -123,6 +141,24 @@ class BoundedProtocol(HttpToolsProtocol):
             self._coming = len(data) - offset
             if self._coming:
                 self._feed(data[offset:])
+
+    def _may_open_websocket(self) -> bool:
+        waiting = bool(self.pipeline) or (self.cycle and not self.cycle.response_complete)
+        return self.parser.get_method() == b"GET" and self._should_upgrade() and not waiting
+
+    def _open_websocket(self, rest: bytes) -> None:
+        if self._size() > self._settings.max_headers:
+            self._refuse_head()
+            return
+        for due in (self._head_due, self._read_due, self._rest_due):
+            if due is not None:
+                due.cancel()
+        self._unset_keepalive_if_required()
+        self._upgraded = True
+        self.scope["method"] = "GET"
+        self.handle_websocket_upgrade()
+        if rest and not self.transport.is_closing():
+            self.transport.get_protocol().data_received(rest)  # pyright: ignore - the WebSocket's
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -33,7 +33,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.admin.stats import COUNTS_DIR
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.http.asgi import Receive, Scope, Send
-from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol
+from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol, websocket_options
 from unbroken.gateway.settings import GatewaySettings
 
 log = logging.getLogger("unbroken.gateway")
@@ -159,7 +159,7 @@ def _config(settings: GatewaySettings, app: Callable[[], App], **more: Any) -> B
         factory=True,
         interface="asgi3",
         http=BoundedProtocol,
-        ws="none",
+        **websocket_options(settings),
         lifespan="on",
         log_config=None,
         log_level="warning",

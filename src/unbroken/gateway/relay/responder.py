@@ -133,6 +133,9 @@ class Responder:
             request, parent, depth = await self._stored.continue_from(incoming, request, parent)
         serial = incoming.serial or request.parallel is False
         exchange = Exchange(incoming, request, said, parent, serial, out, outcome, new_id(incoming.wire), first, depth)
+        if incoming.last_response is not None and incoming.body.get("generate") is False:
+            await self._prepare(exchange)
+            return
         if first is not None:  # a new conversation: it has no turns
             await self._ask(exchange, AskModel(request.messages))
             return
@@ -183,6 +186,16 @@ class Responder:
             self._metrics.tokens(alias, plain.usage)
         await out.begin(False, {})
         await out.send(data)
+
+    async def _prepare(self, exchange: Exchange) -> None:
+        """A client on a WebSocket sends instructions, tools and input ahead (`generate: false`): it gets the id to
+        continue from, and no model is asked."""
+        client_stream = exchange.client_stream(raw=False, settings=self._settings, now=self._now)
+        await exchange.begin({})
+        await exchange.send(client_stream.feed(UsageReported(Usage())))
+        last = client_stream.end(Ended(Verdict("whole")))
+        await self._stored.keep(exchange, None, b"", last)
+        await exchange.send(last)
 
     # Held calls
 
@@ -257,7 +270,11 @@ class Responder:
     async def _ask_model(self, exchange: Exchange, decision: AskModel) -> None:
         incoming, outcome = exchange.incoming, exchange.outcome
         request, edits = prepare_request(
-            incoming, exchange.request, decision, serial=exchange.serial, continued=bool(exchange.parent)
+            incoming,
+            exchange.request,
+            decision,
+            serial=exchange.serial,
+            continued=exchange.request.messages is not exchange.said,
         )
         outcome.repairs = tuple(dict.fromkeys(map(name_of, edits)))
         headers = self._lost(exchange, decision.lost)

@@ -161,5 +161,7 @@ class LastResponse:
     def conversation(self, id: str) -> tuple[Message, ...] | None:
         return self._messages if id and id == self._id else None
 
-    def forget(self) -> None:
-        self.keep("", ())
+    def forget(self, id: str) -> None:
+        """After a request that continued from it has failed."""
+        if id == self._id:
+            self.keep("", ())

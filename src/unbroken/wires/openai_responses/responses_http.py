@@ -12,6 +12,7 @@ from binascii import Error
 from collections.abc import Mapping, Sequence
 from typing import cast, get_args
 
+from unbroken.errors import InvalidRequest
 from unbroken.messages import Json, Message, Usage
 from unbroken.wires.http_api import HttpApi, Operation, StoredPart, StoredPath
 from unbroken.wires.openai_responses.responses_items import as_input
@@ -44,7 +45,6 @@ class ResponsesHttp(HttpApi):
     response_id = "resp_"
     stores = True
     socket_paths = ("/v1/responses", "/responses")
-    socket_request = "response.create"
     roles = "system, developer, user or assistant, if it is a message"
     fields = {  # noqa: RUF012 - annotated in the base class
         **HttpApi.fields,
@@ -89,6 +89,11 @@ class ResponsesHttp(HttpApi):
         if "compaction" in [as_dict(item).get("type") for item in as_list(body.get("input"))]:
             return "compaction"
         return next((name for name in ("conversation", "prompt") if body.get(name)), "")
+
+    def socket_body(self, body: Object) -> Object:
+        if (type := body.get("type")) != "response.create":
+            raise InvalidRequest(f"a message has to be of the type `response.create`, this is `{str(type)[:100]}`")
+        return {**{name: value for name, value in body.items() if name != "type"}, "stream": True}
 
     # Stored responses
 

@@ -1,0 +1,170 @@
+"""WebSocket on top of ASGI: a client sends request after request on one connection, and each is answered like a POST
+with a stream, event by event as one message each.
+
+Requests on a connection are answered in their order. Nothing here knows models or wires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from unbroken.errors import StreamError
+from unbroken.gateway.http.asgi import ClientGone, DisconnectSignal, Receive, Response, Scope, Send
+from unbroken.wires.jsontext import dumps, loads
+from unbroken.wires.sse import Framer
+from unbroken.wires.values import Object, as_dict
+
+MOST_WAITING = 8
+"""Requests that a client may send before the answer to an earlier one is complete."""
+GOING_AWAY, RESTART = 1001, 1012
+_HANDSHAKE_ONLY = frozenset(
+    {b"content-length", b"transfer-encoding", b"idempotency-key", b"x-idempotency-key", b"x-stainless-retry-count"}
+)
+"""Headers of the handshake that do not describe each request."""
+
+
+class ConnectionState:
+    """What the server (`websocket_protocol`) and the connection know of each other."""
+
+    __slots__ = ("busy", "stopping")
+
+    NAME = "unbroken.connection"
+    """The name in the scope's `extensions`."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        """A request is being answered."""
+        self.stopping = False
+        """The server stops: the connection closes after that answer."""
+
+
+class WebSocket:
+    """`answer` is called with an HTTP scope, `receive` and `send` for each request."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, answer: Callable[[Scope, Receive, Send], Awaitable[None]]
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._answer = answer
+        self._state: ConnectionState = scope.get("extensions", {}).get(ConnectionState.NAME) or ConnectionState()
+        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        """Requests, and None at the end."""
+        self._leaving = DisconnectSignal()
+        self._gone = False
+
+    async def serve(self) -> None:
+        await self._send({"type": "websocket.accept"})
+        reading = asyncio.create_task(self._read())
+        try:
+            while (data := await self._waiting.get()) is not None:
+                self._state.busy = True
+                await self._answer(self._http_scope(), self._body(data), _Frames(self._send_text).send)
+                self._state.busy = False
+                if self._state.stopping:
+                    break
+            if not self._gone:
+                await self._close(RESTART)
+        except ClientGone:
+            pass
+        finally:
+            self._state.busy = False
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                break
+            data = message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass")
+            if self._waiting.qsize() < MOST_WAITING:
+                self._waiting.put_nowait(data)
+            else:
+                words = f"more than {MOST_WAITING} requests wait on this connection: wait for their answers first"
+                error = {"type": "rate_limit_error", "code": "too_many_requests", "message": words, "param": None}
+                with suppress(ClientGone):
+                    await self._send_text(dumps({"type": "error", "status": 429, "error": error}))
+        self._gone = True
+        self._waiting.put_nowait(None)
+        if self._leaving.then is not None:
+            self._leaving.then()
+
+    def _http_scope(self) -> Scope:
+        headers = [(name, value) for name, value in self._scope["headers"] if name not in _HANDSHAKE_ONLY]
+        extensions = {DisconnectSignal.NAME: self._leaving}
+        return {**self._scope, "type": "http", "method": "POST", "headers": headers, "extensions": extensions}
+
+    def _body(self, data: bytes) -> Receive:
+        async def receive() -> Mapping[str, Any]:
+            return {"type": "http.disconnect"} if self._gone else {"type": "http.request", "body": data}
+
+        return receive
+
+    async def _send_text(self, data: bytes) -> None:
+        if self._gone:
+            raise ClientGone
+        try:
+            await self._send({"type": "websocket.send", "text": data.decode("utf-8", "replace")})
+        except OSError:  # as servers report a client that has left
+            raise ClientGone from None
+
+    async def _close(self, code: int) -> None:
+        with suppress(OSError):
+            await self._send({"type": "websocket.close", "code": code})
+
+
+class _Frames:
+    """Turns an HTTP response into messages: each event of a stream, or an error as one event."""
+
+    def __init__(self, send_text: Callable[[bytes], Awaitable[None]]) -> None:
+        self._send_text = send_text
+        self._framer = Framer()
+        self._status = 0
+        self._body = b""
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            return
+        body: bytes = message.get("body", b"")
+        if self._status == 200:
+            for event in self._framer.feed(body):
+                if (text := event.strip())[:1] == b"{":  # not `[DONE]`
+                    await self._send_text(text)
+            return
+        self._body += body
+        if not message.get("more_body"):
+            await self._send_text(dumps(_error_event(self._status, self._body)))
+
+
+def _error_event(status: int, body: bytes) -> Object:
+    try:
+        error = as_dict(as_dict(loads(body)).get("error"))
+    except StreamError:
+        error = {}
+    kind = error.get("type") or "server_error"
+    told = {"type": kind, "code": error.get("code") or kind, "message": error.get("message") or "the request failed"}
+    return {"type": "error", "status": status, "error": {**told, "param": error.get("param")}}
+
+
+class HandshakeResponse:
+    """`send` for an HTTP response in the place of a handshake that is refused."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._answers = "websocket.http.response" in scope.get("extensions", {})
+        self._send = send
+
+    def response(self) -> Response:
+        return Response(self._refuse)
+
+    async def _refuse(self, message: dict[str, Any]) -> None:
+        if self._answers:
+            await self._send({**message, "type": f"websocket.{message['type']}"})
+        elif message["type"] == "http.response.start":
+            await self._send({"type": "websocket.close", "code": GOING_AWAY})
