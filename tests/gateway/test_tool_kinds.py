@@ -13,7 +13,7 @@ from gateway_upstreams import Told, events, telling
 
 from unbroken.messages import User
 from unbroken.testing import Call, Say
-from unbroken.wires import find_wire
+from unbroken.wires import WIRES, find_wire
 from unbroken.wires.jsontext import dumps, loads
 
 pytestmark = pytest.mark.anyio
@@ -116,7 +116,7 @@ def calls_in(reply: Reply) -> list[Object]:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("serial", [True, False])
-@pytest.mark.parametrize("upstream", ["openai-chat", "openai-responses", "anthropic-messages", "gemini"])
+@pytest.mark.parametrize("upstream", WIRES)
 async def test_codex_gets_each_call_as_its_tool_was_declared(upstream: str, serial: bool, stream: bool) -> None:
     if upstream == "openai-responses" and not stream:
         pytest.skip("the server of this test streams")
@@ -159,7 +159,7 @@ async def test_another_wire_is_offered_functions_and_gets_their_calls_back(seria
     ]
 
 
-@pytest.mark.parametrize("upstream", ["openai-responses", "anthropic-messages", "gemini"])
+@pytest.mark.parametrize("upstream", [wire for wire in WIRES if wire != "openai-chat"])
 @pytest.mark.parametrize("serial", [True, False])
 async def test_a_chat_client_gets_the_calls_of_its_free_text_tools_as_such(upstream: str, serial: bool) -> None:
     custom = {"type": "custom", "custom": {"name": "apply_patch", "format": {"type": "text"}}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -19,6 +20,9 @@ MODELS = {
     "openai-responses": "openai:gpt-4.1",
     "anthropic-messages": "anthropic:claude-sonnet-4-5",
     "gemini": "gemini:gemini-3-pro-preview",
+    "ollama": "ollama:qwen3",
+    "cohere-v2": "cohere:command-a-03-2025",
+    "bedrock-converse": "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0",
 }
 SCHEMA = {
     "type": "object",
@@ -32,14 +36,21 @@ HI: dict[str, dict[str, Any]] = {
     "openai-responses": {"model": "m", "input": "Hi"},
     "anthropic-messages": {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]},
     "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
+    "ollama": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
+    "cohere-v2": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
+    "bedrock-converse": {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]},
 }
 WIRES = list(HI)
+NEEDS_SCHEMA = ("anthropic-messages", "bedrock-converse")
 
 
 def sent(client: str, model: str, fields: dict[str, Any]) -> Written:
     """What a model is sent for a client's request with these fields."""
     request = find_wire(client).decode_request({**HI[client], **fields})
-    http = connect(MODELS.get(model, model), api_key="key").model
+    more: dict[str, Any] = {"wire": model} if model in MODELS else {}
+    if model == "bedrock-converse":
+        more["location"] = "eu-west-1"
+    http = connect(MODELS.get(model, model), api_key="key", **more).model
     written = http.prepare(request)
     endpoint = http.endpoint
     headers = {key.lower(): value for key, value in endpoint.headers}
@@ -62,6 +73,13 @@ def asking_for(wire: str, schema: dict[str, Any] | None, **more: Any) -> dict[st
             return {"text": {"format": {"type": "json_schema", "name": "weather", "schema": schema, **more}}}
         case "anthropic-messages":
             return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        case "ollama":
+            return {"format": schema or "json"}
+        case "cohere-v2":
+            return {"response_format": {"type": "json_object", **({"json_schema": schema} if schema else {})}}
+        case "bedrock-converse":
+            named = {"schema": json.dumps(schema), "name": "weather"}
+            return {"outputConfig": {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": named}}}}
         case _:
             asked = {} if schema is None else {"responseJsonSchema": schema}
             return {"generationConfig": {"responseMimeType": "application/json", **asked}}
@@ -78,6 +96,14 @@ def structured(wire: str, body: dict[str, Any]) -> Any:
             return format.get("schema") or (format.get("type") == "json_object" or None)
         case "anthropic-messages":
             return body.get("output_config", {}).get("format", {}).get("schema")
+        case "ollama":
+            return True if body.get("format") == "json" else body.get("format")
+        case "cohere-v2":
+            format = body.get("response_format", {})
+            return format.get("json_schema") or (format.get("type") == "json_object" or None)
+        case "bedrock-converse":
+            format = body.get("outputConfig", {}).get("textFormat", {})
+            return json.loads(format["structure"]["jsonSchema"]["schema"]) if format else None
         case _:
             config = body.get("generationConfig", {})
             asked = config.get("responseMimeType") == "application/json"
@@ -93,15 +119,17 @@ def test_a_schema_for_the_answer_reaches_every_wire(client: str, model: str) -> 
 
 
 @pytest.mark.parametrize("model", WIRES)
-@pytest.mark.parametrize("client", [wire for wire in WIRES if wire != "anthropic-messages"])
+@pytest.mark.parametrize("client", [wire for wire in WIRES if wire not in NEEDS_SCHEMA])
 def test_json_without_a_schema_arrives_or_is_named_as_left_out(client: str, model: str) -> None:
     written = sent(client, model, asking_for(client, None))
     names = {
         "openai-chat": "response_format",
         "openai-responses": "text.format",
         "gemini": "generationConfig.responseMimeType",
+        "ollama": "format",
+        "cohere-v2": "response_format",
     }
-    if model == "anthropic-messages":
+    if model in NEEDS_SCHEMA:
         assert written.left_out == (names[client],)
     else:
         assert structured(model, written.body) is True

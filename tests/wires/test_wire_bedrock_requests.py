@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -249,3 +250,20 @@ def test_the_path_names_the_model_and_the_stream() -> None:
     assert profile is not None
     assert (profile.model, profile.stream) == ("arn:aws:bedrock:us-east-1:1:inference-profile/x", False)
     assert http.find("/model/x/invoke") is None
+
+
+def test_claude_since_4_6_thinks_as_much_as_it_likes_with_an_effort() -> None:
+    asked = Request((User.of("Hi."),), reasoning="high", model="us.anthropic.claude-opus-4-6-v1")
+    body = WIRE.encode_request(asked)
+    fields = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}
+    assert body["additionalModelRequestFields"] == fields
+    again = WIRE.decode_request({**body, "modelId": asked.model})
+    assert (again.reasoning, again.extra) == ("high", {})
+
+
+def test_a_name_that_is_refused_is_sent_shorter() -> None:
+    name = "search the web!" + "x" * 60
+    body = WIRE.encode_request(Request((User.of("Hi."),), tools=(ToolSpec(name),), choice=OneTool(name)))
+    sent = body["toolConfig"]["tools"][0]["toolSpec"]["name"]
+    assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", sent)
+    assert body["toolConfig"]["toolChoice"] == {"tool": {"name": sent}}

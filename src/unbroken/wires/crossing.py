@@ -115,7 +115,8 @@ class Crossed:
 
 
 def asked_of(request: Request, places: Mapping[Name, tuple[str, ...]]) -> dict[Name, str]:
-    """The settings that are fields of a request, by their names on a wire."""
+    """The settings that are fields of a request, by their names on a wire. A free choice and several calls are the
+    default everywhere and need not be sent."""
     sampling = request.sampling
     values: tuple[tuple[Name, object], ...] = (
         ("max_tokens", sampling.max_tokens),
@@ -123,8 +124,8 @@ def asked_of(request: Request, places: Mapping[Name, tuple[str, ...]]) -> dict[N
         ("top_p", sampling.top_p),
         ("stop", sampling.stop or None),
         ("seed", sampling.seed),
-        ("choice", request.choice),
-        ("parallel", request.parallel),
+        ("choice", None if request.choice == "auto" else request.choice),
+        ("parallel", None if request.parallel else request.parallel),
         ("effort", request.reasoning),
     )
     return {name: shown(places[name][0]) if name in places else name for name, value in values if value is not None}

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from unbroken.errors import CannotEncode
 from unbroken.messages import CacheMark, Effort, Json, Media, Native, Part, Request, Text
-from unbroken.wires.anthropic.claude_models import SINCE_4_6, adaptive_effort
+from unbroken.wires.claude_models import SINCE_4_6, adaptive_effort, effort_of
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import (
     FOREIGN,
@@ -142,7 +142,6 @@ def is_all_signed(native: Json) -> bool:
 
 
 _BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
-_ADAPTIVE: dict[str, Effort] = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
 
 
 def encode_thinking(body: Object, effort: Effort | None, model: str = "") -> Object:
@@ -187,7 +186,7 @@ def decode_effort(body: Object) -> Effort | None:
             return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
         case {"type": "adaptive"}:
             # The API's own default is high.
-            return _ADAPTIVE.get(as_text(as_dict(body.get("output_config")).get("effort")), "high")
+            return effort_of(as_dict(body.get("output_config")).get("effort"))
         case _:
             return None
 

@@ -26,7 +26,6 @@ from unbroken.messages import (
     ToolSpec,
     User,
 )
-from unbroken.wires.anthropic.claude_models import output_limit
 from unbroken.wires.anthropic.messages_content import (
     NAME,
     THINKING,
@@ -40,6 +39,7 @@ from unbroken.wires.anthropic.messages_content import (
     mark,
     says_all,
 )
+from unbroken.wires.claude_models import output_limit
 from unbroken.wires.parts import (
     cache_mark,
     call_from_text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.messages import Json
-from unbroken.wires.anthropic.claude_models import (
+from unbroken.wires.claude_models import (
     BEFORE_4_6,
     CLAUDE,
     OUTPUT_LIMITS,

@@ -12,10 +12,24 @@ from unbroken.wires.bedrock.converse_reasoning import turn_reasoning_off
 from unbroken.wires.bedrock.converse_relay import HISTORY, RELAY, ConverseHttp, keep_first_call
 from unbroken.wires.bedrock.converse_requests import decode_request, encode_request
 from unbroken.wires.framing import EVENT_STREAM
+from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
+    from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+
+
+def _crossing() -> Crossing:
+    from unbroken.wires.bedrock.converse_crossing import CROSSING  # noqa: PLC0415 - start-up time
+
+    return CROSSING
+
+
+def _rules() -> tuple[Rule, ...]:
+    from unbroken.wires.bedrock.converse_rules import RULES  # noqa: PLC0415 - start-up time
+
+    return RULES
 
 
 @cache
@@ -47,6 +61,8 @@ WIRE = Wire(
     recognises=recognises,
     marks=MARKS,
     for_tests=_for_tests,
+    crossing=_crossing,
+    rules=_rules,
     framing=EVENT_STREAM,
     lost_reasoning={"off": turn_reasoning_off},
     takes_back=is_all_signed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from unbroken.messages import Effort, Request
 from unbroken.wires.bedrock.converse_content import is_claude, is_nova
+from unbroken.wires.claude_models import SINCE_4_6, adaptive_effort, effort_of
 from unbroken.wires.values import Object, as_dict, as_int, dicts
 
 FIELDS = "additionalModelRequestFields"
@@ -16,6 +17,8 @@ _MAX_TOKENS = 8192
 
 def spelled(effort: Effort, model: str) -> Object:
     """The effort in the fields of the model's family; empty if the family has none for it."""
+    if model in SINCE_4_6 and effort != "none":
+        return {"thinking": {"type": "adaptive"}, "output_config": {"effort": adaptive_effort(effort, model)}}
     if is_claude(model):  # it does not think unless it is told to, and its older models do not know the field
         return {} if effort == "none" else {"thinking": {"type": "enabled", "budget_tokens": _BUDGETS[effort]}}
     if is_nova(model):
@@ -29,6 +32,8 @@ def spelled(effort: Effort, model: str) -> Object:
 
 def decode_effort(fields: Object) -> Effort | None:
     match fields:
+        case {"thinking": {"type": "adaptive"}}:
+            return effort_of(as_dict(fields.get("output_config")).get("effort"))
         case {"thinking": {"type": "enabled", "budget_tokens": int(budget)}}:
             return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
         case {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "low" | "medium" | "high" as level}}:
@@ -50,7 +55,9 @@ def set_reasoning(body: Object, request: Request) -> None:
     thinking = as_dict(fields.get("thinking"))
     # Two requests are refused with thinking, and the choice and the history are the harder facts: one that forces a
     # call, and one that continues a turn which began without thinking.
-    if thinking and (_forces_a_call(body) or began_without(dicts(body.get("messages")))):
+    if thinking and _forces_a_call(body):
+        return
+    if thinking.get("type") == "enabled" and began_without(dicts(body.get("messages"))):
         return
     if fields:
         body[FIELDS] = fields
@@ -58,7 +65,8 @@ def set_reasoning(body: Object, request: Request) -> None:
     if thinking:
         budget = as_int(thinking.get("budget_tokens"))
         limit = as_int(config.get("maxTokens")) or _MAX_TOKENS
-        config["maxTokens"] = budget + limit if limit <= budget else limit
+        if budget or "maxTokens" in config:
+            config["maxTokens"] = budget + limit if limit <= budget else limit
         config.pop("temperature", None)
         if config.get("topP", 1) < 0.95:
             del config["topP"]

@@ -49,7 +49,19 @@ from unbroken.wires.bedrock.converse_content import (
 from unbroken.wires.bedrock.converse_reasoning import FIELDS, decode_effort, set_reasoning, spelled
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import call_from_text, outgoing_object, own_extra, own_native, says_more, with_unique_ids
-from unbroken.wires.values import Object, as_dict, as_flag, as_list, as_number, as_text, dicts, fit
+from unbroken.wires.values import (
+    TOOL_NAME,
+    Object,
+    as_dict,
+    as_flag,
+    as_list,
+    as_number,
+    as_text,
+    called_name,
+    dicts,
+    fit,
+    fit_name,
+)
 
 _MAX_MARKS = 4
 
@@ -113,7 +125,7 @@ def _with_extra(body: Object, extra: Mapping[str, Json], final: bool) -> Object:
 def _encode_tool(tool: ToolSpec, marks: bool) -> list[Object]:
     own = as_dict(own_native(tool, NAME))
     if not own:
-        spec: Object = {"name": tool.name}
+        spec: Object = {"name": fit_name(tool.name, TOOL_NAME)}
         if tool.description:  # an empty one is refused
             spec["description"] = tool.description
         spec["inputSchema"] = {"json": dict(tool.parameters)}
@@ -126,7 +138,7 @@ def _encode_tool(tool: ToolSpec, marks: bool) -> list[Object]:
 def _encode_choice(choice: Choice | None) -> Object | None:
     match choice:
         case OneTool(name):
-            return {"tool": {"name": name}}
+            return {"tool": {"name": fit_name(name, TOOL_NAME)}}
         case "required":
             return {"any": {}}
         case "auto":
@@ -181,7 +193,7 @@ def _encode_native(message: Assistant, native: Native) -> list[Object]:
 
 def encode_call(call: ToolCall) -> Object:
     arguments = {"input": call.raw} if call.kind == "custom" else outgoing_object(call)
-    return {"toolUse": {"toolUseId": fit(call.id, ID_RULE), "name": call.name, "input": arguments}}
+    return {"toolUse": {"toolUseId": fit(call.id, ID_RULE), "name": called_name(call, TOOL_NAME), "input": arguments}}
 
 
 def _encode_result(result: ToolResult, marks: bool) -> list[Object]:

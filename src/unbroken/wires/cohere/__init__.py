@@ -10,10 +10,24 @@ from unbroken.wires.cohere.cohere_encoder import CohereEncoder, CohereProviderWr
 from unbroken.wires.cohere.cohere_messages import NAME
 from unbroken.wires.cohere.cohere_relay import HISTORY, RELAY, CohereHttp, keep_first_call
 from unbroken.wires.cohere.cohere_requests import decode_request, encode_request
+from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
+    from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+
+
+def _crossing() -> Crossing:
+    from unbroken.wires.cohere.cohere_crossing import CROSSING  # noqa: PLC0415 - start-up time
+
+    return CROSSING
+
+
+def _rules() -> tuple[Rule, ...]:
+    from unbroken.wires.cohere.cohere_rules import RULES  # noqa: PLC0415 - start-up time
+
+    return RULES
 
 
 @cache
@@ -45,6 +59,8 @@ WIRE = Wire(
     recognises=recognises,
     marks=MARKS,
     for_tests=_for_tests,
+    crossing=_crossing,
+    rules=_rules,
     imitates="openai-chat",
     sign_is_last=True,
     native_has_text=False,

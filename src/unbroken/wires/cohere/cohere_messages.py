@@ -38,7 +38,7 @@ from unbroken.wires.parts import (
     own_native,
     says_more,
 )
-from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_int, as_list, as_text, called_name, dicts
 
 NAME = "cohere-v2"
 
@@ -85,7 +85,11 @@ def encode_call(call: ToolCall) -> Object:
     """A custom call's text has a field of its own."""
     custom = call.kind == "custom"
     arguments = dump_arguments({"input": call.raw}) or "{}" if custom else outgoing_arguments(call)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": called_name(call, TOOL_NAME), "arguments": arguments},
+    }
 
 
 def _encode_results(message: ToolMessage) -> list[Object]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from unbroken.messages import Choice, Effort, Json, Native, OneTool, Request, Sampling, ToolSpec
 from unbroken.wires.cohere.cohere_messages import NAME, decode_messages, encode_messages
 from unbroken.wires.parts import own_extra, own_native, says_more, with_extra
-from unbroken.wires.values import Object, as_dict, as_flag, as_list, as_number, as_text, dicts
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_flag, as_list, as_number, as_text, dicts, fit_name
 
 _BUDGETS: dict[Effort, int] = {"minimal": 512, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576}
 _LEAST_P, _MOST_P = 0.01, 0.99
@@ -52,7 +52,11 @@ def encode_request(request: Request) -> Object:
 def _encode_tool(tool: ToolSpec) -> Object:
     if own := as_dict(own_native(tool, NAME)):
         return own
-    function: Object = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    function: Object = {
+        "name": fit_name(tool.name, TOOL_NAME),
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
     return {"type": "function", "function": function}
 
 

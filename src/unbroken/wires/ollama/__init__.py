@@ -11,10 +11,24 @@ from unbroken.wires.ollama.ollama_encoder import OllamaEncoder, OllamaProviderWr
 from unbroken.wires.ollama.ollama_messages import NAME
 from unbroken.wires.ollama.ollama_relay import HISTORY, RELAY, OllamaHttp, keep_first_call
 from unbroken.wires.ollama.ollama_requests import decode_request, encode_request
+from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
+    from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+
+
+def _crossing() -> Crossing:
+    from unbroken.wires.ollama.ollama_crossing import CROSSING  # noqa: PLC0415 - start-up time
+
+    return CROSSING
+
+
+def _rules() -> tuple[Rule, ...]:
+    from unbroken.wires.ollama.ollama_rules import RULES  # noqa: PLC0415 - start-up time
+
+    return RULES
 
 
 @cache
@@ -46,6 +60,8 @@ WIRE = Wire(
     recognises=recognises,
     marks=MARKS,
     for_tests=_for_tests,
+    crossing=_crossing,
+    rules=_rules,
     framing=JSON_LINES,
     imitates="openai-chat",
     sign_is_last=True,

@@ -26,7 +26,7 @@ from unbroken.messages import (
     User,
 )
 from unbroken.wires.parts import call_from_text, foreign_text, from_data_url, outgoing_object, own_native
-from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_list, as_text, called_name, dicts, fit_name
 
 NAME = "ollama"
 
@@ -43,7 +43,7 @@ def encode_messages(messages: Iterable[Message]) -> list[Object]:
             case User():
                 encoded.append({"role": "user", **_encode_content(message.parts)})
             case Assistant():
-                names.update({call.id: call.name for call in message.calls})
+                names.update({call.id: called_name(call, TOOL_NAME) for call in message.calls})
                 encoded.append(_encode_assistant(message))
             case ToolMessage():
                 encoded += [_encode_result(result, names.get(result.call_id, "")) for result in message.results]
@@ -63,7 +63,7 @@ def encode_call(call: ToolCall, index: int | None = None) -> Object:
     """Arguments are an object here: `{}` for a call that was cut, and a field of its own for a custom call's text."""
     arguments: Json = {"input": call.raw} if call.kind == "custom" else outgoing_object(call)
     place: Object = {} if index is None else {"index": index}
-    return {"id": call.id, "function": {**place, "name": call.name, "arguments": arguments}}
+    return {"id": call.id, "function": {**place, "name": called_name(call, TOOL_NAME), "arguments": arguments}}
 
 
 def _encode_result(result: ToolResult, name: str) -> Object:
@@ -71,7 +71,13 @@ def _encode_result(result: ToolResult, name: str) -> Object:
     content = _encode_content(result.content)
     if result.error and content == {"content": ""}:
         content["content"] = "Error"  # only the text can show it here
-    return {**kept, "role": "tool", **content, "tool_name": name or result.name, "tool_call_id": result.call_id}
+    return {
+        **kept,
+        "role": "tool",
+        **content,
+        "tool_name": name or fit_name(result.name, TOOL_NAME),
+        "tool_call_id": result.call_id,
+    }
 
 
 def _encode_content(parts: Sequence[Part]) -> Object:

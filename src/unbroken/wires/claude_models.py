@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from unbroken.messages import Effort, Json
 from unbroken.wires.rules import Models, model_name
 
 _VERSION = re.compile(r"claude-(?:(?P<tier>[a-z]+)-)?(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2})(?!\d))?(?!\d)")
@@ -80,3 +81,11 @@ def adaptive_effort(effort: str, model: str) -> str:
     if effort == "xhigh":
         return "xhigh" if model in SINCE_4_7 else "max"
     return "low" if effort == "minimal" else effort
+
+
+_EFFORTS: dict[Json, Effort] = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
+
+
+def effort_of(adaptive: Json) -> Effort:
+    """The same the other way; what is missing or not known is what the model does by itself."""
+    return _EFFORTS.get(adaptive, "high") if isinstance(adaptive, str) else "high"

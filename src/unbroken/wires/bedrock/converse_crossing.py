@@ -1,0 +1,98 @@
+"""bedrock-converse: settings that not every wire has, from and to other wires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unbroken.errors import InvalidRequest
+from unbroken.messages import Json
+from unbroken.wires.bedrock.converse_content import is_claude
+from unbroken.wires.bedrock.converse_reasoning import FIELDS
+from unbroken.wires.crossing import Crossing, Output, Setting, Settings, Target, put, rest_of
+from unbroken.wires.jsontext import dumps
+from unbroken.wires.parts import object_from_text
+from unbroken.wires.schemas import closed
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_text, dicts, fit_name
+
+_HANDLED = frozenset(
+    (
+        *("inferenceConfig", "toolConfig", FIELDS, "outputConfig", "requestMetadata", "serviceTier"),
+        "additionalModelResponseFieldPaths",
+    )
+)
+_MEANT = ("guardrailConfig", "promptVariables")
+"""Without these the answer would be another one."""
+_EFFORTS = ("thinking", "reasoningConfig", "reasoning_effort", "output_config")
+_TIERS = ("default", "flex", "priority")
+
+
+def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
+    for field in _MEANT:
+        if extra.get(field):
+            raise InvalidRequest(f"`{field}`: this model is not on Bedrock and has no such field; leave it out")
+    settings: Settings = {}
+    lost = rest_of(extra, _HANDLED) + rest_of(as_dict(extra.get("inferenceConfig")), (), "inferenceConfig.")
+    lost += rest_of(as_dict(extra.get("toolConfig")), (), "toolConfig.")
+    fields = as_dict(extra.get(FIELDS))
+    if fields.get("top_k") is not None:
+        settings["top_k"] = Setting(f"{FIELDS}.top_k", fields["top_k"])
+    lost += rest_of(fields, ("top_k", *_EFFORTS), f"{FIELDS}.")
+    if extra.get("additionalModelResponseFieldPaths"):
+        lost.append("additionalModelResponseFieldPaths")
+    if extra.get("requestMetadata"):
+        settings["metadata"] = Setting("requestMetadata", extra["requestMetadata"])
+    if tier := as_text(as_dict(extra.get("serviceTier")).get("type")):
+        settings["service_tier"] = Setting("serviceTier", tier)
+    return settings, lost + _read_output(as_dict(extra.get("outputConfig")), settings)
+
+
+def _read_output(config: Object, settings: Settings) -> list[str]:
+    format = as_dict(config.get("textFormat"))
+    described = as_dict(as_dict(format.get("structure")).get("jsonSchema"))
+    schema = object_from_text(as_text(described.get("schema")))
+    if schema:
+        name, description = as_text(described.get("name")), as_text(described.get("description"))
+        settings["output"] = Setting("outputConfig.textFormat", Output(schema, name, description))
+        return rest_of(config, ("textFormat",), "outputConfig.")
+    return rest_of(config, (), "outputConfig.")
+
+
+def _write(body: Object, settings: Settings, target: Target) -> list[str]:
+    if "top_k" in settings and is_claude(target.model):
+        put(body, f"{FIELDS}.top_k", settings["top_k"].value)
+    if "metadata" in settings:
+        texts = {key: value for key, value in as_dict(settings["metadata"].value).items() if isinstance(value, str)}
+        body |= {"requestMetadata": texts} if texts else {}
+    if (tier := settings.get("service_tier")) is not None and tier.value in _TIERS:
+        body["serviceTier"] = {"type": tier.value}
+    if (output := settings.get("output")) is not None and output.value.schema is not None:
+        described: Object = {"schema": dumps(closed(dict(output.value.schema))).decode()}
+        described |= {"name": output.value.name} if output.value.name else {}
+        described |= {"description": output.value.description} if output.value.description else {}
+        format: Object = {"type": "json_schema", "structure": {"jsonSchema": described}}
+        put(body, "outputConfig.textFormat", format)
+    tools = dicts(as_dict(body.get("toolConfig")).get("tools"))
+    if (allowed := settings.get("allowed_tools")) is not None and tools:
+        mode, names = allowed.value
+        if len(names) == 1 and mode == "required":
+            put(body, "toolConfig.toolChoice", {"tool": {"name": fit_name(names[0], TOOL_NAME)}})
+    return []
+
+
+CROSSING = Crossing(
+    places={
+        "max_tokens": ("inferenceConfig.maxTokens",),
+        "temperature": ("inferenceConfig.temperature",),
+        "top_p": ("inferenceConfig.topP",),
+        "stop": ("inferenceConfig.stopSequences",),
+        "choice": ("toolConfig.toolChoice",),
+        "effort": tuple(f"{FIELDS}.{name}" for name in _EFFORTS),
+        "output": ("outputConfig.textFormat",),
+        "top_k": (f"{FIELDS}.top_k",),
+        "metadata": ("requestMetadata",),
+        "service_tier": ("serviceTier",),
+        "allowed_tools": ("toolConfig.toolChoice",),
+    },
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,131 @@
+"""bedrock-converse: what Bedrock refuses, by model family."""
+
+from __future__ import annotations
+
+from unbroken.wires.bedrock.converse_reasoning import FIELDS
+from unbroken.wires.claude_models import OUTPUT_LIMITS, SINCE_4_7, Claude, adaptive_effort
+from unbroken.wires.rules import (
+    Between,
+    Function,
+    Mended,
+    Named,
+    NotTogether,
+    Refused,
+    Rule,
+    When,
+    changed,
+    find,
+    shown,
+)
+from unbroken.wires.schemas import as_object, is_object
+from unbroken.wires.values import Object, as_dict
+
+BEDROCK = ("bedrock",)
+_DOCS = "docs.aws.amazon.com/bedrock/latest: Converse, ToolChoice"
+_SCHEMAS = "toolConfig.tools[].toolSpec.inputSchema.json"
+
+
+def _adaptive(body: Object) -> Mended | None:
+    fields = {**as_dict(body.get(FIELDS)), "thinking": {"type": "adaptive"}}
+    fields.setdefault("output_config", {"effort": adaptive_effort("high", "")})
+    return {**body, FIELDS: fields}, [f"{FIELDS}.thinking.budget_tokens"]
+
+
+def _without_forced(body: Object) -> Mended | None:
+    config = {name: value for name, value in as_dict(body.get("toolConfig")).items() if name != "toolChoice"}
+    return {**body, "toolConfig": config}, ["toolConfig.toolChoice"]
+
+
+RULES = (
+    Rule(
+        "bedrock.one-sampling-setting",
+        "`temperature` and `topP` are not accepted together",
+        NotTogether("inferenceConfig.temperature", "inferenceConfig.topP"),
+        Claude((4, 1), (4, 7)),
+        BEDROCK,
+        "The model returned the following errors: `temperature` and `top_p` cannot both be specified for this model. "
+        "Please use only one.",
+        source="github.com/BerriAI/litellm/issues/15097",
+    ),
+    *(
+        Rule(
+            f"bedrock.no-{name.lower()}",
+            f"`{name}` is not accepted",
+            Refused(f"inferenceConfig.{name}"),
+            SINCE_4_7,
+            BEDROCK,
+            f"The model returned the following errors: `{own}` is deprecated for this model.",
+            source="github.com/UKGovernmentBEIS/inspect_ai/issues/3721",
+        )
+        for name, own in (("temperature", "temperature"), ("topP", "top_p"))
+    ),
+    Rule(
+        "bedrock.no-top-k",
+        "`top_k` is not accepted",
+        Refused(f"{FIELDS}.top_k"),
+        SINCE_4_7,
+        BEDROCK,
+        "The model returned the following errors: `top_k` is deprecated for this model.",
+        source="github.com/The-PR-Agent/pr-agent/issues/2456",
+    ),
+    Rule(
+        "bedrock.adaptive-thinking",
+        "thinking with a budget is not accepted: adaptive thinking and `output_config.effort` replace it",
+        Refused(f"{FIELDS}.thinking{{type=enabled}}", repair=_adaptive),
+        SINCE_4_7,
+        BEDROCK,
+        'The model returned the following errors: "thinking.type.enabled" is not supported for this model.',
+        source="platform.claude.com/docs: extended thinking",
+    ),
+    Rule(
+        "bedrock.forced-call-without-thinking",
+        "with thinking on, no call can be forced",
+        When(
+            f"{FIELDS}.thinking{{type=enabled|adaptive}}", Refused("toolConfig.toolChoice.any", repair=_without_forced)
+        ),
+        Claude(),
+        BEDROCK,
+        "The model returned the following errors: Thinking may not be enabled when tool_choice forces tool use.",
+        source="github.com/mastra-ai/mastra/issues/7507",
+    ),
+    *(
+        Rule(
+            f"bedrock.output-limit-{limit}",
+            f"`maxTokens` is at most {limit:,}",
+            Between("inferenceConfig.maxTokens", None, limit),
+            models,
+            BEDROCK,
+            f"The maximum tokens you requested exceeds the model limit of {limit}. Try again with a maximum tokens "
+            f"value that is lower than {limit}.",
+            source="platform.claude.com/docs: models",
+        )
+        for models, limit in OUTPUT_LIMITS
+    ),
+    *(
+        Rule(
+            f"bedrock.no-forced-{kind}",
+            f"`toolChoice.{kind}` is known to Claude, Nova and Mistral Large alone",
+            Refused(f"toolConfig.toolChoice.{kind}", repair=_without_forced),
+            Named("*", "!claude*", "!nova*", "!mistral-large*"),
+            BEDROCK,
+            f"This model doesn't support the toolConfig.toolChoice.{kind} field. Remove toolConfig.toolChoice.{kind} "
+            "and try again.",
+            source=_DOCS,
+        )
+        for kind in ("any", "tool")
+    ),
+    Rule(
+        "bedrock.schema-is-an-object",
+        "the schema of a tool is an object, without alternatives at its top",
+        Function(
+            lambda asked: [where for where, schema in find(asked.body, _SCHEMAS) if not is_object(schema)],
+            lambda body: (changed(body, _SCHEMAS, as_object), [shown(_SCHEMAS)]),
+            "toolConfig",
+        ),
+        Claude(),
+        BEDROCK,
+        "The model returned the following errors: tools.0.custom.input_schema: input_schema does not support oneOf, "
+        "allOf, or anyOf at the top level",
+        source="github.com/anthropics/claude-code/issues/5973",
+    ),
+)

@@ -1,0 +1,72 @@
+"""cohere-v2: settings that not every wire has, from and to other wires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unbroken.errors import InvalidRequest
+from unbroken.messages import Json
+from unbroken.wires.crossing import Crossing, Name, Output, Setting, Settings, Target, rest_of, simple
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_number, dicts, fit_name
+
+_FIELDS: Mapping[str, Name] = {
+    "k": "top_k",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+}
+_PENALTIES: tuple[Name, ...] = ("frequency_penalty", "presence_penalty")
+_HANDLED = frozenset((*_FIELDS, "response_format", "thinking", "tools", "tool_choice", "logprobs"))
+
+
+def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
+    if extra.get("documents"):
+        raise InvalidRequest("`documents`: this model has no such field; put their text into a message")
+    settings: Settings = dict(simple(extra, _FIELDS))
+    lost = rest_of(extra, _HANDLED)
+    format = as_dict(extra.get("response_format"))
+    if format.get("type") == "json_object":
+        schema = as_dict(format.get("json_schema") or format.get("schema"))
+        settings["output"] = Setting("response_format", Output(schema or None))
+    elif format.get("type") not in (None, "text"):
+        lost.append("response_format")
+    lost += ["tools" for _ in dicts(extra.get("tools"))[:1]]
+    lost += ["tool_choice"] if extra.get("tool_choice") is not None else []
+    lost += ["logprobs"] if extra.get("logprobs") else []
+    return settings, lost
+
+
+def _write(body: Object, settings: Settings, target: Target) -> list[str]:
+    if "top_k" in settings:
+        body["k"] = settings["top_k"].value
+    for name in _PENALTIES:
+        value = as_number(settings[name].value) if name in settings else None
+        if value is not None and 0 <= value <= 1:
+            body[name] = value
+    if (output := settings.get("output")) is not None and not body.get("tools"):  # both together are refused
+        schema = output.value.schema
+        body["response_format"] = {"type": "json_object", **({"json_schema": dict(schema)} if schema else {})}
+    if (allowed := settings.get("allowed_tools")) is not None and body.get("tools"):
+        mode, names = allowed.value
+        fitting = {fit_name(name, TOOL_NAME) for name in names}
+        body["tools"] = [tool for tool in dicts(body["tools"]) if as_dict(tool.get("function")).get("name") in fitting]
+        if mode == "required":
+            body["tool_choice"] = "REQUIRED"
+    return []
+
+
+CROSSING = Crossing(
+    places={
+        "max_tokens": ("max_tokens",),
+        "temperature": ("temperature",),
+        "top_p": ("p",),
+        "stop": ("stop_sequences",),
+        "seed": ("seed",),
+        "choice": ("tool_choice",),
+        "effort": ("thinking",),
+        "output": ("response_format",),
+        "allowed_tools": ("tools",),
+        **{name: (key,) for key, name in _FIELDS.items()},
+    },
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,66 @@
+"""ollama: settings that not every wire has, from and to other wires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unbroken.messages import Json
+from unbroken.wires.crossing import Crossing, Name, Output, Setting, Settings, Target, put, rest_of, simple
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, dicts, fit_name
+
+_OPTIONS: Mapping[str, Name] = {
+    "top_k": "top_k",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+}
+_THINKS = (True, False, "low", "medium", "high")
+
+
+def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
+    options = as_dict(extra.get("options"))
+    settings: Settings = dict(simple(options, _OPTIONS, "options."))
+    lost = rest_of(extra, ("format", "options", "think", "tools")) + rest_of(options, _OPTIONS, "options.")
+    match extra.get("format"):
+        case None | "":
+            pass
+        case "json":
+            settings["output"] = Setting("format", Output())
+        case {**schema}:
+            settings["output"] = Setting("format", Output(schema))
+        case _:
+            lost.append("format")
+    if extra.get("think") not in (None, *_THINKS):
+        lost.append("think")
+    lost += ["tools" for _ in dicts(extra.get("tools"))[:1]]
+    return settings, lost
+
+
+def _write(body: Object, settings: Settings, target: Target) -> list[str]:
+    for key, name in _OPTIONS.items():
+        if name in settings:
+            put(body, f"options.{key}", settings[name].value)
+    if (output := settings.get("output")) is not None:
+        body["format"] = "json" if output.value.schema is None else dict(output.value.schema)
+    if (allowed := settings.get("allowed_tools")) is None:
+        return []
+    mode, names = allowed.value
+    fitting = {fit_name(name, TOOL_NAME) for name in names}
+    body["tools"] = [tool for tool in dicts(body.get("tools")) if as_dict(tool.get("function")).get("name") in fitting]
+    return [f"{allowed.field}.mode"] if mode == "required" else []
+
+
+CROSSING = Crossing(
+    places={
+        "max_tokens": ("options.num_predict",),
+        "temperature": ("options.temperature",),
+        "top_p": ("options.top_p",),
+        "stop": ("options.stop",),
+        "seed": ("options.seed",),
+        "effort": ("think",),
+        "output": ("format",),
+        "allowed_tools": ("tools",),
+        **{name: (f"options.{key}",) for key, name in _OPTIONS.items()},
+    },
+    read=_read,
+    write=_write,
+)
