@@ -111,6 +111,8 @@ class GatewaySettings:
     """The same for its body."""
     write_timeout: Annotated[values.Seconds, values.In("server")] = 300.0
     """Seconds that a client may take to read what was sent."""
+    keep_alive: Annotated[values.Patience, values.In("server")] = 5.0
+    """Seconds after which a client that waits for more of a stream gets a sign of life; None: never."""
     stop_timeout: Annotated[values.Seconds, values.In("server")] = 60.0
     """Seconds that streams may take to end when the gateway is stopped."""
     record: Annotated[values.FilePath, values.In("record", "folder")] = ""

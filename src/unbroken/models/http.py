@@ -40,7 +40,7 @@ from unbroken.wires.crossing import Crossed, Target, cross, report
 from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
-from unbroken.wires.sse import MAX_BODY
+from unbroken.wires.sse import MAX_BODY, is_only_alive
 
 AFTER_FINISH = 3.0
 """Seconds of silence after a finish reason: usage may still follow, and some servers never close."""
@@ -274,11 +274,13 @@ class HTTPModel:
                     yield deltas
                 if not decoder.terminal:
                     patience.since = now = time()
-                    if deltas or not _only_alive(chunk):
+                    if deltas or not is_only_alive(chunk):
                         said_at = now  # a long event or a non-streaming body yields nothing before its end
                     elif now - said_at > self._longest_alive:
                         lost, patience.expired = TimeoutError(), "idle"
                         break
+                    elif limit is not None and limit.on_alive is not None:
+                        limit.on_alive()
                 elif not content.is_eof():
                     # Only content extends the wait: some servers keep a connection alive for ever.
                     patience.since = heard_at = time() if deltas or not heard_at else heard_at
@@ -498,11 +500,6 @@ def _slice(chunk: bytes) -> int:
     """How many of its bytes are decoded at once."""
     lines = chunk.count(b"\n", 0, _SLICE) or chunk.count(b"\r", 0, _SLICE)
     return _SLICE if lines <= _MOST_LINES else max(_SHORT, _SLICE * _MOST_LINES // lines)
-
-
-def _only_alive(chunk: bytes) -> bool:
-    """Blank lines, a comment, a ping: keep-alive bytes without content."""
-    return chunk.isspace() or chunk.lstrip().startswith((b":", b"event: ping"))
 
 
 def _end(decoder: Decoder | PassingDecoder, cause: str, how: How) -> list[Delta]:

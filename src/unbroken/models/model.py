@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from contextvars import ContextVar
 from math import inf
@@ -66,12 +66,19 @@ CARRIED: ContextVar[Mapping[str, str] | None] = ContextVar("unbroken carried", d
 class ResponseLimit:
     """Counts down. One object for all attempts at one answer."""
 
-    __slots__ = ("_left", "max_calls", "most")
+    __slots__ = ("_left", "max_calls", "most", "on_alive")
 
     def __init__(self, most: int, max_calls: float = inf) -> None:
         self.most = most
         self.max_calls = max_calls
         self._left = most
+        self.on_alive: Callable[[], None] | None = None
+        """Called when the provider sends something only to keep the connection alive."""
+
+    @property
+    def taken(self) -> int:
+        """The bytes that were read."""
+        return self.most - self._left
 
     def take(self, size: int) -> None:
         """Raises `TooLarge` once more than `most` bytes were read. A retry would be too large as well."""

@@ -77,7 +77,8 @@ def verbatim_for(request: Request, wire: str) -> Verbatim | None:
 class PassingDecoder:
     """`feed` and `end` as in `Decoder`, with `Received` among the deltas. `streamed`: it is cut into the events of its
     wire's framing; a non-streaming body is one piece at the end. `apart`: each event separately, for a relay that must
-    stop between two."""
+    stop between two. Otherwise events that came together stay together, unless they have calls: the bytes of a call
+    that is complete need not wait for the next one."""
 
     def __init__(self, decoder: Decoder, streamed: bool, apart: bool = False) -> None:
         self._decoder = decoder
@@ -86,6 +87,7 @@ class PassingDecoder:
         self._apart = apart
         self._came = bytearray()
         """Bytes after the last complete event."""
+        self._call_marks = decoder.wire.relay.check().marks
 
     @property
     def terminal(self) -> bool:
@@ -100,12 +102,13 @@ class PassingDecoder:
         if not self._streamed:
             self._came += chunk
             return decoder.feed(chunk)
-        if not self._apart:
-            deltas = decoder.feed(chunk)
-            if events := self._whole_events(chunk):
-                deltas.append(self._received(events))
-            return deltas
         deltas: list[Delta] = []
+        if not self._apart:
+            for piece in self._framing.pieces(chunk) if self._has_calls(chunk) else (chunk,):
+                deltas += decoder.feed(piece)
+                if events := self._whole_events(piece):
+                    deltas.append(self._received(events))
+            return deltas
         for event in self._framing.events(self._whole_events(chunk)):
             deltas += decoder.feed(event)
             deltas.append(self._received(event))
@@ -117,6 +120,10 @@ class PassingDecoder:
         if isinstance(ended, Ended) and (rest := self._rest()):
             deltas.append(Received(rest, wait=True))
         return [*deltas, ended]
+
+    def _has_calls(self, chunk: bytes) -> bool:
+        """May some of the events be about calls?"""
+        return self._decoder.calling or any(mark in chunk for mark in self._call_marks)
 
     def _received(self, events: bytes) -> Received:
         decoder = self._decoder

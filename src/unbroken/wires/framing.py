@@ -32,6 +32,10 @@ class Framing:
         """Complete events, one by one."""
         raise NotImplementedError
 
+    def pieces(self, data: bytes) -> Sequence[bytes]:
+        """The bytes of one read, cut where events end, as far as these bytes alone show it."""
+        return (data,)
+
     def texts(self, data: bytes) -> Sequence[bytes]:
         """The JSON texts of complete events. Never raises: what cannot be read is left out."""
         framer = Framer()
@@ -62,6 +66,7 @@ class ServerSentEvents(Framing):
         rb"(?:(?:data: ?|:[^\r\n]*)?(?:\r\n\r\n|\n\n|\r\r))*+(?:(?!\Z).*?(?:\r\n\r\n|\n\n|\r\r))?", re.DOTALL
     )
     """One event, with the keep-alive events before it."""
+    _PIECES = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r)|.+\Z", re.DOTALL)
 
     def write(self, data: bytes, name: str = "") -> bytes:
         head = b"event: " + name.encode() + b"\n" if name else b""
@@ -76,6 +81,11 @@ class ServerSentEvents(Framing):
 
     def events(self, data: bytes) -> Sequence[bytes]:
         return [event for event in self._EVENTS.findall(data) if event]
+
+    def pieces(self, data: bytes) -> Sequence[bytes]:
+        if data.find(b"\n\n", 0, -2) < 0 and b"\r" not in data:  # most often it is one event
+            return (data,)
+        return self._PIECES.findall(data)
 
     def texts(self, data: bytes) -> Sequence[bytes]:
         if b"\r" in data:
@@ -121,6 +131,8 @@ class JsonLines(Framing):
 
     def events(self, data: bytes) -> Sequence[bytes]:
         return data.splitlines(keepends=True)
+
+    pieces = events
 
     def rest(self, data: bytes) -> bytes:
         return data.rstrip() + b"\n" if data.strip() and _is_complete(data) else b""

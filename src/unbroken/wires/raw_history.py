@@ -19,6 +19,7 @@ from unbroken.transcript import History, Piece
 from unbroken.wires.framing import SSE, Framing
 from unbroken.wires.jsontext import Damaged, loads
 from unbroken.wires.parts import call_from_text
+from unbroken.wires.sse import is_only_alive
 from unbroken.wires.values import MINTED, MISSHAPEN, Object, as_dict, as_list
 
 
@@ -172,6 +173,10 @@ class RelayedStream:
         self._read_all()
         return True
 
+    def read_up(self) -> None:
+        """Reads everything, and leaves it to `catch_up` to report that."""
+        self._read_all()
+
     def _read_all(self) -> None:
         data = b"".join(self._unread)
         self._unread.clear()
@@ -235,7 +240,7 @@ class StreamCheck:
         self._begun = False
 
     def feed(self, data: bytes) -> bool:
-        if not self._begun and data.strip():
+        if not self._begun and not is_only_alive(data):
             self._begun = True
             if self.named and b"event:" not in data:
                 return False

@@ -339,3 +339,17 @@ class JsonSplitter:
                 f"reading the response stopped: one event is larger than {self.max_event:,} bytes; "
                 "if that is meant, raise max_event"
             )
+
+
+def is_only_alive(data: bytes) -> bool:
+    """Blank lines, comments, pings: bytes that keep a connection alive and have no content."""
+    start = data.lstrip()
+    if not start:
+        return True
+    if start[:1] != b":" and b'"ping"' not in start and b'"keepalive"' not in start:  # most often it is something else
+        return False
+    return all(map(_ALIVE.fullmatch, start.splitlines()))
+
+
+_ALIVE = re.compile(rb'(?::.*|(?:event|id|retry):.*|data: ?(?:\{"type": ?"(?:ping|keepalive)"[^{}]*\})?)?')
+"""A line of an event that keeps a connection alive, of Anthropic or of OpenAI, or of a comment."""

@@ -114,6 +114,11 @@ class ResponseEncoder(Protocol):
         response ends as one that was cut. Cheap enough to be called for every read."""
         ...
 
+    def keep_alive(self, relays: bool) -> bytes:
+        """A sign of life for a client of the stream, between two events. `relays`: the client receives the events of
+        another server, which are followed."""
+        ...
+
     def body(self) -> bytes:
         """After the last delta: the same response as one non-streaming body. Not after `follow`."""
         ...
@@ -123,6 +128,9 @@ class DeltaEncoder(ABC):
     """What all encoders share: each kind of delta has its method."""
 
     _usage: Usage | None = None
+
+    def keep_alive(self, relays: bool) -> bytes:
+        return b": keep-alive\n\n"  # a comment, which clients skip
 
     def write(self, delta: Delta) -> bytes:
         match delta:

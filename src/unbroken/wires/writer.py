@@ -49,6 +49,11 @@ class ResponseWriter:
         content is not fed, and is not in the body."""
         self._encoder.follow(data)
 
+    def keep_alive(self, *, relays: bool = False) -> bytes:
+        """A sign of life, for a client that has not received anything for a while. It changes nothing. `relays`: the
+        client receives events unchanged at this time (`follow`)."""
+        return self._encoder.keep_alive(relays)
+
     def feed(self, delta: Delta) -> bytes:
         """What the client is sent for this delta. A call is written when complete, after those that began earlier."""
         if isinstance(delta, TextDelta):

@@ -133,7 +133,7 @@ class ClientResponse:
         if self.claiming is not None:
             await self.claiming.feed(data)
         if self._frames is not None:
-            data = self._frames.feed(data)
+            data = self._frames.feed(data) or b"\n"  # a sign of life has no data, and white space is none either
         await self._response.send(data)
 
     async def end(self) -> None:

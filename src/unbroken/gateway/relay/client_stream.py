@@ -41,6 +41,7 @@ from unbroken.gateway.turns.turn import same_call
 from unbroken.messages import Assistant, ToolCall, Usage
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps, loads, loads_faithful
+from unbroken.wires.sse import is_only_alive
 from unbroken.wires.values import as_dict
 from unbroken.wires.writer import ResponseWriter
 
@@ -63,6 +64,10 @@ class ClientStream(Protocol):
 
     def feed(self, delta: Delta) -> bytes:
         """The bytes to send now. Takes every delta except the last, which is for `end`."""
+        ...
+
+    def keep_alive(self) -> bytes:
+        """A sign of life, to be sent between two answers of `feed`."""
         ...
 
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
@@ -114,11 +119,16 @@ class StreamedResponse:
             self._retry.feed(delta)
             return b""
         if not self._raw:
-            return b"" if isinstance(delta, Received) else self._encode(delta)
+            if isinstance(delta, Received):
+                return self._writer.keep_alive() if is_only_alive(delta.data) else b""
+            return self._encode(delta)
         if isinstance(delta, Received):
             return self._pass_on(delta)
         self._unsent.append(delta)
         return b""
+
+    def keep_alive(self) -> bytes:
+        return self._writer.keep_alive(relays=self._raw)
 
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
         if self._retry is not None:
@@ -133,6 +143,8 @@ class StreamedResponse:
     def _pass_on(self, received: Received) -> bytes:
         if not self._waiting and self._framing.is_body(received.data):
             return self._take_over()  # a server that does not stream even if asked to
+        if self._waiting and received.wait and is_only_alive(received.data):
+            return received.data  # the call that is being written may take long
         self._waiting.append(received.data)
         if self._serial and any(isinstance(delta, _CALL) for delta in self._unsent):
             return self._take_over()
@@ -256,6 +268,9 @@ class CompleteResponse:
                 self._said.clear()
             case _:
                 self._said.append(delta)
+        return b""
+
+    def keep_alive(self) -> bytes:
         return b""
 
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:

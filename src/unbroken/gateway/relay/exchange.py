@@ -187,6 +187,8 @@ class Exchange:
     """Why turns that may be stored for this history are not used."""
     answered: Answered | None = None
     """What the client received, for a retry of the request."""
+    begun: bool = False
+    """The client has received the head of the answer."""
     _renamed: dict[int, tuple[ToolCall, ToolCall]] = field(default_factory=dict[int, tuple[ToolCall, ToolCall]])
     """By index: a call, and the same call with an id that the gateway made."""
     _retry_key: str = ""
@@ -221,7 +223,10 @@ class Exchange:
         return CompleteResponse(wire, writer, raw=raw, serial=self.serial)
 
     async def begin(self, headers: Mapping[str, str]) -> None:
-        await self.out.begin(self.request.stream, headers)
+        """Sends the head of the answer, unless that was done."""
+        if not self.begun:
+            self.begun = True
+            await self.out.begin(self.request.stream, headers)
 
     async def send(self, data: bytes) -> None:
         if data:

@@ -43,6 +43,7 @@ from unbroken.gateway.relay.exchange import (
     prepare_request,
     send,
 )
+from unbroken.gateway.relay.keep_alive import KeepAlive
 from unbroken.gateway.relay.stored_responses import StoredResponses
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.turns.call_ids import is_ours
@@ -59,9 +60,9 @@ from unbroken.gateway.turns.serial import (
 )
 from unbroken.gateway.turns.turn import Turn
 from unbroken.gateway.turns.turn_store import TurnStore
-from unbroken.messages import Assistant, Message, ToolCall, Usage
+from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
 from unbroken.models.connections import Sent
-from unbroken.models.model import closing
+from unbroken.models.model import RESPONSE_LIMIT, Model, closing
 from unbroken.models.relay import RelayRequest
 from unbroken.wires import find_wire
 from unbroken.wires.values import as_text
@@ -294,37 +295,61 @@ class Responder:
         client_stream = exchange.client_stream(
             raw=isinstance(request, RelayRequest) and bool(request.raw_wire), settings=self._settings, now=self._now
         )
-        ended = Ended(Verdict("unfinished", "the model stopped without an end"))
-        begun = False
         model = exchange.model
         if outcome.recording is not None:
             model = await outcome.recording.model(incoming, request, exchange.serial, model)
-        try:
-            async with closing(model.stream(request)) as batches:
-                async for deltas in batches:
-                    if isinstance(last := deltas[-1], Ended):
-                        ended, deltas = last, deltas[:-1]
-                    for delta in deltas:
-                        self._count(exchange, delta)
-                    if data := b"".join([client_stream.feed(delta) for delta in deltas]):
-                        if not begun:
-                            begun = True
-                            await exchange.begin(headers)
-                        await exchange.send(data)
-                    if isinstance(last, Ended):
-                        break
-        except UnbrokenError as error:
-            if not begun:
-                raise
-            ended = Ended(_as_verdict(error))
+        ended = await self._stream_answer(exchange, model, request, client_stream, headers)
         if ended.message is not None and len(ended.message.calls) > self._settings.max_calls:
             ended = Ended(_as_verdict(too_many_calls(self._settings.max_calls)))
         last = await self._conclude(exchange, client_stream, ended, headers)
-        if not begun:
-            if ended.verdict.failed:
-                raise ChainBroken(ended.verdict.reason, (ended.verdict,))
-            await exchange.begin(headers)
+        if not exchange.begun and ended.verdict.failed:
+            raise ChainBroken(ended.verdict.reason, (ended.verdict,))
+        await exchange.begin(headers)
         await exchange.send(last)
+
+    async def _stream_answer(
+        self,
+        exchange: Exchange,
+        model: Model,
+        request: Request,
+        client_stream: ClientStream,
+        headers: Mapping[str, str],
+    ) -> Ended:
+        """Sends the answer as it arrives, all but its end, which is returned."""
+        ended = Ended(Verdict("unfinished", "the model stopped without an end"))
+
+        async def keep_alive() -> None:
+            data = client_stream.keep_alive()
+            await exchange.begin(headers)
+            await exchange.send(data)
+
+        streams = exchange.request.stream
+        every = (self._settings.keep_alive or 0) if streams else 0
+        try:
+            async with closing(model.stream(request)) as batches:
+                with KeepAlive(every, keep_alive, RESPONSE_LIMIT.get() if streams else None) as alive:
+                    async for deltas in batches:
+                        if isinstance(last := deltas[-1], Ended):
+                            ended, deltas = last, deltas[:-1]
+                        for delta in deltas:
+                            self._count(exchange, delta)
+                            if isinstance(delta, AttemptFailed):
+                                alive.restart()
+                        alive.answering = alive.answering or not isinstance(last, AttemptFailed)
+                        if alive.saying:
+                            await alive.settle()
+                        if data := b"".join([client_stream.feed(delta) for delta in deltas]):
+                            await exchange.begin(headers)
+                            await exchange.send(data)
+                            alive.sent()
+                        if isinstance(last, Ended):
+                            break
+                    await alive.settle()
+        except UnbrokenError as error:
+            if not exchange.begun:
+                raise
+            ended = Ended(_as_verdict(error))
+        return ended
 
     def _lost(self, exchange: Exchange, lost: Sequence[Lost]) -> dict[str, str]:
         """Reports held calls that are not released: to the log, the metrics, and in a header to the client."""

@@ -110,6 +110,9 @@ class MessagesEncoder(DeltaEncoder):
             self._open = passed.open.kind
             self._content.append({})
 
+    def keep_alive(self, relays: bool) -> bytes:
+        return _event({"type": "ping"})
+
     def begin(self) -> bytes:
         if self._started:
             return b""

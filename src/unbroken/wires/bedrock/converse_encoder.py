@@ -166,6 +166,9 @@ class ConverseEncoder:
             self._torn.discard(half.id)
         return more + ended
 
+    def keep_alive(self, relays: bool) -> bytes:
+        return b""  # there is no event without a meaning
+
     def fail(self, status: int, message: str, kind: str = "") -> bytes:
         self._error = error_body(status, message, kind)
         return b"" if self._relayed.finished else error_event(status, message, kind)

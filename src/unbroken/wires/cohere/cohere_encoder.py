@@ -101,6 +101,9 @@ class CohereEncoder:
         message: Object = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
         return _event("message-start", id=self._id, delta={"message": message})
 
+    def keep_alive(self, relays: bool) -> bytes:
+        return b": keep-alive\n\n"
+
     def fail(self, status: int, message: str, kind: str = "") -> bytes:
         self._error = error_body(status, message, kind)
         return b"" if self._relayed.finished else error_event(status, message, kind)

@@ -103,6 +103,9 @@ class GeminiEncoder(DeltaEncoder):
             return dumps(self._error)
         return dumps(self._response(self._parts.whole() or [_SILENT], self._finish))
 
+    def keep_alive(self, relays: bool) -> bytes:
+        return b"\n"  # google-genai reads a comment as an answer
+
     def fail(self, status: int, message: str, kind: str = "") -> bytes:
         self._error = error_body(status, message, kind)
         return b"" if self._relayed.finished else error_event(status, message, kind)

@@ -91,6 +91,9 @@ class OllamaEncoder:
             message["tool_calls"] = self._calls
         return dumps({**self._head, "message": message, **self._done()})
 
+    def keep_alive(self, relays: bool) -> bytes:
+        return self._line({"content": ""})
+
     def fail(self, status: int, message: str, kind: str = "") -> bytes:
         self._error = error_body(status, message, kind)
         return b"" if self._relayed.finished else error_event(status, message, kind)

@@ -109,6 +109,18 @@ class ResponsesEncoder(DeltaEncoder):
         self._end_item()
         return dumps(self._response(self._status()))
 
+    def keep_alive(self, relays: bool) -> bytes:
+        """The event that says the response is in progress. Codex does not count comments as life."""
+        if not relays:
+            return self.begin() or self._event("response.in_progress", response=self._response("in_progress"))
+        self._relayed.read_up()
+        if not self._relayed.response:
+            return super().keep_alive(relays)
+        number = max(0, self._relayed.sequence - 1)  # not a new one: the next belongs to the other server
+        response = {**self._relayed.response, "status": "in_progress"}
+        event = {"type": "response.in_progress", "sequence_number": number, "response": response}
+        return b"event: response.in_progress\ndata: " + dumps(event) + b"\n\n"
+
     def begin(self) -> bytes:
         if self._sequence:
             return b""
