@@ -17,6 +17,7 @@ from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
 ASKED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]},
     "/v1/responses": {"model": "demo", "input": "Hello"},
+    "/v1/responses/compact": {"model": "demo", "input": [{"role": "user", "content": "Hello"}]},
     "/v1/messages": {"model": "demo", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]},
     "/v1/messages/count_tokens": {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]},
     "/v1beta/models/{model}:generateContent": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
@@ -94,11 +95,16 @@ def test_the_gateway_answers_as_it_is_described() -> None:
                     async with session.post(at, json=sent) as answer:
                         assert answer.status == expected, f"{at}: {await answer.text()}"
                         check(path, "post", answer.status, answer.content_type, await answer.read())
-            for path, methods in described["paths"].items():
-                if "get" in methods:
-                    async with session.get(path) as answer:
+            async with session.post("/v1/responses", json=ASKED["/v1/responses"]) as answer:
+                stored = (await answer.json())["id"]
+            methods = [(path, method) for path, known in described["paths"].items() for method in known]
+            for path, method in sorted(methods, key=lambda each: each[1] == "delete"):
+                if method in ("get", "delete"):
+                    async with session.request(method, path.replace("{id}", stored)) as answer:
                         assert answer.status == 200, path
-                        check(path, "get", 200, answer.content_type, await answer.read())
+                        check(path, method, 200, answer.content_type, await answer.read())
+            async with session.get(f"/v1/responses/{stored}") as answer:
+                check("/v1/responses/{id}", "get", answer.status, answer.content_type, await answer.read())
 
     settings = GatewaySettings(upstreams=(UpstreamSettings("demo", "demo"),), port=0, store="memory:")
     with running(settings) as url:

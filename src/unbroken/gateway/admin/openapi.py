@@ -61,6 +61,7 @@ _GEMINI = "/v1beta/models/{model}"
 _ASKS = {
     "/v1/chat/completions": ("chat", "OpenAI Chat Completions", "ChatRequest", "ChatAnswer"),
     "/v1/responses": ("respond", "OpenAI Responses", "ResponsesRequest", "ResponsesAnswer"),
+    "/v1/responses/compact": ("compact", "Compact a conversation", "CompactRequest", "Compaction"),
     "/v1/messages": ("message", "Anthropic Messages", "MessagesRequest", "MessagesAnswer"),
     "/v1/messages/count_tokens": (
         "countMessageTokens",
@@ -92,6 +93,14 @@ _PAGES = {
     "/openapi.json": _Page("openapi", "This description", "Description", public=True),
     "/": _Page("page", "Status page", media="text/html", public=True),
 }
+_STORED = {
+    "/v1/responses/{id}": {
+        "get": _Page("readResponse", "A stored response", "ResponsesAnswer"),
+        "delete": _Page("deleteResponse", "Delete a stored response", "Deleted"),
+    },
+    "/v1/responses/{id}/input_items": {"get": _Page("listInputItems", "What a stored response answers", "Items")},
+}
+"""By path and method: what can be done with a stored response."""
 _ALT: Object = {
     "name": "alt",
     "in": "query",
@@ -102,6 +111,7 @@ _REQUESTS = {
     "ChatRequest": "stream stream_options tools parallel_tool_calls max_tokens max_completion_tokens metadata "
     "temperature top_p",
     "ResponsesRequest": "stream tools parallel_tool_calls max_output_tokens metadata temperature top_p",
+    "CompactRequest": "instructions",
     "MessagesRequest": "max_tokens stream tools metadata temperature top_p",
     "CountMessagesRequest": "tools",
     "GeminiRequest": "tools generationConfig",
@@ -128,6 +138,9 @@ _SHAPES: Mapping[str, Shape] = {
         "usage?": (dict, None),
     },
     "ResponsesAnswer": {"id": str, "object": "response", "status": str, "output": [{"type": str}]},
+    "Compaction": {"id": str, "object": "response.compaction", "output": [{"type": str}], "usage": dict},
+    "Items": {"object": "list", "data": [{"id": str, "type": str}], "has_more": bool},
+    "Deleted": {"id": str, "object": "response", "deleted": bool},
     "MessagesAnswer": {
         "id": str,
         "type": "message",
@@ -178,6 +191,7 @@ def openapi(models: Sequence[str] = ()) -> Object:
         "paths": {
             **{path: {"post": _ask(path, *ask)} for path, ask in _ASKS.items()},
             **{path: {"get": _page(path, page)} for path, page in _PAGES.items()},
+            **{path: _stored(path, methods) for path, methods in _STORED.items()},
         },
         "components": {
             "schemas": {"Model": model, **requests, **{name: _schema(shape) for name, shape in _SHAPES.items()}},
@@ -273,6 +287,16 @@ def _page(path: str, page: _Page) -> Object:
         responses["503"] = {"description": "Not now.", "content": content}
     security: Object = {"security": [{}]} if page.public else {}
     return {"operationId": page.name, "summary": page.summary, "responses": responses, **security}
+
+
+def _stored(path: str, methods: Mapping[str, _Page]) -> Object:
+    id: Object = {"name": "id", "in": "path", "required": True, "schema": _schema(str)}
+    missing = _refusals(path, [400, 404, 429, 503])
+    missing["404"]["description"] = "It is not stored, or not for this key."
+    described = {method: _page(path, page) for method, page in methods.items()}
+    for one in described.values():
+        one["responses"] |= missing
+    return {"parameters": [id], **described}
 
 
 def _refusals(path: str, statuses: Iterable[int]) -> Object:
