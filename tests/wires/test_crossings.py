@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from unbroken import connect
+from unbroken import Request, Sampling, User, connect
+from unbroken.messages import ToolSpec
 from unbroken.models.http import Written
 from unbroken.testing.server import find_refusals
 from unbroken.wires import find_wire
@@ -308,3 +309,23 @@ def test_the_docs_have_the_table_of_what_crosses() -> None:
     page = (Path(__file__).parents[2] / "docs" / "crossings.md").read_text("utf-8")
     assert "\n".join(table()) in page, "\n".join(table())
     assert set(ROWS) == set(get_args(Name))
+
+
+@pytest.mark.parametrize(
+    ("model", "left_out"),
+    [
+        ("openai-chat", ()),
+        ("openai-responses", ("stop", "seed")),
+        ("anthropic-messages", ("seed",)),
+        ("gemini", ()),
+        ("ollama", ("choice",)),
+        ("cohere-v2", ()),
+        ("bedrock-converse", ("seed",)),
+    ],
+)
+def test_a_setting_of_ones_own_that_a_wire_lacks_is_named(model: str, left_out: tuple[str, ...]) -> None:
+    more: dict[str, Any] = {"location": "eu-west-1"} if model == "bedrock-converse" else {}
+    http = connect(MODELS[model], api_key="key", wire=model, **more).model
+    sampling = Sampling(max_tokens=99, temperature=0.5, stop=("END",), seed=7)
+    asked = Request((User.of("Hi"),), tools=(ToolSpec("look"),), choice="required", sampling=sampling, parallel=False)
+    assert http.prepare(asked).left_out == left_out

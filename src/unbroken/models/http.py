@@ -36,7 +36,7 @@ from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, verbatim_for
 from unbroken.validation import checked
 from unbroken.wires import find_wire
-from unbroken.wires.crossing import Crossed, Target, cross, report
+from unbroken.wires.crossing import Crossed, Target, cross, not_sent, report
 from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
@@ -217,6 +217,11 @@ class HTTPModel:
         body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
         if crossed is not None:
             left_out = report(crossed, body, left_out)
+        elif not asked.wire:
+            left_out = [
+                *left_out,
+                *(name for name in not_sent(asked, body, self._wire.crossing()) if name not in left_out),
+            ]
         return Written(request, body, lost, tuple(left_out))
 
     async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:

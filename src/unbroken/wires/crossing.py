@@ -146,6 +146,21 @@ def cross(
     return crossed
 
 
+def not_sent(request: Request, body: Object, model: Crossing | None) -> list[str]:
+    """The settings of a request of our own that the body does not have, by our names for them. That nothing is called,
+    or not much is thought, is also said by leaving tools and thinking out; and one call at a time is kept by whoever
+    runs the calls."""
+    if model is None:
+        return []
+    asked = asked_of(request, {})
+    asked.pop("parallel", None)
+    if request.choice == "none":
+        asked.pop("choice")
+    if request.reasoning == "none":
+        asked.pop("effort")
+    return [name for name in asked if not any(find(body, path) for path in model.places.get(name, ()))]
+
+
 def report(crossed: Crossed, body: Object, left_out: Sequence[str]) -> list[str]:
     """The fields that did not arrive, or not as they were, in the client's words. `left_out`: what the rules of the
     model's family left out of the body or changed in it, in the words of its wire."""

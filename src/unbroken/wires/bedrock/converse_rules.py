@@ -104,15 +104,15 @@ RULES = (
     *(
         Rule(
             f"bedrock.no-forced-{kind}",
-            f"`toolChoice.{kind}` is known to Claude, Nova and Mistral Large alone",
+            f"`toolChoice.{kind}` is not known to these models",
             Refused(f"toolConfig.toolChoice.{kind}", repair=_without_forced),
-            Named("*", "!claude*", "!nova*", "!mistral-large*"),
+            Named("llama*", "command*", "jamba*", "titan*", *others),
             BEDROCK,
             f"This model doesn't support the toolConfig.toolChoice.{kind} field. Remove toolConfig.toolChoice.{kind} "
             "and try again.",
             source=_DOCS,
         )
-        for kind in ("any", "tool")
+        for kind, others in (("any", ()), ("tool", ("mistral*", "mixtral*")))
     ),
     Rule(
         "bedrock.schema-is-an-object",
