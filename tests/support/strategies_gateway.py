@@ -423,10 +423,13 @@ class Talk:
         messages = find_wire(wire).decode_request(body).messages
         pairs = _pairs(messages)
         told = [pair for turn in pairs for pair in turn]
-        # No text is lost, and it keeps its order.
+        # No text is lost, and it keeps its order. Some wires have one text in a message, with a line for each.
         words = [text for entry in history for text in _words(entry)]
         users = [message for message in messages if isinstance(message, User)]
-        assert [part.text for user in users for part in user.parts if isinstance(part, Text)] == words
+        sent = [
+            line for user in users for part in user.parts if isinstance(part, Text) for line in part.text.split("\n")
+        ]
+        assert sent == words
         # No result is lost, and each is next to its own call.
         parts = [entry for entry in history if isinstance(entry, Part)]
         calls = {mark: call for part in parts for mark, call in zip(part.marks, part.calls, strict=True)}
