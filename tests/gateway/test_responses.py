@@ -338,7 +338,11 @@ def test_the_list_of_models_is_read_by_the_clients_of_all_wires() -> None:
                     async with session.get(path) as answer:
                         assert answer.status == 200, path
                         one = await answer.json()
-                        assert "fast" in (one.get("id"), one.get("displayName")), path
+                        # What the packages `openai`, `anthropic` (in its strict mode) and `google-genai` require.
+                        assert (one["id"], one["object"], one["type"]) == ("fast", "model", "model")
+                        assert (one["display_name"], one["lifecycle"]) == ("fast", "active")
+                        assert (one["name"], one["displayName"]) == ("models/fast", "fast")
+                        assert one["created_at"].endswith("Z")
                 async with session.get("/v1/models/none") as answer:
                     assert answer.status == 404
 

@@ -84,7 +84,7 @@ class Pages:
             return page
         for models in _LISTS:
             if path.startswith(f"{models}/"):
-                return self._model_page(path[len(models) + 1 :], gemini="beta" in models)
+                return self._model_page(path[len(models) + 1 :])
         return None
 
     async def _send_health(self, response: Response, viewer: Viewer) -> None:
@@ -107,11 +107,13 @@ class Pages:
         listed = {"data": list(map(self._model, aliases)), "models": list(map(_gemini_model, aliases))}
         await response.complete(200, dumps({"object": "list", **listed, "has_more": False, **ends}))
 
-    def _model_page(self, alias: str, gemini: bool) -> Page:
+    def _model_page(self, alias: str) -> Page:
+        """One body for the clients of all wires, because some paths are those of several."""
+
         async def show(response: Response, viewer: Viewer) -> None:
             if alias not in self._upstreams or not viewer.may_ask(alias):
                 raise Refused(404, f"there is no model {alias[:100]!r} here: GET /v1/models lists the models")
-            await response.complete(200, dumps(_gemini_model(alias) if gemini else self._model(alias)))
+            await response.complete(200, dumps({**self._model(alias), **_gemini_model(alias)}))
 
         return Page(show)
 
@@ -125,6 +127,7 @@ class Pages:
             "created": int(began),
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
             "owned_by": "unbroken",
+            "lifecycle": "active",
         }
 
     async def _describe(self, response: Response, viewer: Viewer) -> None:

@@ -312,7 +312,7 @@ def _positions(fold: Fold, part: Message) -> dict[str, int] | None:
     turn, taken = fold.turn, fold.present
     later = range(max(taken, default=-1) + 1, len(turn.message.calls))
     # Calls that are released later come without text, so this text is the client's own.
-    if not isinstance(part, Assistant) or (taken and (not part.calls or part.text.strip())):
+    if not isinstance(part, Assistant) or (taken and (not part.calls or words(part.text))):
         return None
     positions: dict[str, int] = {}
     calls = turn.message.calls

@@ -341,9 +341,16 @@ def _digest(before: bytes, message: Message, places: Mapping[str, int]) -> bytes
             return before
 
 
+_FILLERS = frozenset({"[System: Empty message content sanitised to satisfy protocol]"})
+"""What clients write in place of an empty text, because Anthropic refuses one: litellm does."""
+
+
 def words(text: str) -> str:
-    """The model's text as a client sends it back, without what the client adds: some put reasoning before it."""
+    """The model's text as a client sends it back, without what the client adds: some put reasoning before it, some write
+    something where the model wrote nothing."""
     text = text.strip()
+    if text in _FILLERS:
+        return ""
     if text.startswith("<think>"):
         _, end, rest = text.partition("</think>")
         text = rest.strip() if end else text
