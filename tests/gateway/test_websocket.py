@@ -16,6 +16,7 @@ from gateway_client import Stage, plain, run, serving, settings_for, stage, upst
 from open_responses import ENDS, PRESENT, assert_socket_error, assert_stream
 
 from unbroken.errors import ProviderError
+from unbroken.gateway import GatewaySettings, UpstreamSettings, running
 from unbroken.gateway.keys import GatewayKey, create_key
 from unbroken.messages import Assistant, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.models.scripted import Line
@@ -284,5 +285,39 @@ def test_a_gateway_that_stops_lets_the_answer_end() -> None:
                 closed = await connection.socket.receive()
                 assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1012)
             await stopped
+
+    run(story)
+
+
+def test_a_gateway_that_serves_as_a_process_does_has_connections() -> None:
+    """`serve` and `running` set up the server in one place."""
+
+    async def story(url: str) -> None:
+        async with connecting(url, "/responses") as connection:
+            assert text_of(await connection.create(model="demo", input="Hello"))
+
+    settings = GatewaySettings((UpstreamSettings("demo", "demo"),), store="memory:", port=0)
+    with running(settings) as url:
+        run(lambda: story(url))
+
+
+def test_a_handshake_with_too_many_headers_is_refused() -> None:
+    async def story() -> None:
+        async with stage("openai-chat", max_headers=4096) as at:
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                async with connecting(at.url, **{"X-More": "x" * 5000}):
+                    pass
+            assert refused.value.status == 431
+
+    run(story)
+
+
+def test_a_connection_without_requests_is_closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unbroken.gateway.http.websocket.IDLE", 0.05)
+
+    async def story() -> None:
+        async with connected("openai-chat") as (connection, _):
+            closed = await connection.socket.receive()
+            assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1001)
 
     run(story)

@@ -19,6 +19,8 @@ from unbroken.wires.values import Object, as_dict
 
 MOST_WAITING = 8
 """Requests that a client may send before the answer to an earlier one is complete."""
+IDLE = 3600.0
+"""Seconds without a request after which a connection is closed: it holds a conversation in memory."""
 GOING_AWAY, RESTART = 1001, 1012
 _HANDSHAKE_ONLY = frozenset(
     {b"content-length", b"transfer-encoding", b"idempotency-key", b"x-idempotency-key", b"x-stainless-retry-count"}
@@ -61,14 +63,14 @@ class WebSocket:
         await self._send({"type": "websocket.accept"})
         reading = asyncio.create_task(self._read())
         try:
-            while (data := await self._waiting.get()) is not None:
+            while (data := await self._next()) is not None:
                 self._state.busy = True
                 await self._answer(self._http_scope(), self._body(data), _Frames(self._send_text).send)
                 self._state.busy = False
                 if self._state.stopping:
                     break
             if not self._gone:
-                await self._close(RESTART)
+                await self._close(RESTART if self._state.stopping else GOING_AWAY)
         except ClientGone:
             pass
         finally:
@@ -76,6 +78,13 @@ class WebSocket:
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
+
+    async def _next(self) -> bytes | None:
+        """The next request; None if there will be none."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(IDLE):
+                return await self._waiting.get()
+        return None
 
     async def _read(self) -> None:
         while True:
