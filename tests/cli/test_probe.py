@@ -611,3 +611,21 @@ def test_a_profile_is_named_after_its_host_and_never_like_a_built_in_one(
     base_url: str, provider: str, name: str
 ) -> None:
     assert Report(f"{provider}:m", "", "openai-chat", (), {}).profile(base_url).name == name
+
+
+def test_the_rules_of_a_model_are_listed_without_a_request() -> None:
+    asked = ["probe", "--rules", "--provider", "anthropic", "--model", "claude-opus-4-7"]
+    told = invoke(*asked)
+    assert told.exit_code == 0
+    assert "`top_k` is not accepted (github.com/" in told.output
+    known = json.loads(invoke(*asked, "--json").output)
+    assert (known["model"], known["wire"]) == ("anthropic:claude-opus-4-7", "anthropic-messages")
+    assert {"anthropic.no-top-k", "anthropic.no-temperature"} <= {rule["name"] for rule in known["rules"]}
+    older = json.loads(invoke(*asked[:-1], "claude-sonnet-4-5", "--json").output)
+    assert "anthropic.no-top-k" not in {rule["name"] for rule in older["rules"]}
+
+
+def test_rules_of_an_unknown_provider_are_an_error() -> None:
+    told = invoke("probe", "--rules", "--provider", "nobody", "--model", "x")
+    assert told.exit_code == 2
+    assert "nobody" in told.output

@@ -45,6 +45,12 @@ def test_the_page_is_generated_from_the_profiles() -> None:
     assert page == generated, "run: python docs/providers_page.py > docs/providers.md"
 
 
+def test_the_page_of_rules_is_generated_from_the_rules() -> None:
+    page = (ROOT / "docs" / "rules.md").read_text("utf-8")
+    generated = runpy.run_path(str(ROOT / "docs" / "rules_page.py"))["make_page"]()
+    assert page == generated, "run: python docs/rules_page.py > docs/rules.md"
+
+
 def test_names_and_aliases_are_unique() -> None:
     names = [name for profile in PROFILES for name in (profile.name, *profile.aliases)]
     assert len(names) == len(set(names))

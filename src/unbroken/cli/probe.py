@@ -28,7 +28,10 @@ from unbroken.errors import TimedOut, UnbrokenError, UserError
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
 from unbroken.models.provider_files import ProfileTable, write_profile
+from unbroken.models.providers import find_provider
 from unbroken.probing import Answer, Judgement, Question, Report, probe
+from unbroken.wires import find_wire
+from unbroken.wires.rules import rules_for
 
 BROKEN = 1
 
@@ -52,6 +55,9 @@ def probe_command(
     wire: options.WireName = "",
     api_key_env: options.ApiKeyEnv = "",
     timeout: Annotated[float, typer.Option(metavar="S", help="Time limit for one answer, in seconds.")] = 120.0,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Send nothing: list what is known that this model refuses.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Send a live endpoint eighteen small test requests, and print the provider profile with which Unbroken handles it.
@@ -59,6 +65,9 @@ def probe_command(
     Exit codes: 0 everything works, or differs and is handled (with the printed profile); 1 something is broken; 2 it
     could not be tested: a wrong key, an unknown model, no server; 130 interrupted.
     """
+    if rules:
+        _list_rules(provider, model.strip(), wire, json)
+        return
     screen: _Screen = _Json() if json else _Live() if is_terminal(sys.stdout) else _Plain()
     try:
         asked = _connect(provider, model, base_url, wire, api_key_env, timeout)
@@ -83,6 +92,23 @@ def probe_command(
         print_line("interrupted")
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(BROKEN if report.judgement == "broken" else ANSWERED)
+
+
+def _list_rules(provider: str, model: str, wire: str, json: bool) -> None:
+    try:
+        profile = find_provider(provider)
+        spoken = find_wire(wire or profile.wire)
+    except UserError as error:
+        print_error(error, options.Setup())
+        raise typer.Exit(MISUSED) from None
+    known = rules_for(spoken.rules(), profile.name, model)
+    if json:
+        rows = [{"name": rule.name, "says": rule.says, "status": rule.status, "source": rule.source} for rule in known]
+        typer.echo(dumps({"model": f"{profile.name}:{model}", "wire": spoken.name, "rules": rows}, ensure_ascii=False))
+        return
+    typer.echo(f"{len(known)} rules for {profile.name}:{model} on {spoken.name}; requests are written to obey them")
+    for rule in known:
+        typer.echo(f"- {rule.says} ({rule.source})")
 
 
 def _connect(provider: str, model: str, base_url: str, wire: str, api_key_env: str, timeout: float) -> HTTPModel:
