@@ -342,6 +342,16 @@ def changes_for(upstream: Upstream, request: Request) -> Written | None:
     return upstream.http.prepare(request) if upstream.http is not None else None
 
 
+def left_out_for_client(exchange: Exchange, changes: Written) -> Sequence[str]:
+    """The fields that were left out, without those that the client has not sent: in serial mode the gateway itself asks
+    for one call at a time."""
+    if not changes.left_out or not exchange.serial or exchange.request.parallel is not None:
+        return changes.left_out
+    crossing = find_wire(exchange.incoming.wire).crossing()
+    own = "parallel" if crossing is None else crossing.places.get("parallel", ("parallel",))[0]
+    return [name for name in changes.left_out if name != own]
+
+
 def _is_unsigned(message: Message) -> bool:
     """Thinking from a model of another wire, sent back by an Anthropic client: Anthropic would refuse it."""
     native = message.native if isinstance(message, Assistant) else None

@@ -39,6 +39,7 @@ from unbroken.gateway.relay.exchange import (
     changes_for,
     describe_edits,
     fetch,
+    left_out_for_client,
     name_of,
     prepare_request,
     send,
@@ -286,8 +287,8 @@ class Responder:
                 self._metrics.repaired(name, times)
             headers[REPAIRS] = ", ".join(outcome.repairs)
         changes = changes_for(incoming.upstream, request)
-        if changes is not None and changes.left_out:
-            headers[DROPPED] = ", ".join(changes.left_out)
+        if changes is not None and (left_out := left_out_for_client(exchange, changes)):
+            headers[DROPPED] = ", ".join(left_out)
         if changes is not None and changes.lost_reasoning:
             headers[REASONING] = f"lost; {changes.lost_reasoning}"
         elif doubts := [reason for reason in exchange.doubts.values() if reason in ("ambiguous", "unmatched")]:

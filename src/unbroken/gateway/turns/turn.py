@@ -346,8 +346,8 @@ _FILLERS = frozenset({"[System: Empty message content sanitised to satisfy proto
 
 
 def words(text: str) -> str:
-    """The model's text as a client sends it back, without what the client adds: some put reasoning before it, some write
-    something where the model wrote nothing."""
+    """The model's text as a client sends it back, without what the client adds: some put reasoning before it, some
+    write something where the model wrote nothing."""
     text = text.strip()
     if text in _FILLERS:
         return ""
