@@ -218,10 +218,7 @@ class HTTPModel:
         if crossed is not None:
             left_out = report(crossed, body, left_out)
         elif not asked.wire:
-            left_out = [
-                *left_out,
-                *(name for name in not_sent(asked, body, self._wire.crossing()) if name not in left_out),
-            ]
+            left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
         return Written(request, body, lost, tuple(left_out))
 
     async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:

@@ -146,10 +146,10 @@ def cross(
     return crossed
 
 
-def not_sent(request: Request, body: Object, model: Crossing | None) -> list[str]:
-    """The settings of a request of our own that the body does not have, by our names for them. That nothing is called,
-    or not much is thought, is also said by leaving tools and thinking out; and one call at a time is kept by whoever
-    runs the calls."""
+def not_sent(request: Request, body: Object, model: Crossing | None, left_out: Collection[str]) -> list[str]:
+    """The settings of a request of our own that the body does not have, by our names for them, except those that
+    `left_out` has in the words of the wire. No calls and no thinking can also be had without tools and without the
+    setting; one call at a time is kept by whoever runs the calls."""
     if model is None:
         return []
     asked = asked_of(request, {})
@@ -158,7 +158,10 @@ def not_sent(request: Request, body: Object, model: Crossing | None) -> list[str
         asked.pop("choice")
     if request.reasoning == "none":
         asked.pop("effort")
-    return [name for name in asked if not any(find(body, path) for path in model.places.get(name, ()))]
+    places = {name: model.places.get(name, ()) for name in asked}
+    return [
+        name for name, paths in places.items() if not any(find(body, path) or shown(path) in left_out for path in paths)
+    ]
 
 
 def report(crossed: Crossed, body: Object, left_out: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ from unbroken.wires.rules import (
 from unbroken.wires.schemas import as_object, is_object
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 
-ANTHROPIC = ("anthropic",)
+ANTHROPIC = ("anthropic", "vertex-claude")
 
 
 # Checks that need more than a path
