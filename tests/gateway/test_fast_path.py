@@ -7,10 +7,12 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import pytest
 from gateway_client import Client, run, serving, settings_for
 
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.messages import User
+from unbroken.testing import ScriptedServer
 
 MESSAGE = {"role": "assistant", "content": "All is well."}
 BODY = json.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]}).encode()
@@ -65,3 +67,21 @@ def test_an_unusual_answer_is_read_by_the_decoder_and_not_requested_again() -> N
     said = {**MESSAGE, "reasoning_content": "Hm."}
     body = json.dumps({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}).encode()
     assert ask((body, True)) == ("All is well.", 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_the_model_refuses_is_changed_on_the_fast_path_too(stream: bool) -> None:
+    async def story() -> None:
+        async with ScriptedServer("All is well.") as server:
+            alias = UpstreamSettings("m", "openai-chat:o4-mini", base_url=server.base_url("openai-chat"))
+            async with serving(settings_for(alias)) as url:
+                client = Client(url, "openai-chat", stream, parallel=None)
+                body = client.body([User.of("How is it?")])
+                reply = await client.post({**body, "max_tokens": 50, "temperature": 0.2})
+                assert (reply.status, reply.response.text) == (200, "All is well.")
+                assert reply.headers["x-unbroken-dropped"] == "temperature"
+        assert len(server.bodies) == 1
+        assert server.bodies[0]["max_completion_tokens"] == 50
+        assert not {"max_tokens", "temperature"} & set(server.bodies[0])
+
+    run(story)

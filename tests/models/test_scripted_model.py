@@ -31,6 +31,7 @@ from unbroken.testing import (
     run_virtual,
 )
 from unbroken.wires import WIRES
+from unbroken.wires.values import NAMESPACE
 
 ASKED = Request((User.of("What is the weather in Beijing, and what is the news?"),), tools=(ToolSpec("get_weather"),))
 STREAMED = [pytest.param(True, id="streamed"), pytest.param(False, id="whole")]
@@ -345,3 +346,12 @@ def test_reasoning_of_the_responses_wire_is_encrypted_if_that_is_requested(inclu
     assert message.native is not None
     items: list[Any] = message.native.value
     assert [bool(item.get("encrypted_content")) for item in items] == [bool(include), False]
+
+
+@pytest.mark.parametrize("stream", STREAMED)
+def test_a_tool_of_a_namespace_is_called_as_the_responses_api_calls_it(stream: bool) -> None:
+    tools = (ToolSpec(f"mcp__files{NAMESPACE}write"), ToolSpec("write"))
+    request = replace(ASKED, tools=tools, stream=stream)
+    model = ScriptedModel([Call("mcp__files__write"), Call("write")], wire="openai-responses")
+    calls = message_of(end_of(model, request)).calls
+    assert [(call.namespace, call.name) for call in calls] == [("mcp__files", "write"), ("", "write")]

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from unbroken.errors import InvalidRequest
 from unbroken.messages import Effort, Json, OneTool, Request, System, User
 from unbroken.wires import WIRES, Wire, find_wire
-from unbroken.wires.rules import RulesByField, rules_for, to_obey
+from unbroken.wires.rules import RulesByField, obey, rules_for, to_obey
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
 
 # What to do if a provider requires its own reasoning back and it is missing: dropped by a client, or from another
@@ -79,6 +80,17 @@ class Quirks:
 def rules_of(wire: str, vendor: str, model: str) -> RulesByField:
     """What the requests for a model have to obey."""
     return to_obey(rules_for(find_wire(wire).rules(), vendor, model))
+
+
+def is_accepted(body: Mapping[str, Json], rules: RulesByField, quirks: Quirks, model: str) -> bool:
+    """Whether the rules leave a client's own body as it is, so that it can be sent before it is decoded."""
+    if not rules:
+        return True
+    spelled = fit_spelled({**body}, quirks)
+    try:
+        return obey(rules, spelled, model, {}, bool(body.get("stream")))[0] is spelled
+    except InvalidRequest:
+        return False
 
 
 def fit_request(request: Request, quirks: Quirks) -> Request:

@@ -33,6 +33,7 @@ from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolM
 from unbroken.models.connections import Sent
 from unbroken.models.http import HTTPModel, Written
 from unbroken.models.model import RESPONSE_LIMIT, Model
+from unbroken.models.quirks import is_accepted, rules_of
 from unbroken.models.relay import PassingDecoder, RelayRequest, Verbatim, relay_request
 from unbroken.models.retrying import RetryingModel
 from unbroken.transcript import HistoryEdit, repair
@@ -64,7 +65,11 @@ def can_forward(incoming: ClientRequest) -> bool:
     if body.get("parallel_tool_calls") is False or (body.get("tools") and not http.endpoint.quirks.stream_with_tools):
         return False
     said = cast("list[Json]", body[find_wire(wire).http.messages_field])
-    return all(as_text(as_dict(message).get("role")) in _FRESH for message in said)
+    if not all(as_text(as_dict(message).get("role")) in _FRESH for message in said):
+        return False
+    endpoint = http.endpoint
+    rules = rules_of(wire, endpoint.vendor, endpoint.model)
+    return is_accepted(body, rules, endpoint.quirks, endpoint.model)
 
 
 async def send(incoming: ClientRequest) -> Sent:

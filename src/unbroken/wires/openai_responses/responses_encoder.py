@@ -17,7 +17,7 @@ from unbroken.wires.openai_responses.responses_object import encode_usage, new_r
 from unbroken.wires.openai_responses.responses_relay import CALLS, KINDS, PartKind, RelayedResponse, Writing
 from unbroken.wires.openai_responses.responses_requests import encode_request
 from unbroken.wires.raw_history import same_input
-from unbroken.wires.values import Object, as_list, as_text
+from unbroken.wires.values import NAMESPACE, Object, as_list, as_text
 from unbroken.wires.wire import DeltaEncoder
 
 _TEXT, _SUMMARY = KINDS["output_text"], KINDS["summary_text"]
@@ -302,13 +302,14 @@ class ResponsesEncoder(DeltaEncoder):
 
 class ResponsesProviderWriter(ResponsesEncoder):
     """Writes the arguments of a call as they come, and ends a cut call as incomplete. Reasoning is also encrypted
-    if the request asks for that."""
+    if the request asks for that. A tool of a namespace is called as `namespace__name`."""
 
     call_prefix = "call"
 
     def __init__(self, request: Request, id: str) -> None:
         super().__init__(request.model, id)
         self._encrypts = _ENCRYPTED in as_list(encode_request(request).get("include"))
+        self._names = {tool.name.replace(NAMESPACE, "__"): tool.name for tool in request.tools}
         self._open_call = Writing(0, {})
 
     def _done(self, index: int, item: Object) -> bytes:
@@ -319,7 +320,9 @@ class ResponsesProviderWriter(ResponsesEncoder):
     def open_call(self, id: str, name: str) -> bytes:
         events, index = self._end_item(), self._next_index()
         call: Object = {"call_id": id} if id else {}
-        value: Object = {"id": self._item_id("fc", index), "type": "function_call", **call, "name": name}
+        namespace, _, bare = self._names.get(name, name).rpartition(NAMESPACE)
+        named = {"namespace": namespace, "name": bare} if namespace else {"name": name}
+        value: Object = {"id": self._item_id("fc", index), "type": "function_call", **call, **named}
         self._open_call = Writing(index, value)
         return events + self._item("added", index, {**value, "status": "in_progress", "arguments": ""})
 
