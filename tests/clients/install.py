@@ -34,18 +34,22 @@ class Installed:
 
 def install(client: Client, latest: bool = False) -> Installed:
     """`latest` installs the newest versions instead of those listed for the client."""
-    return _install_python(client, latest) if client.kind == "python" else _install_node(client, latest)
+    if client.kind == "python":
+        return _install_python(client.packages, latest)
+    if client.beside:
+        _install_python(client.beside, latest)
+    return _install_node(client, latest)
 
 
-def _install_python(client: Client, latest: bool) -> Installed:
+def _install_python(packages: tuple[str, ...], latest: bool) -> Installed:
     python = str(PYTHON_ROOM / "bin" / "python")
     if not Path(python).exists():
         _do([sys.executable, "-m", "venv", str(PYTHON_ROOM)])
-    name, _, wanted = client.packages[0].partition("==")
+    name, _, wanted = packages[0].partition("==")
     bare = name.partition("[")[0]
     if latest or _python_version(python, bare) != wanted:
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _do([*pip, "--upgrade", name] if latest else [*pip, *client.packages])
+        _do([*pip, "--upgrade", name] if latest else [*pip, *packages])
     return Installed(_python_version(python, bare))
 
 

@@ -14,6 +14,7 @@ from story import WriteTool
 from unbroken.gateway.settings import ClientProfile
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
+WIRES = (CHAT, RESPONSES, MESSAGES, GEMINI)
 
 
 WRITE_FILE = WriteTool("write_file", "path", "content")
@@ -27,8 +28,8 @@ class Client:
     packages: tuple[str, ...]
     """With the versions that were seen working. The first is the one whose version is told."""
     wire: str
-    other: str
-    """The wire of the upstream that is not its own."""
+    others: tuple[str, ...]
+    """The wires of upstreams that are not its own."""
     command: tuple[str, ...]
     tool: WriteTool = WRITE_FILE
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -39,16 +40,24 @@ class Client:
     """With which the gateway gives it one call at a time. Without, the client asks for that itself."""
     unstreamed: bool = False
     """It can be told not to stream."""
+    beside: tuple[str, ...] = ()
+    """Python packages for what it starts itself."""
+    thinks: bool = False
+    """It asks for adaptive thinking and has old thinking cleared."""
     alone: bool = True
     """It can do without the gateway: a provider of its wire that keeps nothing is enough."""
 
 
 def _python(name: str, package: str, program: str, wire: str, other: str) -> Client:
-    return Client(name, "python", (package,), wire, other, ("$python", f"$programs/{program}.py"), unstreamed=True)
+    return Client(name, "python", (package,), wire, (other,), ("$python", f"$programs/{program}.py"), unstreamed=True)
 
 
 def _node(name: str, packages: tuple[str, ...], program: str, wire: str, other: str) -> Client:
-    return Client(name, "node", packages, wire, other, ("node", f"$node/{program}.mjs"), unstreamed=True)
+    return Client(name, "node", packages, wire, (other,), ("node", f"$node/{program}.mjs"), unstreamed=True)
+
+
+def _except(wire: str) -> tuple[str, ...]:
+    return tuple(each for each in WIRES if each != wire)
 
 
 OPENAI, OPENAI_AGENTS = "openai==3.49.0", "openai-agents==0.24.0"
@@ -59,7 +68,7 @@ CLAUDE_CODE = Client(
     "agent",
     ("@anthropic-ai/claude-code@2.1.325",),
     MESSAGES,
-    CHAT,
+    _except(MESSAGES),
     ("$bin/claude", "-p", "$prompt", "--model", "$model", "--allowedTools", "Write"),
     WriteTool("Write", "file_path", "content"),
     {
@@ -71,6 +80,26 @@ CLAUDE_CODE = Client(
     profile=ClientProfile("it", user_agent="claude-cli"),
     model="claude-sonnet-4-5",
 )
+
+CODEX = Client(
+    "Codex",
+    "agent",
+    ("@openai/codex@0.166.0",),
+    RESPONSES,
+    _except(RESPONSES),
+    ("$bin/codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "$prompt"),
+    WriteTool("exec_command", shell="cmd"),
+    {"GATEWAY_KEY": "$key"},
+    {
+        ".codex/config.toml": (
+            'model = "$model"\nmodel_provider = "gateway"\n\n[model_providers.gateway]\nname = "gateway"\n'
+            'base_url = "$url/v1"\nenv_key = "GATEWAY_KEY"\nwire_api = "responses"\n'
+        )
+    },
+    profile=ClientProfile("it", user_agent="codex"),
+)
+
+MCP_SERVER = '\n[mcp_servers.files]\ncommand = "$python"\nargs = ["$programs/mcp_files.py"]\nrequired = true\n'
 
 CLIENTS = (
     _python("openai, Chat Completions", OPENAI, "openai_chat", CHAT, MESSAGES),
@@ -93,29 +122,21 @@ CLIENTS = (
     _node("ai", ("ai@7.0.169", "@ai-sdk/openai-compatible@3.0.90", "zod@4.6.7"), "ai_sdk", CHAT, MESSAGES),
     CLAUDE_CODE,
     replace(CLAUDE_CODE, name="Claude Code, a model that it does not know", model="story"),
-    Client(
-        "Codex",
-        "agent",
-        ("@openai/codex@0.166.0",),
-        RESPONSES,
-        MESSAGES,
-        ("$bin/codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "$prompt"),
-        WriteTool("exec_command", shell="cmd"),
-        {"GATEWAY_KEY": "$key"},
-        {
-            ".codex/config.toml": (
-                'model = "$model"\nmodel_provider = "gateway"\n\n[model_providers.gateway]\nname = "gateway"\n'
-                'base_url = "$url/v1"\nenv_key = "GATEWAY_KEY"\nwire_api = "responses"\n'
-            )
-        },
-        profile=ClientProfile("it", user_agent="codex"),
+    replace(CLAUDE_CODE, name="Claude Code with thinking", model="claude-opus-4-6", thinks=True),
+    CODEX,
+    replace(
+        CODEX,
+        name="Codex with an MCP server",
+        tool=WriteTool("mcp__files__write_file", "path", "content", second="mcp__files__write_line"),
+        files={path: text + MCP_SERVER for path, text in CODEX.files.items()},
+        beside=("mcp==2.3.0",),
     ),
     Client(
         "pi",
         "agent",
         ("@mariozechner/pi-coding-agent@0.73.1",),
         CHAT,
-        RESPONSES,
+        _except(CHAT),
         ("$bin/pi", "--provider", "gateway", "--model", "$model", "-p", "$prompt"),
         WriteTool("write", "path", "content"),
         {"PI_OFFLINE": "1", "GATEWAY_KEY": "$key"},
@@ -130,9 +151,9 @@ CLIENTS = (
     Client(
         "opencode",
         "agent",
-        ("opencode-ai@1.18.33",),
+        ("opencode-ai@1.18.18",),
         CHAT,
-        GEMINI,
+        _except(CHAT),
         ("$bin/opencode", "run", "--model", "gateway/$model", "$prompt"),
         WriteTool("write", "filePath", "content"),
         {},
@@ -149,7 +170,7 @@ CLIENTS = (
         "agent",
         ("@qwen-code/qwen-code@0.24.4",),
         CHAT,
-        MESSAGES,
+        _except(CHAT),
         ("$bin/qwen", "--auth-type", "openai", "--yolo", "-p", "$prompt"),
         WriteTool("write_file", "file_path", "content"),
         {"OPENAI_API_KEY": "$key", "OPENAI_BASE_URL": "$url/v1", "OPENAI_MODEL": "$model"},
@@ -160,7 +181,7 @@ CLIENTS = (
         "agent",
         ("@google/gemini-cli@0.61.0",),
         GEMINI,
-        CHAT,
+        _except(GEMINI),
         ("$bin/gemini", "-m", "$model", "--yolo", "-p", "$prompt"),
         WriteTool("write_file", "file_path", "content"),
         {

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -15,12 +16,13 @@ from install import CannotInstall, Installed, install
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rows import CLIENTS, Client
+from rows import CHAT, CLAUDE_CODE, CLIENTS, MESSAGES, Client
+from story import Slow
 from trip import Outcome, Trip, travel
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 BEGIN, END = "<!-- Made by `make test-clients`. -->", "<!-- The end of what it makes. -->"
-HEADS = ("client", "version", "wire", "plain", "one call at a time", "another upstream wire", "seconds")
+HEADS = ("client", "version", "wire", "plain", "one call at a time", "other upstream wires", "seconds")
 
 
 @dataclass(slots=True)
@@ -40,14 +42,15 @@ class Row:
         if self.missing:
             return (client.name, "not installed", client.wire, "", "", "", "")
         plain, serial = (self._own(one_at_a_time) for one_at_a_time in (False, True))
-        other = [outcome for outcome in self.outcomes if outcome.trip.upstream != client.wire]
+        others = "; ".join(f"{wire}: {_told(self._with(wire))}" for wire in client.others)
         seconds = f"{median(outcome.seconds for outcome in self.outcomes):.1f}" if self.outcomes else ""
-        others = f"{client.other}: {_told(other)}"
         return (client.name, self.version, client.wire, _told(plain), _told(serial), others, seconds)
 
     def _own(self, serial: bool) -> list[Outcome]:
-        own = [outcome for outcome in self.outcomes if outcome.trip.upstream == self.client.wire]
-        return [outcome for outcome in own if outcome.trip.serial == serial]
+        return [outcome for outcome in self._with(self.client.wire) if outcome.trip.serial == serial]
+
+    def _with(self, wire: str) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.trip.upstream == wire]
 
 
 def _told(outcomes: list[Outcome]) -> str:
@@ -62,15 +65,38 @@ def _told(outcomes: list[Outcome]) -> str:
 def trips_of(client: Client) -> list[Trip]:
     return [
         Trip(client, upstream, serial, stream)
-        for upstream in (client.wire, client.other)
+        for upstream in (client.wire, *client.others)
         for serial in (False, True)
         for stream in ((True, False) if client.unstreamed else (True,))
     ]
 
 
+SLOW: tuple[tuple[str, Slow], ...] = ((MESSAGES, "fragments"), (MESSAGES, "pings"), (CHAT, "fragments"))
+SLOW_TRIPS = [Trip(CLAUDE_CODE, wire, serial, slow=slow) for wire, slow in SLOW for serial in (False, True)]
+
+
+def try_slow(console: Console) -> int:
+    """All at the same time: each takes six minutes, in which little happens."""
+    installed = install(CLAUDE_CODE)
+    with ThreadPoolExecutor(len(SLOW_TRIPS)) as pool:
+        outcomes = list(pool.map(lambda trip: travel(trip, installed), SLOW_TRIPS))
+    for outcome in outcomes:
+        _print(outcome, console)
+    return int(any(outcome.problems for outcome in outcomes))
+
+
+def _print(outcome: Outcome, console: Console) -> None:
+    verdict = "FAILS" if outcome.problems else "ok   "
+    console.print(f"{verdict} {outcome.trip} ({outcome.seconds:.1f} s)", markup=False)
+    for problem in outcome.problems:
+        console.print(f"      {problem}", markup=False)
+
+
 def main() -> int:
     options = _options()
     console = Console(width=180, highlight=False)
+    if options.slow:
+        return try_slow(console)
     rows = [_try(client, options.latest, options.direct, console) for client in _chosen(options.only)]
     table = Table(*HEADS)
     for row in rows:
@@ -90,6 +116,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--latest", action="store_true", help="the newest versions instead of those that were seen")
     parser.add_argument("--direct", action="store_true", help="without the gateway: is the client as expected?")
     parser.add_argument("--write", action="store_true", help="put the table into docs/clients.md")
+    parser.add_argument("--slow", action="store_true", help="only Claude Code, with calls that take six minutes")
     options = parser.parse_args()
     if options.write and (options.only or options.direct):
         parser.error("--write needs all clients, through the gateway")
@@ -116,9 +143,7 @@ def _try(client: Client, latest: bool, direct: bool, console: Console) -> Row:
             continue
         outcome = travel(trip, installed, direct)
         row.outcomes.append(outcome)
-        console.print(f"{'FAILS' if outcome.problems else 'ok   '} {trip} ({outcome.seconds:.1f} s)", markup=False)
-        for problem in outcome.problems:
-            console.print(f"      {problem}", markup=False)
+        _print(outcome, console)
     return row
 
 

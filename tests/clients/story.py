@@ -9,17 +9,26 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from unbroken import Assistant, Request, System, ToolMessage, User
+from unbroken import Assistant, Request, System, ToolCall, ToolMessage, User
 from unbroken.messages import Message
 from unbroken.models.scripted import Answer
-from unbroken.testing import Call, Say, Think, Uses
+from unbroken.testing import Call, Raw, Say, Think, Uses
+from unbroken.wires.values import TOOL_NAME, called_name, fit_name
 
 PROMPT = "Write the three files of the story, please."
 THOUGHT = "Three files, so three calls."
 WORDS = "I write all three. "
 FINAL = "The three files of the story are written."
 FILES = {"one.txt": "the first file", "two.txt": "the second: 'quoted', 10 %", "three.txt": "the third, ünïcode ✓"}
+SLOW_SECONDS = 360.0
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+"""Of Anthropic."""
+
+Slow: TypeAlias = Literal["", "fragments", "pings"]
+"""How an upstream writes for six minutes: a fragment of the first call's arguments each second, or a ping every 15
+seconds before the call begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,13 @@ class WriteTool:
     path: str = ""
     content: str = ""
     shell: str = ""
+    second: str = ""
+    """The name of a second tool with the same arguments, for the second file."""
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """One for each file."""
+        return (self.name, self.second or self.name, self.name)
 
     def arguments(self, path: str, content: str) -> dict[str, str]:
         if self.shell:
@@ -46,24 +62,31 @@ class Story:
     tool: WriteTool
     folder: str
     ids: tuple[str | None, ...] = (None, None, None)
+    slow: Slow = ""
 
     @property
     def wanted(self) -> list[tuple[str, dict[str, str]]]:
         """The calls: names with arguments."""
-        return [(self.tool.name, self.tool.arguments(f"{self.folder}/{name}", text)) for name, text in FILES.items()]
+        files = zip(self.tool.names, FILES.items(), strict=True)
+        return [(name, self.tool.arguments(f"{self.folder}/{path}", text)) for name, (path, text) in files]
 
     def is_told_in(self, request: Request) -> bool:
         """Not in the other requests of a client."""
         asked = any(isinstance(message, User) and PROMPT in message.text for message in request.messages)
-        return asked and any(tool.name == self.tool.name for tool in request.tools)
+        return asked and any(fit_name(tool.name, TOOL_NAME) == self.tool.name for tool in request.tools)
 
     def answer(self, request: Request) -> Answer:
         if not self.is_told_in(request):
             return ["Three files", Uses(20, 2)]
         if any(isinstance(message, ToolMessage) for message in request.messages):
             return [FINAL, Uses(520, 14)]
-        calls = [Call(name, wanted, id=id) for (name, wanted), id in zip(self.wanted, self.ids, strict=True)]
-        return [Think(THOUGHT), Say(WORDS), *calls, Uses(310, 60)]
+        paces = [(SLOW_SECONDS, 360), (0.0, 3), (0.0, 3)] if self.slow == "fragments" else [(0.0, 3)] * 3
+        calls = [
+            Call(name, wanted, id=id, over=over, pieces=pieces)
+            for (name, wanted), id, (over, pieces) in zip(self.wanted, self.ids, paces, strict=True)
+        ]
+        pings = [Raw(PING, after=15.0)] * int(SLOW_SECONDS / 15) if self.slow == "pings" else []
+        return [Think(THOUGHT), Say(WORDS), *pings, *calls, Uses(310, 60)]
 
     def problems_with_requests(self, requests: Sequence[Request], reasoning: bool) -> list[str]:
         """The upstream must get two requests: with the prompt, then with the complete turn and its `reasoning`, whether
@@ -84,14 +107,19 @@ class Story:
 
     def _problems_with_turn(self, spoken: Assistant, results: ToolMessage) -> list[str]:
         problems: list[str] = []
-        if [(call.name, call.arguments) for call in spoken.calls] != self.wanted:
-            problems.append(f"the turn has other calls: {[(call.name, call.arguments) for call in spoken.calls]}")
+        if (calls := named_calls(spoken.calls)) != self.wanted:
+            problems.append(f"the turn has other calls: {calls}")
         if spoken.text.strip() != WORDS.strip():
             problems.append(f"the turn has another text: {spoken.text!r}")
         if [result.call_id for result in results.results] != [call.id for call in spoken.calls]:
             problems.append(f"the results are those of {[result.call_id for result in results.results]}")
         problems += [f"a tool failed: {result.text[:200]}" for result in results.results if result.error]
         return problems
+
+
+def named_calls(calls: Sequence[ToolCall]) -> list[tuple[str, object]]:
+    """Names with arguments; a tool of a namespace is named as on a wire without namespaces."""
+    return [(called_name(call, TOOL_NAME), call.arguments) for call in calls]
 
 
 def _texts(messages: Sequence[Message]) -> list[tuple[str, str]]:

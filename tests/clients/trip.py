@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from install import Installed
 from rows import CHAT, GEMINI, MESSAGES, RESPONSES, Client
-from story import FILES, FINAL, PROMPT, Story
+from story import FILES, FINAL, PROMPT, SLOW_SECONDS, Slow, Story, named_calls
 from tap import Exchange, Tap
 
 from unbroken import Request, Response, decode
@@ -29,10 +29,16 @@ from unbroken.testing import ScriptedServer, serve
 from unbroken.wires import find_wire
 
 PROGRAMS = Path(__file__).parent / "programs"
-SECONDS = 60
-"""The most that a client may take."""
+SECONDS = 60.0
+"""The most that a client may take, besides the time that a slow upstream takes."""
 KEY = "of-the-gateway"
-PROVIDERS = {CHAT: "openai-chat", RESPONSES: "openai-responses", MESSAGES: "anthropic", GEMINI: "gemini"}
+MODELS = {
+    CHAT: "openai-chat:gpt-5.2",
+    RESPONSES: "openai-responses:gpt-5.2",
+    MESSAGES: "anthropic:claude-opus-4-6",
+    GEMINI: "gemini:gemini-3-pro-preview",
+}
+"""Of each wire: the upstream refuses what this model refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,12 @@ class Trip:
     """Its wire."""
     serial: bool = False
     stream: bool = True
+    slow: Slow = ""
+
+    @property
+    def seconds(self) -> float:
+        """The most that the client may take."""
+        return SECONDS + (SLOW_SECONDS if self.slow else 0.0)
 
     @property
     def told_upstream(self) -> bool:
@@ -50,7 +62,9 @@ class Trip:
 
     def __str__(self) -> str:
         mode = "serial" if self.serial else "plain"
-        return f"{self.client.name}: {mode}, {'streamed' if self.stream else 'unstreamed'}, {self.upstream} upstream"
+        slow = f", slow with {self.slow}" if self.slow else ""
+        how = "streamed" if self.stream else "unstreamed"
+        return f"{self.client.name}: {mode}, {how}, {self.upstream} upstream{slow}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,7 @@ def travel(trip: Trip, installed: Installed, direct: bool = False) -> Outcome:
         home = Path(name)
         # Most providers give unique ids, some restart counting in each answer: the chain must work with both.
         ids = tuple(f"call_{uuid4().hex[:24]}" for _ in FILES) if trip.upstream != trip.client.wire else (None,) * 3
-        story = Story(trip.client.tool, str(home / "work"), ids)
+        story = Story(trip.client.tool, str(home / "work"), ids, trip.slow)
         exchanges: list[Exchange] = []
         with serve(story.answer) as upstream:
             if direct:
@@ -87,13 +101,15 @@ def travel(trip: Trip, installed: Installed, direct: bool = False) -> Outcome:
             else:
                 with _gateway(trip, upstream, exchanges) as url:
                     ran = _run(trip, installed, home, url)
-    problems = _problems_of_client(ran)
+    problems = _problems_of_client(ran, trip.seconds)
     if direct:
         problems += _problems_of_upstream(story, upstream)
     else:
         # A Responses provider without storage knows no reasoning by its id, and the script encrypts none.
         problems += _problems_of_upstream(story, upstream, reasoning=trip.upstream != RESPONSES)
         problems += _problems_of_gateway(trip, story, upstream.requests, exchanges)
+        if trip.client.thinks and trip.upstream == trip.client.wire:
+            problems += _problems_with_thinking(story, upstream, exchanges)
     return Outcome(trip, time.monotonic() - started, problems)
 
 
@@ -104,7 +120,7 @@ def _gateway(trip: Trip, upstream: ScriptedServer, exchanges: list[Exchange]) ->
         upstreams=(
             UpstreamSettings(
                 alias=client.model,
-                model=f"{PROVIDERS[trip.upstream]}:upstream-model",
+                model=MODELS[trip.upstream],
                 base_url=upstream.base_url(trip.upstream),
                 options={"attempts": 1},
             ),
@@ -141,14 +157,14 @@ def _run(trip: Trip, installed: Installed, home: Path, url: str) -> _Ran:
         environment |= {f"GATEWAY_{name.upper()}": values[name] for name in ("url", "key", "model", "prompt")}
         environment |= {"GATEWAY_WIRE": client.wire}
         environment |= {"GATEWAY_SERIAL": str(int(trip.serial)), "GATEWAY_STREAM": str(int(trip.stream))}
-    return _ended([_filled(word, values) for word in client.command], home, environment)
+    return _ended([_filled(word, values) for word in client.command], home, environment, trip.seconds)
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
     return Template(text).substitute(values)
 
 
-def _ended(command: list[str], home: Path, environment: dict[str, str]) -> _Ran:
+def _ended(command: list[str], home: Path, environment: dict[str, str], seconds: float) -> _Ran:
     log, out = home / "stderr", home / "stdout"
     with open(out, "wb") as stdout, open(log, "wb") as stderr:
         process = subprocess.Popen(
@@ -161,7 +177,7 @@ def _ended(command: list[str], home: Path, environment: dict[str, str]) -> _Ran:
             start_new_session=True,
         )
         try:
-            code = process.wait(SECONDS)
+            code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
         finally:
@@ -179,10 +195,10 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _problems_of_client(ran: _Ran) -> list[str]:
+def _problems_of_client(ran: _Ran, seconds: float) -> list[str]:
     problems: list[str] = []
     if ran.code is None:
-        problems.append(f"still running after {SECONDS} s: {ran.seen}")
+        problems.append(f"still running after {seconds:g} s: {ran.seen}")
     elif ran.code:
         problems.append(f"exit code {ran.code}: {ran.seen}")
     elif FINAL not in ran.out:
@@ -213,7 +229,7 @@ def _problems_of_gateway(trip: Trip, story: Story, requests: list[Request], exch
     ]
     told = [exchange for exchange in exchanges if _is_told_in(story, trip.client.wire, exchange)]
     answers = [decode(bytes(exchange.answered), trip.client.wire) for exchange in told]
-    handed = [(call.name, call.arguments) for answer in answers for call in answer.calls]
+    handed = [call for answer in answers for call in named_calls(answer.calls)]
     if handed != story.wanted:
         problems.append(f"the client was handed {handed}")
     expected = [1, 1, 1, 0] if trip.serial else [3, 0]
@@ -224,6 +240,21 @@ def _problems_of_gateway(trip: Trip, story: Story, requests: list[Request], exch
     if trip.serial and (turns[1:] != ["handed 2/3", "handed 3/3", ""] or turns[0] not in ("", "handed 1/3")):
         problems.append(f"x-unbroken-turn said {turns}")
     return problems + _problems_with_usage(answers)
+
+
+def _problems_with_thinking(story: Story, upstream: ScriptedServer, exchanges: list[Exchange]) -> list[str]:
+    """What the client asks of Claude's thinking reaches Anthropic unchanged: first and last request."""
+    asked = [json.loads(exchange.asked) for exchange in exchanges if _is_told_in(story, MESSAGES, exchange)]
+    sent = zip(upstream.bodies, upstream.requests, strict=True)
+    reached = [body for body, request in sent if story.is_told_in(request)]
+    problems: list[str] = []
+    for name in ("thinking", "context_management"):
+        wanted, found = ([body.get(name) for body in bodies] for bodies in ([asked[0], asked[-1]], reached))
+        if found != wanted or not all(wanted):
+            problems.append(f"{name}: the client sent {wanted}, the upstream got {found}")
+    if any(body["thinking"].get("type") != "adaptive" for body in asked):
+        problems.append(f"the client did not ask for adaptive thinking: {asked[0]['thinking']}")
+    return problems
 
 
 def _is_told_in(story: Story, wire: str, exchange: Exchange) -> bool:
