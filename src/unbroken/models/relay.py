@@ -87,7 +87,7 @@ class PassingDecoder:
         self._apart = apart
         self._came = bytearray()
         """Bytes after the last complete event."""
-        self._call_marks = decoder.wire.relay.check().marks
+        self._call_starts = decoder.wire.relay.check().starts
 
     @property
     def terminal(self) -> bool:
@@ -102,9 +102,14 @@ class PassingDecoder:
         if not self._streamed:
             self._came += chunk
             return decoder.feed(chunk)
+        if not self._apart and not self._begins_call(chunk):
+            deltas = decoder.feed(chunk)
+            if events := self._whole_events(chunk):
+                deltas.append(self._received(events))
+            return deltas
         deltas: list[Delta] = []
         if not self._apart:
-            for piece in self._framing.pieces(chunk) if self._has_calls(chunk) else (chunk,):
+            for piece in self._framing.pieces(chunk):
                 deltas += decoder.feed(piece)
                 if events := self._whole_events(piece):
                     deltas.append(self._received(events))
@@ -121,9 +126,11 @@ class PassingDecoder:
             deltas.append(Received(rest, wait=True))
         return [*deltas, ended]
 
-    def _has_calls(self, chunk: bytes) -> bool:
-        """May some of the events be about calls?"""
-        return self._decoder.calling or any(mark in chunk for mark in self._call_marks)
+    def _begins_call(self, chunk: bytes) -> bool:
+        for start in self._call_starts:  # noqa: SIM110 - a generator would cost more than the search
+            if start in chunk:
+                return True
+        return False
 
     def _received(self, events: bytes) -> Received:
         decoder = self._decoder

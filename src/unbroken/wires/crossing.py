@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
@@ -168,9 +169,25 @@ def report(crossed: Crossed, body: Object, left_out: Sequence[str]) -> list[str]
     """The fields that did not arrive, or not as they were, in the client's words. `left_out`: what the rules of the
     model's family left out of the body or changed in it, in the words of its wire."""
     places = crossed.model.places
-    missing = [own for name, own in crossed.asked.items() if not any(find(body, path) for path in places.get(name, ()))]
+    missing = [own for name, own in crossed.asked.items() if not any(_has(body, path) for path in places.get(name, ()))]
     changed = [_in_clients_words(name, crossed) for name in left_out]
     return list(dict.fromkeys([*missing, *crossed.lost, *changed]))
+
+
+def _has(body: Object, path: str) -> bool:
+    keys = _keys(path)
+    if keys is None:
+        return bool(find(body, path))
+    value: Any = body
+    for key in keys:
+        value = cast("Object", value).get(key) if isinstance(value, dict) else None
+    return value is not None
+
+
+@cache
+def _keys(path: str) -> tuple[str, ...] | None:
+    """The keys of a path without any marks: most are, and `find` takes four times as long."""
+    return tuple(path.split(".")) if path.replace(".", "").replace("_", "").isalnum() else None
 
 
 def _in_clients_words(name: str, crossed: Crossed) -> str:

@@ -343,10 +343,12 @@ class JsonSplitter:
 
 def is_only_alive(data: bytes) -> bool:
     """Blank lines, comments, pings: bytes that keep a connection alive and have no content."""
+    if data.startswith(b"data: {") and not data.startswith(b'data: {"type"'):  # nearly always
+        return False
     start = data.lstrip()
     if not start:
         return True
-    if start[:1] != b":" and b'"ping"' not in start and b'"keepalive"' not in start:  # most often it is something else
+    if start[:1] != b":" and b'"ping"' not in start and b'"keepalive"' not in start:
         return False
     return all(map(_ALIVE.fullmatch, start.splitlines()))
 
