@@ -19,8 +19,8 @@ from unbroken import connect
 from unbroken.models.http import HTTPModel, Written
 from unbroken.testing.server import find_refusals
 from unbroken.wires import find_wire
+from unbroken.wires.body_paths import find
 from unbroken.wires.crossing import Name
-from unbroken.wires.rules import find
 
 Object = dict[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json, Request
-from unbroken.wires.rules import find, shown
+from unbroken.wires.body_paths import find, shown
 from unbroken.wires.values import NAMESPACE, Object, as_dict
 
 Name: TypeAlias = Literal[

@@ -4,8 +4,7 @@ A rule names the models that refuse something, how to check a request for it, th
 is known from. Models obey the rules of their provider before they send a request (`obey`), and the servers of
 `unbroken.testing` refuse by the same rules (`refusals`). The rules themselves are in the packages of the wires.
 
-A path selects values of a body: `thinking.type`, `messages[].tool_calls[].id` (`[]`: each item),
-`tools[]{type=function}` (only items with this value; `{a=x|y}`, `{a}`, `{!a}`), `**.cache_control` (at any depth).
+The paths in them are those of `body_paths`.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json
+from unbroken.wires.body_paths import GONE, changed, find, first_key, place_in, shown, values_in, without
 from unbroken.wires.values import MISSHAPEN, Object
 
 # Models by name
@@ -58,127 +57,6 @@ class Named:
 
 
 ANY_MODEL = Named("*")
-
-
-# Paths
-
-_GONE = object()
-_SEGMENT = re.compile(r"(?P<key>\*\*|[^.\[{]+)(?P<each>\[\])?(?P<tests>(?:\{[^}]*\})*)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    key: str
-    each: bool
-    tests: tuple[str, ...]
-
-    def accepts(self, value: Any) -> bool:
-        return all(_passes(value, test) for test in self.tests)
-
-
-def _passes(value: Any, test: str) -> bool:
-    if not isinstance(value, dict):
-        return False
-    value = cast("Object", value)
-    key, equals, wanted = test.partition("=")
-    if not equals:
-        return value.get(key) is not None if key[0] != "!" else value.get(key[1:]) is None
-    return str(value.get(key)) in wanted.split("|")
-
-
-@cache
-def _steps(path: str) -> tuple[_Step, ...]:
-    return tuple(
-        _Step(found["key"], found["each"] is not None, tuple(re.findall(r"\{([^}]*)\}", found["tests"])))
-        for found in _SEGMENT.finditer(path)
-    )
-
-
-def find(body: Json, path: str) -> list[tuple[str, Any]]:
-    """The values at a path, each with its place. A null is as good as absent."""
-    return list(_find(body, _steps(path), ""))
-
-
-def _find(value: Any, steps: Sequence[_Step], where: str) -> Iterator[tuple[str, Any]]:
-    if not steps:
-        if value is not None:
-            yield where, value
-        return
-    step, rest = steps[0], steps[1:]
-    if step.key == "**":
-        yield from _find(value, rest, where)
-        for key, each in _inside(value):
-            yield from _find(each, steps, _joined(where, key))
-        return
-    found = cast("Object", value).get(step.key) if isinstance(value, dict) else None
-    if found is None:
-        return
-    at = _joined(where, step.key)
-    if not step.each:
-        if step.accepts(found):
-            yield from _find(found, rest, at)
-    elif isinstance(found, list):
-        for n, each in enumerate(cast("list[Json]", found)):
-            if step.accepts(each):
-                yield from _find(each, rest, f"{at}[{n}]")
-
-
-def _inside(value: Any) -> Iterable[tuple[str | int, Any]]:
-    if isinstance(value, dict):
-        return cast("Object", value).items()
-    return enumerate(cast("list[Json]", value)) if isinstance(value, list) else ()
-
-
-def _joined(where: str, key: Any) -> str:
-    return f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}" if where else str(key)
-
-
-def changed(body: Object, path: str, change: Callable[[Any], Any]) -> Object:
-    """The body with the values at the path changed; `GONE` removes one. Only what changes is copied, because a body
-    shares objects with the history and with the user's settings."""
-    return cast("Object", _changed(body, _steps(path), change))
-
-
-def _changed(value: Any, steps: Sequence[_Step], change: Callable[[Any], Any]) -> Any:
-    if not steps:
-        return change(value)
-    step, rest = steps[0], steps[1:]
-    if step.key == "**":
-        value = _changed(value, rest, change)
-        if isinstance(value, dict):
-            fields = cast("Object", value)
-            return _with(fields, {key: _changed(each, steps, change) for key, each in fields.items()})
-        return _each(cast("list[Json]", value), steps, change) if isinstance(value, list) else value
-    fields = cast("Object", value) if isinstance(value, dict) else {}
-    found = fields.get(step.key)
-    if found is None:
-        return cast("Any", value)
-    if not step.each:
-        return _with(fields, {**fields, step.key: _changed(found, rest, change) if step.accepts(found) else found})
-    if not isinstance(found, list):
-        return fields
-    return _with(fields, {**fields, step.key: _each(cast("list[Json]", found), rest, change, step)})
-
-
-def _each(
-    items: list[Json], steps: Sequence[_Step], change: Callable[[Any], Any], only: _Step | None = None
-) -> list[Json]:
-    new = [_changed(one, steps, change) if only is None or only.accepts(one) else one for one in items]
-    kept = [one for one in new if one is not _GONE]
-    return items if len(kept) == len(items) and all(map(_is, kept, items)) else kept
-
-
-def _with(old: Object, new: Object) -> Object:
-    kept = {key: value for key, value in new.items() if value is not _GONE}
-    return old if len(kept) == len(old) and all(_is(old[key], value) for key, value in kept.items()) else kept
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
-
-
-def without(body: Object, path: str) -> Object:
-    return changed(body, path, lambda value: _GONE)
 
 
 # Checks
@@ -223,7 +101,7 @@ class Refused:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         return [where for where, value in find(asked.body, self.path) if value not in self.but]
@@ -231,7 +109,7 @@ class Refused:
     def mend(self, body: Object) -> Mended | None:
         if self.repair is not None:
             return self.repair(body)
-        return changed(body, self.path, lambda value: value if value in self.but else _GONE), [shown(self.path)]
+        return changed(body, self.path, lambda value: value if value in self.but else GONE), [shown(self.path)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +122,14 @@ class Never:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         return [where for where, value in find(asked.body, self.path) if value in self.values]
 
     def mend(self, body: Object) -> Mended | None:
         def change(value: Json) -> Any:
-            return self.instead.get(str(value), _GONE) if value in self.values else value
+            return self.instead.get(str(value), GONE) if value in self.values else value
 
         return changed(body, self.path, change), [shown(self.path)]
 
@@ -266,14 +144,14 @@ class Only:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         return [where for where, value in find(asked.body, self.path) if value not in self.values]
 
     def mend(self, body: Object) -> Mended | None:
         def change(value: Json) -> Any:
-            return value if value in self.values else self.instead.get(str(value), _GONE)
+            return value if value in self.values else self.instead.get(str(value), GONE)
 
         return changed(body, self.path, change), [shown(self.path)]
 
@@ -287,7 +165,7 @@ class NotTogether:
 
     @property
     def field(self) -> str:
-        return _first(self.second)
+        return first_key(self.second)
 
     def broken(self, asked: Asked) -> list[str]:
         seconds = find(asked.body, self.second)
@@ -306,7 +184,7 @@ class Needs:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         here = find(asked.body, self.path)
@@ -327,7 +205,7 @@ class Between:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         return [where for where, value in find(asked.body, self.path) if self._nearest(value) != value]
@@ -352,7 +230,7 @@ class Matches:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         found = find(asked.body, self.path)
@@ -372,7 +250,7 @@ class Sized:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         return [where for where, value in find(asked.body, self.path) if not self._fits(value)]
@@ -395,7 +273,7 @@ class AtMost:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         return [where for where, _ in find(asked.body, self.path)[self.most :]]
@@ -412,7 +290,7 @@ class Unique:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         found = find(asked.body, self.path)
@@ -449,7 +327,7 @@ class StrictSchemas:
 
     @property
     def field(self) -> str:
-        return _first(self.path)
+        return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         return [where for root, schema in find(asked.body, self.path) for where in self._open(schema, root)]
@@ -462,8 +340,8 @@ class StrictSchemas:
                 missing = not self.optional and properties.keys() - set(cast("list[str]", fields.get("required") or []))
                 if fields.get("additionalProperties") is not False or missing:
                     yield where
-        for key, each in _inside(schema):
-            yield from self._open(each, _joined(where, key))
+        for key, each in values_in(schema):
+            yield from self._open(each, place_in(where, key))
 
     def mend(self, body: Object) -> Mended | None:
         return self.repair(body) if self.repair is not None else None
@@ -479,7 +357,7 @@ class When:
 
     @property
     def field(self) -> str:
-        return self.check.field if self.absent else _first(self.path)
+        return self.check.field if self.absent else first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
         return self.check.broken(asked) if bool(find(asked.body, self.path)) != self.absent else []
@@ -575,12 +453,3 @@ def _is_broken(rule: Rule, asked: Asked) -> bool:
         return bool(rule.check.broken(asked))
     except MISSHAPEN:  # a client's body that the provider will refuse for another reason
         return False
-
-
-def _first(path: str) -> str:
-    return _steps(path)[0].key.replace("**", "")
-
-
-def shown(path: str) -> str:
-    """A path without its marks: the name of a field."""
-    return re.sub(r"\[\]|\{[^}]*\}|\*\*\.", "", path)

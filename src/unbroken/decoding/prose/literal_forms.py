@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 
 from unbroken.decoding.prose.reader import PYTHON, Found, Mismatch, Reader, Steps
-from unbroken.decoding.prose.values import (
+from unbroken.decoding.prose.typed_values import (
     Offered,
     Schema,
     plain_value,

@@ -7,7 +7,7 @@ import re
 from unbroken.decoding.prose.literal_forms import TURN_ENDS, complete, followed_well, one_or_list
 from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
 from unbroken.decoding.prose.tagged_forms import invoke
-from unbroken.decoding.prose.values import Offered, strict_object
+from unbroken.decoding.prose.typed_values import Offered, strict_object
 
 LINE_END = re.compile(r"[\r\n]")
 NAME_END = re.compile(r"[\r\n<]")

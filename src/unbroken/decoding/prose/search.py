@@ -24,7 +24,7 @@ from unbroken.decoding.arguments import Pending, parse_arguments
 from unbroken.decoding.prose.dialects import DIALECTS, Dialect
 from unbroken.decoding.prose.literal_forms import Quotation
 from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
-from unbroken.decoding.prose.values import Offered
+from unbroken.decoding.prose.typed_values import Offered
 from unbroken.messages import Json
 
 MAX_HELD = 1 << 20

@@ -20,7 +20,7 @@ from unbroken.decoding.prose.literal_forms import (
     quoted_name,
 )
 from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
-from unbroken.decoding.prose.values import (
+from unbroken.decoding.prose.typed_values import (
     Offered,
     Schema,
     add_pair,

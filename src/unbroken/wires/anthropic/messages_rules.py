@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.messages import Json
+from unbroken.wires.body_paths import changed, find, without
 from unbroken.wires.claude_models import (
     BEFORE_4_6,
     CLAUDE,
@@ -31,9 +32,6 @@ from unbroken.wires.rules import (
     StrictSchemas,
     Unique,
     When,
-    changed,
-    find,
-    without,
 )
 from unbroken.wires.schemas import as_object, is_object
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from unbroken.wires.bedrock.converse_reasoning import FIELDS
+from unbroken.wires.body_paths import changed, find, shown
 from unbroken.wires.claude_models import OUTPUT_LIMITS, SINCE_4_7, Claude, adaptive_effort
-from unbroken.wires.rules import (
-    Between,
-    Function,
-    Mended,
-    Named,
-    NotTogether,
-    Refused,
-    Rule,
-    When,
-    changed,
-    find,
-    shown,
-)
+from unbroken.wires.rules import Between, Function, Mended, Named, NotTogether, Refused, Rule, When
 from unbroken.wires.schemas import as_object, is_object
 from unbroken.wires.values import Object, as_dict
 

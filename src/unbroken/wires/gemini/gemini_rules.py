@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unbroken.messages import Json
+from unbroken.wires.body_paths import changed, find, without
 from unbroken.wires.rules import (
     ANY_MODEL,
     Asked,
@@ -16,9 +17,6 @@ from unbroken.wires.rules import (
     Refused,
     Rule,
     When,
-    changed,
-    find,
-    without,
 )
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 

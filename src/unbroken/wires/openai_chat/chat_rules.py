@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unbroken.wires.body_paths import changed, find, without
 from unbroken.wires.openai_chat.chat_vendor_rules import VENDOR_RULES, not_strict
 from unbroken.wires.openai_models import (
     BEFORE_XHIGH,
@@ -36,9 +37,6 @@ from unbroken.wires.rules import (
     Sized,
     StrictSchemas,
     When,
-    changed,
-    find,
-    without,
 )
 from unbroken.wires.schemas import as_object, is_object
 from unbroken.wires.values import Object

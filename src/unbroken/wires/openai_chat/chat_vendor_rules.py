@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from unbroken.wires.rules import (
-    ANY_MODEL,
-    Asked,
-    Function,
-    Matches,
-    Mended,
-    Named,
-    Never,
-    Only,
-    Refused,
-    Rule,
-    find,
-    without,
-)
+from unbroken.wires.body_paths import find, without
+from unbroken.wires.rules import ANY_MODEL, Asked, Function, Matches, Mended, Named, Never, Only, Refused, Rule
 from unbroken.wires.values import Object, as_dict, as_text, dicts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unbroken.wires.body_paths import changed, find, without
 from unbroken.wires.openai_models import (
     BEFORE_XHIGH,
     FIRST_EFFORTS,
@@ -31,9 +32,6 @@ from unbroken.wires.rules import (
     Rule,
     Sized,
     StrictSchemas,
-    changed,
-    find,
-    without,
 )
 from unbroken.wires.schemas import as_object, is_object
 from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
