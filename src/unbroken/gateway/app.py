@@ -240,6 +240,8 @@ class Gateway:
                 await count_tokens(incoming, response)
             elif route.wanted == "compact":
                 await compact(incoming, state.handlers.stored, response, state.outcome, int(self._now()))
+                if state.outcome.usage is not None:
+                    self._stats.metrics.tokens(upstream.alias, state.outcome.usage)
             else:
                 if self._recordings is not None:
                     state.outcome.recording = self._recordings.sample(sent_key(state.headers, scope))
