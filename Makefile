@@ -94,7 +94,7 @@ test-embeddings: $(VENV)/embeddings  ## the course assistant with its real embed
 test-viewer: $(VENV)/.ready  ## the viewer's page in a real Chromium (needs chromium)
 	$(BIN)/python -m pytest tests/viewer_browser/check_page.py
 
-test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 1.9 GB, minutes)
+test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 2 GB, a quarter of an hour)
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property

@@ -42,6 +42,8 @@ class Client:
     """It can be told not to stream."""
     beside: tuple[str, ...] = ()
     """Python packages for what it starts itself."""
+    in_text: bool = False
+    """Calls and results are texts in its history."""
     thinks: bool = False
     """It asks for adaptive thinking and has old thinking cleared."""
     alone: bool = True
@@ -61,6 +63,7 @@ def _except(wire: str) -> tuple[str, ...]:
 
 
 OPENAI, OPENAI_AGENTS = "openai==3.49.0", "openai-agents==0.24.0"
+AI_SDK = ("ai@7.0.169", "@ai-sdk/openai-compatible@3.0.90", "@ai-sdk/openai@4.0.115", "zod@4.6.7")
 PYDANTIC_AI = "pydantic-ai-slim[openai,anthropic]==2.66.0"
 
 CLAUDE_CODE = Client(
@@ -110,6 +113,10 @@ CLIENTS = (
         alone=False,
     ),
     _python("anthropic", "anthropic==2.8.0", "anthropic_messages", MESSAGES, CHAT),
+    replace(
+        _python("google-genai", "google-genai==3.3.0", "google_genai", GEMINI, MESSAGES),
+        profile=ClientProfile("it", user_agent="google-genai-sdk"),
+    ),
     _python("openai-agents, Responses", OPENAI_AGENTS, "openai_agents", RESPONSES, MESSAGES),
     _python("openai-agents, Chat Completions", OPENAI_AGENTS, "openai_agents", CHAT, GEMINI),
     _python("pydantic-ai, Anthropic", PYDANTIC_AI, "pydantic_agent", MESSAGES, RESPONSES),
@@ -117,9 +124,15 @@ CLIENTS = (
     replace(_python("pydantic-ai, Responses", PYDANTIC_AI, "pydantic_agent", RESPONSES, GEMINI), model="gpt-5"),
     _python("pydantic-ai, Responses, a model that it does not know", PYDANTIC_AI, "pydantic_agent", RESPONSES, CHAT),
     _python("langchain-openai", "langchain-openai==1.7.3", "langchain_chat", CHAT, GEMINI),
+    replace(
+        _python("smolagents", "smolagents[openai]==1.26.0", "smolagents_agent", CHAT, MESSAGES),
+        in_text=True,
+        alone=False,
+    ),
     _node("openai for Node", ("openai@7.53.0",), "openai_chat", CHAT, RESPONSES),
     _node("@anthropic-ai/sdk", ("@anthropic-ai/sdk@1.8.0",), "anthropic_messages", MESSAGES, GEMINI),
-    _node("ai", ("ai@7.0.169", "@ai-sdk/openai-compatible@3.0.90", "zod@4.6.7"), "ai_sdk", CHAT, MESSAGES),
+    _node("ai", AI_SDK, "ai_sdk", CHAT, MESSAGES),
+    replace(_node("ai, Responses", AI_SDK, "ai_sdk", RESPONSES, MESSAGES), alone=False),
     CLAUDE_CODE,
     replace(CLAUDE_CODE, name="Claude Code, a model that it does not know", model="story"),
     replace(CLAUDE_CODE, name="Claude Code with thinking", model="claude-opus-4-6", thinks=True),
@@ -151,7 +164,7 @@ CLIENTS = (
     Client(
         "opencode",
         "agent",
-        ("opencode-ai@1.18.18",),
+        ("opencode-ai@1.18.18",),  # the newest whose program for Linux on ARM is in the registry
         CHAT,
         _except(CHAT),
         ("$bin/opencode", "run", "--model", "gateway/$model", "$prompt"),

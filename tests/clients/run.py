@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,16 @@ from trip import Outcome, Trip, travel
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 BEGIN, END = "<!-- Made by `make test-clients`. -->", "<!-- The end of what it makes. -->"
-HEADS = ("client", "version", "wire", "plain", "one call at a time", "other upstream wires", "seconds")
+HEADS = (
+    "client",
+    "version",
+    "wire",
+    "plain",
+    "one call at a time",
+    "other upstream wires",
+    "image and JSON answer",
+    "seconds",
+)
 
 
 @dataclass(slots=True)
@@ -40,17 +50,18 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         client = self.client
         if self.missing:
-            return (client.name, "not installed", client.wire, "", "", "", "")
+            return (client.name, "not installed", client.wire, "", "", "", "", "")
         plain, serial = (self._own(one_at_a_time) for one_at_a_time in (False, True))
         others = "; ".join(f"{wire}: {_told(self._with(wire))}" for wire in client.others)
+        rich = _told([outcome for outcome in self.outcomes if outcome.trip.rich]) if client.unstreamed else ""
         seconds = f"{median(outcome.seconds for outcome in self.outcomes):.1f}" if self.outcomes else ""
-        return (client.name, self.version, client.wire, _told(plain), _told(serial), others, seconds)
+        return (client.name, self.version, client.wire, _told(plain), _told(serial), others, rich, seconds)
 
     def _own(self, serial: bool) -> list[Outcome]:
         return [outcome for outcome in self._with(self.client.wire) if outcome.trip.serial == serial]
 
     def _with(self, wire: str) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if outcome.trip.upstream == wire]
+        return [outcome for outcome in self.outcomes if outcome.trip.upstream == wire and not outcome.trip.rich]
 
 
 def _told(outcomes: list[Outcome]) -> str:
@@ -64,10 +75,12 @@ def _told(outcomes: list[Outcome]) -> str:
 
 def trips_of(client: Client) -> list[Trip]:
     return [
-        Trip(client, upstream, serial, stream)
+        Trip(client, upstream, serial, stream, rich=rich)
+        for rich in ((False, True) if client.unstreamed else (False,))
         for upstream in (client.wire, *client.others)
         for serial in (False, True)
         for stream in ((True, False) if client.unstreamed else (True,))
+        if not (rich and serial and client.in_text)  # an agent that writes code is offered no tools
     ]
 
 
@@ -77,9 +90,7 @@ SLOW_TRIPS = [Trip(CLAUDE_CODE, wire, serial, slow=slow) for wire, slow in SLOW 
 
 def try_slow(console: Console) -> int:
     """All at the same time: each takes six minutes, in which little happens."""
-    installed = install(CLAUDE_CODE)
-    with ThreadPoolExecutor(len(SLOW_TRIPS)) as pool:
-        outcomes = list(pool.map(lambda trip: travel(trip, installed), SLOW_TRIPS))
+    outcomes = list(travel_all(SLOW_TRIPS, install(CLAUDE_CODE), at_once=len(SLOW_TRIPS)))
     for outcome in outcomes:
         _print(outcome, console)
     return int(any(outcome.problems for outcome in outcomes))
@@ -138,13 +149,19 @@ def _try(client: Client, latest: bool, direct: bool, console: Console) -> Row:
         row.missing = str(error)
         return row
     row.version = installed.version
-    for trip in trips_of(client):
-        if direct and (trip.serial or trip.upstream != client.wire or not client.alone):
-            continue
-        outcome = travel(trip, installed, direct)
+    alone = [trip for trip in trips_of(client) if not trip.serial and trip.upstream == client.wire and client.alone]
+    for outcome in travel_all(alone if direct else trips_of(client), installed, direct, at_once=3):
         row.outcomes.append(outcome)
         _print(outcome, console)
     return row
+
+
+def travel_all(trips: list[Trip], installed: Installed, direct: bool = False, *, at_once: int) -> Iterator[Outcome]:
+    def travel_one(trip: Trip) -> Outcome:
+        return travel(trip, installed, direct)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(travel_one, trips)
 
 
 def _write(rows: list[Row]) -> None:

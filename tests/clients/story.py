@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from unbroken import Assistant, Request, System, ToolCall, ToolMessage, User
-from unbroken.messages import Message
+from unbroken.messages import Media, Message
 from unbroken.models.scripted import Answer
 from unbroken.testing import Call, Raw, Say, Think, Uses
 from unbroken.wires.values import TOOL_NAME, called_name, fit_name
@@ -22,6 +22,10 @@ THOUGHT = "Three files, so three calls."
 WORDS = "I write all three. "
 FINAL = "The three files of the story are written."
 FILES = {"one.txt": "the first file", "two.txt": "the second: 'quoted', 10 %", "three.txt": "the third, ünïcode ✓"}
+REPORT = f'{{"written": 3, "summary": "{FINAL}"}}'
+"""The final text if the client asks for an answer of this shape."""
+IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFElEQVR4nGM8ISfHgA0wYRUdtBIA0MoBFD5jqJkAAAAASUVORK5CYII="
+"""A red square, PNG in base64."""
 SLOW_SECONDS = 360.0
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 """Of Anthropic."""
@@ -63,6 +67,18 @@ class Story:
     folder: str
     ids: tuple[str | None, ...] = (None, None, None)
     slow: Slow = ""
+    rich: bool = False
+    """The question has an image, and the answer is a `REPORT`."""
+
+    @property
+    def fields(self) -> list[str]:
+        """Of the answer's schema."""
+        return ["written", "summary"]
+
+    @property
+    def words(self) -> str:
+        """The text before the calls. A model that has to write JSON writes none: clients parse every text."""
+        return "" if self.rich else WORDS
 
     @property
     def wanted(self) -> list[tuple[str, dict[str, str]]]:
@@ -75,18 +91,22 @@ class Story:
         asked = any(isinstance(message, User) and PROMPT in message.text for message in request.messages)
         return asked and any(fit_name(tool.name, TOOL_NAME) == self.tool.name for tool in request.tools)
 
+    def counts(self, serial: bool) -> list[int]:
+        """How many calls each answer of the gateway has."""
+        return [1, 1, 1, 0] if serial else [3, 0]
+
     def answer(self, request: Request) -> Answer:
         if not self.is_told_in(request):
             return ["Three files", Uses(20, 2)]
         if any(isinstance(message, ToolMessage) for message in request.messages):
-            return [FINAL, Uses(520, 14)]
+            return [REPORT if self.rich else FINAL, Uses(520, 14)]
         paces = [(SLOW_SECONDS, 360), (0.0, 3), (0.0, 3)] if self.slow == "fragments" else [(0.0, 3)] * 3
         calls = [
             Call(name, wanted, id=id, over=over, pieces=pieces)
             for (name, wanted), id, (over, pieces) in zip(self.wanted, self.ids, paces, strict=True)
         ]
         pings = [Raw(PING, after=15.0)] * int(SLOW_SECONDS / 15) if self.slow == "pings" else []
-        return [Think(THOUGHT), Say(WORDS), *pings, *calls, Uses(310, 60)]
+        return [Think(THOUGHT), Say(self.words), *pings, *calls, Uses(310, 60)]
 
     def problems_with_requests(self, requests: Sequence[Request], reasoning: bool) -> list[str]:
         """The upstream must get two requests: with the prompt, then with the complete turn and its `reasoning`, whether
@@ -100,21 +120,32 @@ class Story:
         match second.messages[known:]:
             case [Assistant() as spoken, ToolMessage() as results] if same:
                 lost = ["the turn has lost its reasoning"] if reasoning and spoken.reasoning != THOUGHT else []
-                return lost + self._problems_with_turn(spoken, results)
+                return lost + self.problems_with_image(told) + self._problems_with_turn(spoken, results)
             case _:
                 kinds = [", ".join(type(message).__name__ for message in each.messages) for each in told]
                 return [f"the second request is not the first with one turn and its results: {kinds[0]}; {kinds[1]}"]
+
+    def problems_with_image(self, told: list[Request]) -> list[str]:
+        if not self.rich:
+            return []
+        found = [images_in(request) for request in told]
+        return [] if all(images == [IMAGE] for images in found) else [f"the images of the requests are {found}"]
 
     def _problems_with_turn(self, spoken: Assistant, results: ToolMessage) -> list[str]:
         problems: list[str] = []
         if (calls := named_calls(spoken.calls)) != self.wanted:
             problems.append(f"the turn has other calls: {calls}")
-        if spoken.text.strip() != WORDS.strip():
+        if spoken.text.strip() != self.words.strip():
             problems.append(f"the turn has another text: {spoken.text!r}")
         if [result.call_id for result in results.results] != [call.id for call in spoken.calls]:
             problems.append(f"the results are those of {[result.call_id for result in results.results]}")
         problems += [f"a tool failed: {result.text[:200]}" for result in results.results if result.error]
         return problems
+
+
+def images_in(request: Request) -> list[str]:
+    said = [part for message in request.messages if isinstance(message, User) for part in message.parts]
+    return [part.data for part in said if isinstance(part, Media)]
 
 
 def named_calls(calls: Sequence[ToolCall]) -> list[tuple[str, object]]:

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
+from typing import Any
 from uuid import uuid4
 
 from install import Installed
 from rows import CHAT, GEMINI, MESSAGES, RESPONSES, Client
-from story import FILES, FINAL, PROMPT, SLOW_SECONDS, Slow, Story, named_calls
+from story import FILES, FINAL, IMAGE, PROMPT, SLOW_SECONDS, Slow, Story, named_calls
 from tap import Exchange, Tap
+from text_story import TextStory
 
 from unbroken import Request, Response, decode
 from unbroken.gateway.app import Gateway
@@ -49,6 +51,8 @@ class Trip:
     serial: bool = False
     stream: bool = True
     slow: Slow = ""
+    rich: bool = False
+    """With an image in the question and an answer of a given shape."""
 
     @property
     def seconds(self) -> float:
@@ -64,7 +68,8 @@ class Trip:
         mode = "serial" if self.serial else "plain"
         slow = f", slow with {self.slow}" if self.slow else ""
         how = "streamed" if self.stream else "unstreamed"
-        return f"{self.client.name}: {mode}, {how}, {self.upstream} upstream{slow}"
+        rich = ", image and JSON answer" if self.rich else ""
+        return f"{self.client.name}: {mode}, {how}, {self.upstream} upstream{slow}{rich}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,9 @@ def travel(trip: Trip, installed: Installed, direct: bool = False) -> Outcome:
         home = Path(name)
         # Most providers give unique ids, some restart counting in each answer: the chain must work with both.
         ids = tuple(f"call_{uuid4().hex[:24]}" for _ in FILES) if trip.upstream != trip.client.wire else (None,) * 3
-        story = Story(trip.client.tool, str(home / "work"), ids, trip.slow)
+        story = (TextStory if trip.client.in_text else Story)(
+            trip.client.tool, str(home / "work"), ids, trip.slow, trip.rich
+        )
         exchanges: list[Exchange] = []
         with serve(story.answer) as upstream:
             if direct:
@@ -102,6 +109,8 @@ def travel(trip: Trip, installed: Installed, direct: bool = False) -> Outcome:
                 with _gateway(trip, upstream, exchanges) as url:
                     ran = _run(trip, installed, home, url)
     problems = _problems_of_client(ran, trip.seconds)
+    if trip.rich:
+        problems += _problems_with_shape(story, trip.upstream, upstream)
     if direct:
         problems += _problems_of_upstream(story, upstream)
     else:
@@ -157,6 +166,7 @@ def _run(trip: Trip, installed: Installed, home: Path, url: str) -> _Ran:
         environment |= {f"GATEWAY_{name.upper()}": values[name] for name in ("url", "key", "model", "prompt")}
         environment |= {"GATEWAY_WIRE": client.wire}
         environment |= {"GATEWAY_SERIAL": str(int(trip.serial)), "GATEWAY_STREAM": str(int(trip.stream))}
+        environment |= {"GATEWAY_IMAGE": IMAGE} if trip.rich else {}
     return _ended([_filled(word, values) for word in client.command], home, environment, trip.seconds)
 
 
@@ -214,6 +224,27 @@ def _problems_of_upstream(story: Story, upstream: ScriptedServer, reasoning: boo
     return refused + lost + story.problems_with_requests(upstream.requests, reasoning)
 
 
+def _problems_with_shape(story: Story, wire: str, upstream: ScriptedServer) -> list[str]:
+    """Every request has the schema of the answer, where its wire has it."""
+    sent = zip(upstream.bodies, upstream.requests, strict=True)
+    schemas = [schema_in(body, wire) for body, request in sent if story.is_told_in(request)]
+    wrong = [schema for schema in schemas if list(schema.get("properties", {})) != story.fields]
+    return [f"the schema of the answer is {schema}" for schema in wrong]
+
+
+def schema_in(body: Mapping[str, Any], wire: str) -> dict[str, Any]:
+    paths = {
+        CHAT: ("response_format", "json_schema", "schema"),
+        RESPONSES: ("text", "format", "schema"),
+        MESSAGES: ("output_config", "format", "schema"),
+        GEMINI: ("generationConfig", "responseJsonSchema"),
+    }
+    value: Any = body
+    for key in paths[wire]:
+        value = value.get(key, {})
+    return value
+
+
 def _problems_of_gateway(trip: Trip, story: Story, requests: list[Request], exchanges: list[Exchange]) -> list[str]:
     flags = {request.parallel for request in requests if story.is_told_in(request)}
     problems = ["the upstream was not told: one call at a time"] if trip.told_upstream and flags != {False} else []
@@ -229,12 +260,14 @@ def _problems_of_gateway(trip: Trip, story: Story, requests: list[Request], exch
     ]
     told = [exchange for exchange in exchanges if _is_told_in(story, trip.client.wire, exchange)]
     answers = [decode(bytes(exchange.answered), trip.client.wire) for exchange in told]
+    expected = story.counts(trip.serial)
+    if (counts := [len(answer.calls) for answer in answers]) != expected:
+        problems.append(f"the answers had {counts} calls and not {expected}")
+    if trip.client.in_text:
+        return problems
     handed = [call for answer in answers for call in named_calls(answer.calls)]
     if handed != story.wanted:
         problems.append(f"the client was handed {handed}")
-    expected = [1, 1, 1, 0] if trip.serial else [3, 0]
-    if (counts := [len(answer.calls) for answer in answers]) != expected:
-        problems.append(f"the answers had {counts} calls and not {expected}")
     turns = [exchange.headers.get("x-unbroken-turn", "") for exchange in told]
     # The head of a stream is sent before it is known how many calls it will contain.
     if trip.serial and (turns[1:] != ["handed 2/3", "handed 3/3", ""] or turns[0] not in ("", "handed 1/3")):

@@ -1,6 +1,6 @@
 // Messages with `@anthropic-ai/sdk`: the content goes back block for block.
 import Anthropic from '@anthropic-ai/sdk';
-import { description, key, model, parameters, prompt, serial, stream, url, writeFile } from './task.mjs';
+import { description, finish, image, key, model, parameters, prompt, report, serial, stream, url, writeFile } from './task.mjs';
 
 const client = new Anthropic({ baseURL: url, apiKey: key, maxRetries: 0 });
 const asked = {
@@ -8,11 +8,14 @@ const asked = {
   max_tokens: 1000,
   tools: [{ name: 'write_file', description, input_schema: parameters }],
   ...(serial ? { tool_choice: { type: 'auto', disable_parallel_tool_use: true } } : {}),
+  ...(image ? { output_config: { format: { type: 'json_schema', schema: report } } } : {}),
 };
 const ask = messages =>
   stream ? client.messages.stream({ ...asked, messages }).finalMessage() : client.messages.create({ ...asked, messages });
 
-const messages = [{ role: 'user', content: prompt }];
+const source = { type: 'base64', media_type: 'image/png', data: image };
+const content = image ? [{ type: 'image', source }, { type: 'text', text: prompt }] : prompt;
+const messages = [{ role: 'user', content }];
 let message = await ask(messages);
 while (message.stop_reason === 'tool_use') {
   messages.push({ role: 'assistant', content: message.content });
@@ -21,4 +24,4 @@ while (message.stop_reason === 'tool_use') {
   messages.push({ role: 'user', content: results });
   message = await ask(messages);
 }
-console.log(message.content.filter(block => block.type === 'text').map(block => block.text).join(''));
+finish(message.content.filter(block => block.type === 'text').map(block => block.text).join(''));

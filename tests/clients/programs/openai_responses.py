@@ -10,7 +10,21 @@ import os
 from typing import Any
 
 from openai import OpenAI
-from task import DESCRIPTION, KEY, MODEL, PARAMETERS, PROMPT, SERIAL, STREAM, URL, finish, write_file
+from task import (
+    DESCRIPTION,
+    IMAGE,
+    IMAGE_URL,
+    KEY,
+    MODEL,
+    PARAMETERS,
+    PROMPT,
+    SERIAL,
+    STREAM,
+    URL,
+    Report,
+    finish,
+    write_file,
+)
 
 STORED = os.environ.get("GATEWAY_STORED") == "1"
 client = OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
@@ -26,16 +40,22 @@ if not STORED:
     asked["include"] = ["reasoning.encrypted_content"]
 if SERIAL:
     asked["parallel_tool_calls"] = False
+content: Any = PROMPT
+if IMAGE:
+    asked["text_format"] = Report
+    content = [{"type": "input_text", "text": PROMPT}, {"type": "input_image", "image_url": IMAGE_URL}]
 
 
 def ask(**more):
+    if not STREAM and IMAGE:
+        return client.responses.parse(**asked, **more)
     if not STREAM:
         return client.responses.create(**asked, **more)
     with client.responses.stream(**asked, **more) as stream:
         return stream.get_final_response()
 
 
-items: list[Any] = [{"role": "user", "content": PROMPT}]
+items: list[Any] = [{"role": "user", "content": content}]
 response = ask(input=items)
 while calls := [item for item in response.output if item.type == "function_call"]:
     results = [
@@ -45,7 +65,7 @@ while calls := [item for item in response.output if item.type == "function_call"
     if STORED:
         response = ask(input=results, previous_response_id=response.id)
     else:
-        items += [item.to_dict(exclude_none=True) for item in response.output]
+        items += response.output
         items += results
         response = ask(input=items)
-finish(response.output_text)
+finish(response.output_parsed.summary if IMAGE and response.output_parsed else response.output_text)

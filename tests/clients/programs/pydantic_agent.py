@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from base64 import b64decode
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, BinaryContent, NativeOutput
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
-from task import KEY, MODEL, PROMPT, SERIAL, STREAM, URL, finish, write_file
+from task import IMAGE, KEY, MODEL, PROMPT, SERIAL, STREAM, URL, Report, finish, write_file
 
 match os.environ["GATEWAY_WIRE"]:
     case "anthropic-messages":
@@ -22,17 +23,23 @@ match os.environ["GATEWAY_WIRE"]:
     case _:
         model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=f"{URL}/v1", api_key=KEY))
 settings = {"parallel_tool_calls": False} if SERIAL else {}
-agent = Agent(model, instructions="You write files.", tools=[write_file], model_settings=settings)
+shape = NativeOutput(Report) if IMAGE else str
+agent = Agent(model, output_type=shape, instructions="You write files.", tools=[write_file], model_settings=settings)
+question = [PROMPT, BinaryContent(b64decode(IMAGE), media_type="image/png")] if IMAGE else PROMPT
+
+
+def show(output):
+    finish(output.summary if IMAGE else output)
 
 
 async def main():
     if not STREAM:
-        finish((await agent.run(PROMPT)).output)
+        show((await agent.run(question)).output)
         return
-    async with agent.run_stream_events(PROMPT) as events:
+    async with agent.run_stream_events(question) as events:
         async for event in events:
             if event.event_kind == "agent_run_result":
-                finish(event.result.output)
+                show(event.result.output)
 
 
 asyncio.run(main())

@@ -7,9 +7,14 @@ import os
 import sys
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 URL, MODEL, PROMPT = (os.environ[name] for name in ("GATEWAY_URL", "GATEWAY_MODEL", "GATEWAY_PROMPT"))
 KEY = os.environ["GATEWAY_KEY"]
 SERIAL, STREAM = (os.environ.get(name) == "1" for name in ("GATEWAY_SERIAL", "GATEWAY_STREAM"))
+IMAGE = os.environ.get("GATEWAY_IMAGE", "")
+"""In base64. With it the question has this image, and the answer is a `Report`."""
+IMAGE_URL = f"data:image/png;base64,{IMAGE}"
 
 DESCRIPTION = "Writes a file."
 PARAMETERS: dict[str, Any] = {
@@ -18,6 +23,16 @@ PARAMETERS: dict[str, Any] = {
     "required": ["path", "content"],
     "additionalProperties": False,
 }
+
+
+class Report(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    written: int
+    summary: str
+
+
+REPORT = Report.model_json_schema()
 
 
 def write_file(path: str, content: str) -> str:
