@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
@@ -23,57 +23,68 @@ _SEGMENT = re.compile(r"(?P<key>\*\*|[^.\[{]+)(?P<each>\[\])?(?P<tests>(?:\{[^}]
 class _Step:
     key: str
     each: bool
-    tests: tuple[str, ...]
+    tests: tuple[_Test, ...]
 
     def accepts(self, value: Any) -> bool:
-        return all(_passes(value, test) for test in self.tests)
+        if not isinstance(value, dict):
+            return not self.tests
+        return all(test.passes(cast("Object", value)) for test in self.tests)
 
 
-def _passes(value: Any, test: str) -> bool:
-    if not isinstance(value, dict):
-        return False
-    value = cast("Object", value)
-    key, equals, wanted = test.partition("=")
-    if not equals:
-        return value.get(key) is not None if key[0] != "!" else value.get(key[1:]) is None
-    return str(value.get(key)) in wanted.split("|")
+@dataclass(frozen=True, slots=True)
+class _Test:
+    key: str
+    absent: bool = False
+    wanted: frozenset[str] = frozenset()
+
+    def passes(self, value: Object) -> bool:
+        found = value.get(self.key)
+        return str(found) in self.wanted if self.wanted else (found is None) is self.absent
+
+
+def _test(text: str) -> _Test:
+    key, equals, wanted = text.partition("=")
+    return _Test(key.removeprefix("!"), not equals and key[0] == "!", frozenset(wanted.split("|") if equals else ()))
 
 
 @cache
 def _steps(path: str) -> tuple[_Step, ...]:
     return tuple(
-        _Step(found["key"], found["each"] is not None, tuple(re.findall(r"\{([^}]*)\}", found["tests"])))
+        _Step(found["key"], found["each"] is not None, tuple(map(_test, re.findall(r"\{([^}]*)\}", found["tests"]))))
         for found in _SEGMENT.finditer(path)
     )
 
 
 def find(body: Json, path: str) -> list[tuple[str, Any]]:
     """The values at a path, each with its place. A null is as good as absent."""
-    return list(_find(body, _steps(path), ""))
+    found: list[tuple[str, Any]] = []
+    _find(body, _steps(path), "", found)
+    return found
 
 
-def _find(value: Any, steps: Sequence[_Step], where: str) -> Iterator[tuple[str, Any]]:
+def _find(value: Any, steps: Sequence[_Step], where: str, found: list[tuple[str, Any]]) -> None:
+    """Appends to a list: generators inside generators take twice as long, and every request is searched."""
     if not steps:
         if value is not None:
-            yield where, value
+            found.append((where, value))
         return
     step, rest = steps[0], steps[1:]
     if step.key == "**":
-        yield from _find(value, rest, where)
+        _find(value, rest, where, found)
         for key, each in values_in(value):
-            yield from _find(each, steps, place_in(where, key))
+            _find(each, steps, place_in(where, key), found)
         return
-    found = cast("Object", value).get(step.key) if isinstance(value, dict) else None
-    if found is None:
+    here = cast("Object", value).get(step.key) if isinstance(value, dict) else None
+    if here is None:
         return
-    at = place_in(where, step.key)
+    at = f"{where}.{step.key}" if where else step.key
     if not step.each:
-        if step.accepts(found):
-            yield from _find(found, rest, at)
-    elif isinstance(found, list):
-        for n, each in enumerate(cast("list[Json]", found)):
-            if step.accepts(each):
-                yield from _find(each, rest, f"{at}[{n}]")
+        if not step.tests or step.accepts(here):
+            _find(here, rest, at, found)
+    elif isinstance(here, list):
+        for n, each in enumerate(cast("list[Json]", here)):
+            if not step.tests or step.accepts(each):
+                _find(each, rest, f"{at}[{n}]", found)
 
 
 def values_in(value: Any) -> Iterable[tuple[str | int, Any]]:
