@@ -14,6 +14,7 @@ from unbroken.messages import ToolSpec
 from unbroken.models.http import Written
 from unbroken.testing.server import find_refusals
 from unbroken.wires import find_wire
+from unbroken.wires.body_paths import find
 from unbroken.wires.crossing import Name
 
 MODELS = {
@@ -206,6 +207,16 @@ def test_models_that_refuse_json_beside_functions_keep_their_functions() -> None
 def test_claude_models_without_structured_output_are_asked_without_it() -> None:
     written = sent("openai-chat", "anthropic:claude-3-7-sonnet-latest", asking_for("openai-chat", SCHEMA))
     assert written.left_out == ("response_format",)
+
+
+@pytest.mark.parametrize(
+    ("model", "place", "most"), [("openai-chat", "stop", 4), ("gemini", "generationConfig.stopSequences", 5)]
+)
+def test_more_stop_sequences_than_the_provider_takes_are_named(model: str, place: str, most: int) -> None:
+    stops = ["a", "b", "c", "d", "e", "f"]
+    written = sent("anthropic-messages", model, {"stop_sequences": stops})
+    assert find(written.body, place)[0][1] == stops[:most]
+    assert written.left_out == ("stop_sequences",)
 
 
 SEARCHES: dict[str, dict[str, Any]] = {

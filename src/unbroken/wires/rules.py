@@ -316,6 +316,20 @@ class Function:
         return self.repair(body) if self.repair is not None else None
 
 
+def at_most_in(path: str, most: int) -> Function:
+    """A list of at most so many items; the others are left out."""
+
+    def check(asked: Asked) -> list[str]:
+        lists = [
+            (where, cast("list[Json]", value)) for where, value in find(asked.body, path) if isinstance(value, list)
+        ]
+        return [where for where, items in lists if len(items) > most]
+
+    return Function(
+        check, lambda body: (changed(body, path, lambda value: value[:most]), [shown(path)]), first_key(path)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StrictSchemas:
     """Schemas in which every object is closed (`additionalProperties: false`) and, unless `optional`, every property is

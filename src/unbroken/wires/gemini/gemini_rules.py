@@ -17,6 +17,7 @@ from unbroken.wires.rules import (
     Refused,
     Rule,
     When,
+    at_most_in,
 )
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 
@@ -214,6 +215,14 @@ RULES = (
         Named("gemini-2.5-flash*"),
         GEMINI,
         source="ai.google.dev/gemini-api/docs/thinking",
+    ),
+    Rule(
+        "gemini.stop-5",
+        "`stopSequences` has at most 5 texts",
+        at_most_in("generationConfig.stopSequences", 5),
+        ANY_MODEL,
+        GEMINI,
+        source="ai.google.dev/api/generate-content#GenerationConfig",
     ),
     Rule(
         "gemini.json-with-functions",

@@ -37,6 +37,7 @@ from unbroken.wires.rules import (
     Sized,
     StrictSchemas,
     When,
+    at_most_in,
 )
 from unbroken.wires.schemas import as_object, is_object
 from unbroken.wires.values import Object
@@ -132,6 +133,15 @@ OPENAI_RULES = (
             source=f"{_DOCS}/guides/latest-model",
         )
         for name, default in (("temperature", 1), ("top_p", 1), ("logprobs", False), ("top_logprobs", None))
+    ),
+    Rule(
+        "openai.stop-4",
+        "`stop` has at most 4 texts",
+        at_most_in("stop", 4),
+        ANY_MODEL,
+        OPENAI,
+        "Invalid 'stop': array too long. Expected an array with maximum length 4.",
+        source=f"{_DOCS}/api-reference/chat",
     ),
     Rule(
         "openai.stop",
