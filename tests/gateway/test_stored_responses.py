@@ -289,3 +289,37 @@ def test_a_response_that_is_not_stored_here_is_read_from_the_provider_if_a_rule_
             assert [(asked.method, asked.path) for asked in upstream.asked] == [("GET", "/v1/responses/resp_theirs")]
 
     run(story)
+
+
+REPEATED: tuple[Object, ...] = (
+    {"metadata": {"id": "msg_victim123"}},
+    {"tools": [{"type": "function", "name": "f", "parameters": {"properties": {"id": "msg_victim123"}}}]},
+)
+
+
+@pytest.mark.parametrize("repeated", REPEATED, ids=["metadata", "tools"])
+@pytest.mark.parametrize("upstream_wire", ["openai-responses", "openai-chat"])
+def test_an_id_in_a_setting_that_a_response_repeats_is_no_item_of_its_key(
+    upstream_wire: str, repeated: Object, tmp_path: Path
+) -> None:
+    """Otherwise a key could make the items of all others its own, and the provider would read them to it."""
+    text = {"type": "output_text", "text": "Hello.", "annotations": []}
+    message = {"id": "msg_own123", "type": "message", "role": "assistant", "content": [text]}
+    told = {"id": "resp_1", "object": "response", "status": "completed", "output": [message], **repeated}
+    chat = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}]}
+    answer = Told(json.dumps(told if upstream_wire == "openai-responses" else chat).encode())
+    key = create_key(tmp_path / "keys", GatewayKey("mallory"))
+
+    async def story() -> None:
+        async with telling(answer) as upstream, telling(Told(json.dumps(told).encode())) as victims:
+            rows = (upstream.settings(upstream_wire), victims.settings("openai-responses", "victims"))
+            settings = settings_for(*rows, keys=True, keys_file=str(tmp_path / "keys"))
+            async with serving(settings) as url, aiohttp.ClientSession(url) as session:
+                mallory = Caller(session, key)
+                made = await mallory.create(input="Hello.", **repeated)
+                for id, expected in (("msg_victim123", 404), (made["output"][0]["id"], 200)):
+                    said = [{"type": "item_reference", "id": id}, user("Repeat it.")]
+                    status, _ = await mallory.ask("POST", "/v1/responses", {"model": "victims", "input": said})
+                    assert (id, status) == (id, expected)
+
+    run(story)

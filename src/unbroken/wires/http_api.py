@@ -138,8 +138,8 @@ class HttpApi:
         """The stored response that this path names; None if it names none."""
         return None
 
-    def item_ids(self, data: bytes) -> Sequence[str]:
-        """The ids of the items in this response, which later requests may refer to. `data` is JSON."""
+    def item_ids(self, response: Object) -> Sequence[str]:
+        """The ids of the items that the model made in this response, which later requests may refer to."""
         return ()
 
     def stored_items(self, response: Object) -> Mapping[str, Object]:

@@ -11,7 +11,7 @@ from unbroken.errors import InvalidRequest, StreamError
 from unbroken.gateway.http.asgi import Refused, Response, Scope, off_loop
 from unbroken.gateway.http.routes import ClientRequest
 from unbroken.gateway.relay.exchange import Exchange
-from unbroken.gateway.turns.response_store import ResponseStore, final_object
+from unbroken.gateway.turns.response_store import ResponseStore, final_object, response_in
 from unbroken.messages import Assistant, Json, Message, Request, ToolMessage
 from unbroken.wires.http_api import NO_ITEM, NO_PREVIOUS_RESPONSE, NOT_FOUND, HttpApi, StoredPath
 from unbroken.wires.jsontext import dumps, loads
@@ -86,8 +86,8 @@ class StoredResponses:
     async def keep(self, exchange: Exchange, message: Assistant | None, head: bytes, last: bytes) -> None:
         """Stores an answer. `head` and `last` are the first and the last bytes that the client gets. Nothing is stored
         for a client that does not want it, except on its connection."""
-        incoming = exchange.incoming
-        if not incoming.route.http.stores:
+        incoming, http = exchange.incoming, exchange.incoming.route.http
+        if not http.stores:
             return
         id = _id_in(head) or exchange.id
         systems = 1 if incoming.body.get("instructions") else 0
@@ -98,6 +98,7 @@ class StoredResponses:
                 incoming.last_response.keep(id, whole)
             return
         data = final_object(last)
+        items = await off_loop(len(data), lambda: http.item_ids(response_in(data) or {}))
         depth = exchange.depth + 1
         chained = exchange.parent and depth % WHOLE_EVERY
         await self._store.keep(
@@ -107,7 +108,7 @@ class StoredResponses:
             depth,
             (*exchange.said[systems:], *answer) if chained else whole,
             data,
-            incoming.route.http.item_ids(data),
+            items,
         )
 
     # Paths

@@ -131,8 +131,13 @@ def _object_key(conversation: str) -> str:
 def _read_object(value: bytes | None) -> Object | None:
     if not value or blake2b(value[_CHECK:], digest_size=_CHECK).digest() != value[:_CHECK]:
         return None
+    return response_in(value[_CHECK:])
+
+
+def response_in(data: bytes) -> Object | None:
+    """The response in a body, or in the event that ends a stream; None if it cannot be read."""
     try:
-        said = as_dict(loads_faithful(value[_CHECK:]))
+        said = as_dict(loads_faithful(data))
     except StreamError:
         return None
     return as_dict(said["response"]) if "response" in said and "output" not in said else said

@@ -23,7 +23,7 @@ from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
 _ROLES = ("user", "assistant", "system", "developer")
 _RESULTS = ("function_call_output", "custom_tool_call_output")
 _STORED = re.compile(r"/(?:v1/)?responses/([^/]+)(?:/(input_items|cancel))?")
-_ITEM_ID = re.compile(rb'"id"\s*:\s*"([A-Za-z]{1,8}_[A-Za-z0-9_-]{1,200})"')
+_ITEM_ID = re.compile(r"[A-Za-z]{1,8}_[A-Za-z0-9_-]{1,200}")
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 _OURS = "unbroken-1."
 """Begins the content of our compaction items."""
@@ -105,10 +105,10 @@ class ResponsesHttp(HttpApi):
         assert part in get_args(StoredPart)
         return StoredPath(found[1], cast("StoredPart", part))
 
-    def item_ids(self, data: bytes) -> Sequence[str]:
-        """Without parsing: inside a text of the response, quotation marks have backslashes before them."""
-        own = self.response_id.encode()
-        return list(dict.fromkeys(id.decode() for id in _ITEM_ID.findall(data) if not id.startswith(own)))
+    def item_ids(self, response: Object) -> Sequence[str]:
+        """Of the output alone: a response repeats `metadata` and `tools` of its request, with any ids in them."""
+        ids = (as_text(item.get("id")) for item in dicts(response.get("output")))
+        return list(dict.fromkeys(id for id in ids if _ITEM_ID.fullmatch(id) and not id.startswith(self.response_id)))
 
     def stored_items(self, response: Object) -> Mapping[str, Object]:
         return {as_text(item.get("id")): as_input(item) for item in dicts(response.get("output")) if item.get("id")}
