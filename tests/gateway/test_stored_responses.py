@@ -303,9 +303,9 @@ def test_an_id_in_a_setting_that_a_response_repeats_is_no_item_of_its_key(
     upstream_wire: str, repeated: Object, tmp_path: Path
 ) -> None:
     """Otherwise a key could make the items of all others its own, and the provider would read them to it."""
-    text = {"type": "output_text", "text": "Hello.", "annotations": []}
-    message = {"id": "msg_own123", "type": "message", "role": "assistant", "content": [text]}
-    told = {"id": "resp_1", "object": "response", "status": "completed", "output": [message], **repeated}
+    text: Object = {"type": "output_text", "text": "Hello.", "annotations": []}
+    message: Object = {"id": "msg_own123", "type": "message", "role": "assistant", "content": [text]}
+    told: Object = {"id": "resp_1", "object": "response", "status": "completed", "output": [message], **repeated}
     chat = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}]}
     answer = Told(json.dumps(told if upstream_wire == "openai-responses" else chat).encode())
     key = create_key(tmp_path / "keys", GatewayKey("mallory"))

@@ -68,11 +68,13 @@ HARMLESS: tuple[Object, ...] = (
     {"provider": {"order": ["dear"]}},
     {"tools": [{"type": "mcp", "server_label": "s", "server_url": "https://x.example", "headers": {"a": "b"}}]},
 )
+_GS = {"type": "image_url", "image_url": {"url": "gs://bucket/secret"}}
 _S3 = {"s3Location": {"uri": "s3://bucket/secret"}}
 HELD: Mapping[str, tuple[Object, ...]] = {
     "openai-chat": (
         {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-abc123def"}}]}]},
         {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "audio": {"id": "audio_abc123"}}]},
+        {"messages": [{"role": "user", "content": [_GS]}]},
     ),
     "openai-responses": (
         {"conversation": "conv_abc123def"},
@@ -82,6 +84,8 @@ HELD: Mapping[str, tuple[Object, ...]] = {
         {"input": [{"id": "msg_abc123def"}]},
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file-abc123def"}]}]},
         {"input": [{"role": "user", "content": [{"type": "input_image", "file\\u005fid": "file-abc123def"}]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": " GS://bucket/secret"}]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "s3://bucket/secret"}]}]},
         {"tools": [{"type": "file_search", "vector_store_ids": ["vs_abc123def"]}]},
         {"tools": [{"type": "code_interpreter", "container": "cntr_abc123def"}]},
         {"tools": [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-abc123def"]}}]},
@@ -99,6 +103,7 @@ HELD: Mapping[str, tuple[Object, ...]] = {
             ]
         },
         {"messages": [{"role": "user", "content": [{"type": "container_upload", "file_id": "file_abc123"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "gs://b/c"}}]}]},
     ),
     "gemini": (
         {"cachedContent": "cachedContents/abc"},
@@ -111,7 +116,7 @@ HELD: Mapping[str, tuple[Object, ...]] = {
         },
     ),
     "ollama": (),
-    "cohere-v2": (),
+    "cohere-v2": ({"messages": [{"role": "user", "content": [_GS]}]},),
     "bedrock-converse": (
         {"messages": [{"role": "user", "content": [{"document": {"name": "d", "source": _S3}}]}]},
         {"messages": [{"role": "user", "content": [{"video": {"format": "mp4", "source": _S3}}]}]},
@@ -180,7 +185,8 @@ def _escaped(body: Object) -> str:
 
 @WIRE
 def test_names_of_models_and_files_in_content_are_not_a_choice(wire: str, tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"model": {"type": "string"}, "file_id": {"type": "string"}}}
+    properties = {"model": {"type": "string"}, "file_id": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "$defs": {"Model": {"type": "string"}}}
     tools: Object = {
         "openai-chat": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
         "openai-responses": [{"type": "function", "name": "f", "parameters": schema}],
@@ -196,6 +202,12 @@ def test_names_of_models_and_files_in_content_are_not_a_choice(wire: str, tmp_pa
             "additionalModelRequestFields": {"thinking": {"type": "adaptive"}},
             "additionalModelResponseFieldPaths": ["/stop_sequence"],
         }
+        use = {"toolUse": {"toolUseId": "a", "name": "f", "input": {"file_id": "x"}}}
+        result = {"toolResult": {"toolUseId": "a", "content": [{"json": {"file_id": "x", "url": "files/x"}}]}}
+        said = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        offered["messages"] = [*question(wire)["messages"], *said]
+    elif wire == "ollama":
+        offered["format"] = schema
 
     async def story() -> None:
         async with house(tmp_path / "k", wire, Told(b"{}", 418), keys=(GatewayKey("ann", ("m",)),)) as (_, (ann,)):

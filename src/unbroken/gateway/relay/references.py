@@ -71,10 +71,11 @@ _DATA = frozenset(
         "args",
         "arguments",
         "response",
+        "json",
     }
 )
-"""Schemas, arguments and results: names in them are the tools'."""
-_FREE = _DATA | {"labels", "variables", "chat_template_kwargs", "properties"}
+"""Schemas, arguments and results: names in them are the tools'. Bedrock: `json`, of a schema or a result."""
+_FREE = _DATA | {"labels", "variables", "chat_template_kwargs", "properties", "$defs", "definitions"}
 """Fields whose names the client chooses: no provider reads a model from them."""
 _NOTES = frozenset({"metadata", "labels", "chat_template_kwargs"})
 _SPREAD = frozenset({"extra_body", "provider"})
@@ -82,11 +83,15 @@ _SPREAD = frozenset({"extra_body", "provider"})
 _TOOL_USE = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _ECHOED = ("citation", "_output", "_result", "file_path")
 """Types of model output: it mentions a file without using it."""
-_PROVIDER_FILE = re.compile(r"(?:https?://[^/]*googleapis\.com/.*|/?(?:v1\w*/)?)files/.+|gs://.+")
+_PROVIDER_FILE = re.compile(
+    r"(?:https?://[^/]*googleapis\.com/.*|/?(?:v1\w*/)?)files/.+|(?:gs|s3)://.+", re.IGNORECASE | re.DOTALL
+)
+_ADDRESSES = ("fileUri", "file_uri", "url", "image_url", "file_url", "video_url")
+"""Of a file. Between two wires one becomes another: `image_url` is `fileUri` for a model of Gemini."""
 
 _USES = frozenset(
-    {"file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "audio", "fileUri", "file_uri"}
-    | {"s3Location", "guardrailIdentifier"}
+    {"file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "audio"}
+    | {"s3Location", "guardrailIdentifier", *_ADDRESSES}
 )
 """Names of fields by which a request uses something that the provider holds."""
 
@@ -203,8 +208,9 @@ def _used_by(node: Object) -> Iterator[Reference]:
         yield "skill_id", id
     if id := as_text(as_dict(node.get("audio")).get("id")):
         yield "audio.id", id
-    for name in ("fileUri", "file_uri"):
-        if (uri := as_text(node.get(name))) and _PROVIDER_FILE.fullmatch(uri):
+    for name in _ADDRESSES:
+        uri = as_text(node.get(name)).strip()
+        if uri and not kind.endswith(_ECHOED) and _PROVIDER_FILE.fullmatch(uri):
             yield name, uri
     if uri := as_text(as_dict(node.get("s3Location")).get("uri")):
         yield "s3Location.uri", uri
@@ -224,7 +230,8 @@ def objects(body: Mapping[str, Json], skips: frozenset[str] = _DATA) -> Iterator
         elif isinstance(value, dict):
             node = cast("Object", value)
             yield where, node
-            skipped = skips | {"input"} if node.get("type") in _TOOL_USE else skips if where else skips & _NOTES
+            is_call = node.get("type") in _TOOL_USE or where.endswith(".toolUse.")
+            skipped = skips | {"input"} if is_call else skips if where else skips & _NOTES
             stack += [
                 (f"{where}{name}.", one) for name, one in node.items() if _holds_more(one) and name not in skipped
             ]
