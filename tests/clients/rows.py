@@ -119,7 +119,9 @@ CLIENTS = (
     ),
     _python("openai-agents, Responses", OPENAI_AGENTS, "openai_agents", RESPONSES, MESSAGES),
     _python("openai-agents, Chat Completions", OPENAI_AGENTS, "openai_agents", CHAT, GEMINI),
-    _python("pydantic-ai, Anthropic", PYDANTIC_AI, "pydantic_agent", MESSAGES, RESPONSES),
+    replace(
+        _python("pydantic-ai, Anthropic", PYDANTIC_AI, "pydantic_agent", MESSAGES, RESPONSES), model="claude-opus-4-6"
+    ),  # it refuses structured output for a model that it does not know
     _python("pydantic-ai, Chat Completions", PYDANTIC_AI, "pydantic_agent", CHAT, MESSAGES),
     replace(_python("pydantic-ai, Responses", PYDANTIC_AI, "pydantic_agent", RESPONSES, GEMINI), model="gpt-5"),
     _python("pydantic-ai, Responses, a model that it does not know", PYDANTIC_AI, "pydantic_agent", RESPONSES, CHAT),

@@ -84,7 +84,11 @@ def trips_of(client: Client) -> list[Trip]:
     ]
 
 
-SLOW: tuple[tuple[str, Slow], ...] = ((MESSAGES, "fragments"), (MESSAGES, "pings"), (CHAT, "fragments"))
+SLOW_WAYS: tuple[Slow, ...] = ("first call", "second call", "pings")
+SLOW: tuple[tuple[str, Slow], ...] = (
+    *((MESSAGES, slow) for slow in SLOW_WAYS),
+    *((CHAT, slow) for slow in SLOW_WAYS if slow != "pings"),
+)
 SLOW_TRIPS = [Trip(CLAUDE_CODE, wire, serial, slow=slow) for wire, slow in SLOW for serial in (False, True)]
 
 

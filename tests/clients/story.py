@@ -30,9 +30,8 @@ SLOW_SECONDS = 360.0
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 """Of Anthropic."""
 
-Slow: TypeAlias = Literal["", "fragments", "pings"]
-"""How an upstream writes for six minutes: a fragment of the first call's arguments each second, or a ping every 15
-seconds before the call begins."""
+Slow: TypeAlias = Literal["", "first call", "second call", "pings"]
+"""What an upstream writes for six minutes: fragments of a call's arguments, or pings before the first call begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,10 @@ class Story:
             return ["Three files", Uses(20, 2)]
         if any(isinstance(message, ToolMessage) for message in request.messages):
             return [REPORT if self.rich else FINAL, Uses(520, 14)]
-        paces = [(SLOW_SECONDS, 360), (0.0, 3), (0.0, 3)] if self.slow == "fragments" else [(0.0, 3)] * 3
+        paces = [
+            (SLOW_SECONDS, 360) if self.slow == each else (0.0, 3)
+            for each in ("first call", "second call", "third call")
+        ]
         calls = [
             Call(name, wanted, id=id, over=over, pieces=pieces)
             for (name, wanted), id, (over, pieces) in zip(self.wanted, self.ids, paces, strict=True)

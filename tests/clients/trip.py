@@ -66,7 +66,7 @@ class Trip:
 
     def __str__(self) -> str:
         mode = "serial" if self.serial else "plain"
-        slow = f", slow with {self.slow}" if self.slow else ""
+        slow = f", slow {self.slow}" if self.slow else ""
         how = "streamed" if self.stream else "unstreamed"
         rich = ", image and JSON answer" if self.rich else ""
         return f"{self.client.name}: {mode}, {how}, {self.upstream} upstream{slow}{rich}"
