@@ -29,7 +29,7 @@ from unbroken.messages import (
 )
 from unbroken.testing.server import find_refusals
 
-SHARED = Path(os.environ.get("UNBROKEN_PROVIDERS", Path(__file__).parents[3] / "shared" / "providers"))
+SHARED = Path(os.environ.get("UNBROKEN_PROVIDER_RULES", Path(__file__).parents[3] / "shared" / "providers"))
 
 # fmt: off
 MODELS = [
