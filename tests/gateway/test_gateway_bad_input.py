@@ -27,6 +27,7 @@ from gateway_client import (
     run,
     serving,
     settings_for,
+    stage,
     upstream_settings,
 )
 from gateway_upstreams import FIELDS
@@ -776,5 +777,23 @@ def test_tools_that_no_wire_could_send_are_refused_or_sent() -> None:
                         body = client.body([User.of("Hello.")])
                         reply = await client.post({**body, "tools": [*body["tools"], tool]})
                         assert reply.status in (200, 400), (other, tool, reply.data)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "names", [["a\x00b"], ["a\x7f\r\nx-evil: 1"], ["x" * 70_000], [f"field{at}" for at in range(5000)]]
+)
+def test_any_name_of_a_field_that_is_left_out_can_be_reported_in_a_header(names: list[str]) -> None:
+    async def story() -> None:
+        body = {"messages": [{"role": "user", "content": [{"text": "Hello."}]}], **dict.fromkeys(names, 1)}
+        async with (
+            stage("openai-chat", "Fine.") as at,
+            aiohttp.ClientSession(at.url) as session,
+            session.post("/model/m/converse", json=body) as answer,
+        ):
+            assert (answer.status, "x-evil" in answer.headers) == (200, False)
+            assert names[0][:1] in answer.headers["x-unbroken-dropped"]
+            assert len(answer.headers["x-unbroken-dropped"]) < 4000
 
     run(story)

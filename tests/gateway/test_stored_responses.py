@@ -323,3 +323,14 @@ def test_an_id_in_a_setting_that_a_response_repeats_is_no_item_of_its_key(
                     assert (id, status) == (id, expected)
 
     run(story)
+
+
+def test_a_page_of_input_items_with_an_endless_limit_is_refused() -> None:
+    async def story() -> None:
+        async with calling("openai-chat", "Hello.") as (caller, _):
+            made = await caller.create(input="Hello.")
+            path = f"/v1/responses/{made['id']}/input_items?limit={'9' * 5000}"
+            status, told = await caller.ask("GET", path)
+            assert (status, "limit" in told["error"]["message"]) == (400, True)
+
+    run(story)

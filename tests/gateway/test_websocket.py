@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -319,5 +320,43 @@ def test_a_connection_without_requests_is_closed_in_the_end(monkeypatch: pytest.
         async with connected("openai-chat") as (connection, _):
             closed = await connection.socket.receive()
             assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1001)
+
+    run(story)
+
+
+def test_requests_that_wait_count_for_the_memory_of_large_bodies() -> None:
+    async def story() -> None:
+        slow = [Say("Wait", after=0.0), Say(" for it.", after=30.0)]
+        async with connected("openai-chat", slow, large_bodies=1 << 20) as (connection, _):
+            await connection.send(input="x")
+            for size in (600_000, 600_000):
+                await connection.send(input="x" * size)
+            refused = await connection.socket.receive_json()
+            while refused["type"] != "error":
+                refused = await connection.socket.receive_json()
+            assert (refused["status"], "memory" in refused["error"]["message"]) == (503, True)
+
+    run(story)
+
+
+def test_a_message_that_is_not_completed_in_time_ends_the_connection() -> None:
+    async def story() -> None:
+        async with stage("openai-chat", body_timeout=0.2) as at, connecting(at.url) as connection:
+            transport = connection.socket.get_extra_info("socket")
+            assert transport is not None
+            os.write(transport.fileno(), b"\x81\xff" + (30 << 20).to_bytes(8, "big") + bytes(4) + b'{"type": ')
+            assert (await connection.socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+
+    run(story)
+
+
+def test_a_text_that_is_not_utf_8_is_an_error_of_the_request() -> None:
+    async def story() -> None:
+        async with stage("openai-chat", "Fine.") as at, connecting(at.url) as connection:
+            transport = connection.socket.get_extra_info("socket")
+            assert transport is not None
+            os.write(transport.fileno(), b"\x81\x82" + bytes(4) + b"\xff\xfe")
+            assert (await connection.socket.receive_json())["status"] == 400
+            assert text_of(await connection.create(input="Hello.")) == "Fine."
 
     run(story)

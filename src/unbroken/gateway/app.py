@@ -211,7 +211,7 @@ class Gateway:
             refusal = HandshakeResponse(scope, send).response()
             await self._refuse(refusal, error_wire(scope["path"]), self._failure(error))
             return
-        await WebSocket(scope, receive, send, answer).serve()
+        await WebSocket(scope, receive, send, answer, self._large_memory).serve()
 
     async def _open(
         self, route: Route, scope: Scope, receive: Receive, response: Response, last: LastResponse | None = None

@@ -107,9 +107,12 @@ class Response:
         await self.send(body, more=False)
 
 
+_NO_CONTROLS = bytes(byte if byte >= 32 and byte != 127 else 32 for byte in range(256))
+
+
 def _safe(value: str) -> bytes:
-    """Removes line breaks: the value may come from a client."""
-    return value.encode("latin-1", "replace").replace(b"\r", b" ").replace(b"\n", b" ")
+    """Removes control characters: the value may come from a client."""
+    return value.encode("latin-1", "replace").translate(_NO_CONTROLS)
 
 
 class DisconnectSignal:

@@ -12,13 +12,24 @@ from contextlib import suppress
 from typing import Any
 
 from unbroken.errors import StreamError
-from unbroken.gateway.http.asgi import ClientGone, DisconnectSignal, Receive, Response, Scope, Send
+from unbroken.gateway.http.asgi import (
+    ClientGone,
+    DisconnectSignal,
+    MemoryBudget,
+    Receive,
+    Refused,
+    Response,
+    Scope,
+    Send,
+)
 from unbroken.wires.jsontext import dumps, loads
 from unbroken.wires.sse import Framer
 from unbroken.wires.values import Object, as_dict
 
 MOST_WAITING = 8
 """Requests that a client may send before the answer to an earlier one is complete."""
+_COUNTED = 64 << 10
+"""A waiting request of this many bytes counts for the memory of large bodies."""
 IDLE = 3600.0
 """Seconds without a request after which a connection is closed: it holds a conversation in memory."""
 GOING_AWAY, RESTART = 1001, 1012
@@ -44,15 +55,21 @@ class ConnectionState:
 
 
 class WebSocket:
-    """`answer` is called with an HTTP scope, `receive` and `send` for each request."""
+    """`answer` is called with an HTTP scope, `receive` and `send` for each request. `memory` is for those that wait."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, answer: Callable[[Scope, Receive, Send], Awaitable[None]]
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        answer: Callable[[Scope, Receive, Send], Awaitable[None]],
+        memory: MemoryBudget,
     ) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
         self._answer = answer
+        self._memory = memory
         self._state: ConnectionState = scope.get("extensions", {}).get(ConnectionState.NAME) or ConnectionState()
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         """Requests, and None at the end."""
@@ -78,13 +95,22 @@ class WebSocket:
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
+            while not self._waiting.empty():
+                self._release(self._waiting.get_nowait())
 
     async def _next(self) -> bytes | None:
         """The next request; None if there will be none."""
         with suppress(TimeoutError):
             async with asyncio.timeout(IDLE):
-                return await self._waiting.get()
+                data = await self._waiting.get()
+                self._release(data)
+                return data
         return None
+
+    def _release(self, data: bytes | None) -> None:
+        """It does not wait any more: while it is answered, it is counted as any request is."""
+        if data is not None and len(data) >= _COUNTED:
+            self._memory.change(-len(data))
 
     async def _read(self) -> None:
         while True:
@@ -92,17 +118,26 @@ class WebSocket:
             if message["type"] == "websocket.disconnect":
                 break
             data = message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass")
-            if self._waiting.qsize() < MOST_WAITING:
-                self._waiting.put_nowait(data)
-            else:
+            if self._waiting.qsize() >= MOST_WAITING:
                 words = f"more than {MOST_WAITING} requests wait on this connection: wait for their answers first"
-                error = {"type": "rate_limit_error", "code": "too_many_requests", "message": words, "param": None}
-                with suppress(ClientGone):
-                    await self._send_text(dumps({"type": "error", "status": 429, "error": error}))
+                await self._send_error(429, "rate_limit_error", "too_many_requests", words)
+                continue
+            try:
+                if len(data) >= _COUNTED:
+                    self._memory.change(len(data))
+            except Refused as error:
+                await self._send_error(error.status, "server_error", "server_error", str(error))
+            else:
+                self._waiting.put_nowait(data)
         self._gone = True
         self._waiting.put_nowait(None)
         if self._leaving.then is not None:
             self._leaving.then()
+
+    async def _send_error(self, status: int, kind: str, code: str, words: str) -> None:
+        error = {"type": kind, "code": code, "message": words, "param": None}
+        with suppress(ClientGone):
+            await self._send_text(dumps({"type": "error", "status": status, "error": error}))
 
     def _http_scope(self) -> Scope:
         headers = [(name, value) for name, value in self._scope["headers"] if name not in _HANDSHAKE_ONLY]

@@ -1,5 +1,5 @@
 """WebSocket connections with limits: uvicorn's protocol, except that a stop lets a running answer end, and that a
-client that does not read is disconnected. Needs the package `websockets`."""
+client that does not read, or does not complete a message, is disconnected. Needs the package `websockets`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.frames import Frame
 
 from unbroken.clock import Deadline, deadline
 from unbroken.gateway.http.protocol import BoundedConfig
 from unbroken.gateway.http.websocket import ConnectionState
+
+MOST_FRAGMENTS = 10_000
+"""Of a message. An empty one takes memory too, and counts for no limit of size."""
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
@@ -26,11 +30,30 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.close_timeout = 2.0
         self._write_timeout = config.settings.write_timeout
         self._read_due: Deadline | None = None
+        self._body_timeout = config.settings.body_timeout
+        self._message_due: Deadline | None = None
         self._state = ConnectionState()
 
     async def run_asgi(self) -> None:
         self.scope["extensions"][ConnectionState.NAME] = self._state  # pyright: ignore - any may be there
         await super().run_asgi()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        incomplete = bool(self.frames or self.conn.reader.buffer)
+        if len(self.frames) > MOST_FRAGMENTS:
+            self.transport.abort()
+        elif not incomplete:
+            self._forget_message()
+        elif self._message_due is None:
+            self._message_due = deadline(self.loop, self._body_timeout, self.transport.abort)
+
+    def handle_text(self, event: Frame) -> None:
+        self.handle_bytes(event)  # a text that is not UTF-8 is an error of its JSON, as over HTTP
+
+    def send_receive_event_to_app(self) -> None:
+        self._forget_message()  # the next one has its own time
+        super().send_receive_event_to_app()
 
     def shutdown(self) -> None:
         if self._state.busy and not self.close_sent:
@@ -49,9 +72,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
+        self._forget_message()
         super().connection_lost(exc)
 
     def _forget_deadline(self) -> None:
         if self._read_due is not None:
             self._read_due.cancel()
             self._read_due = None
+
+    def _forget_message(self) -> None:
+        if self._message_due is not None:
+            self._message_due.cancel()
+            self._message_due = None

@@ -75,6 +75,8 @@ _CALL = 200
 """Approximate bytes of a call."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
 DROPPED = "x-unbroken-dropped"
+_MOST_NAMED, _LONGEST_NAME = 30, 100
+"""Clients and proxies refuse an answer with a header of more than about 8 KB."""
 
 
 class Responder:
@@ -288,7 +290,7 @@ class Responder:
             headers[REPAIRS] = ", ".join(outcome.repairs)
         changes = changes_for(incoming.upstream, request)
         if changes is not None and (left_out := left_out_for_client(exchange, changes)):
-            headers[DROPPED] = ", ".join(left_out)
+            headers[DROPPED] = _as_list(left_out)
         if changes is not None and changes.lost_reasoning:
             headers[REASONING] = f"lost; {changes.lost_reasoning}"
         elif doubts := [reason for reason in exchange.doubts.values() if reason in ("ambiguous", "unmatched")]:
@@ -457,6 +459,13 @@ class Responder:
             called = turn if call is not None else None
             saved = SavedAnswer(called.key, digest, lost) if called else SavedAnswer("", digest, lost, text)
             await self._turn_store.keep_answered(exchange.retry_key, saved, self._settings.retry_window)
+
+
+def _as_list(names: Sequence[str]) -> str:
+    """For a header. The names may be the client's own: any number, of any length."""
+    named = [name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..." for name in names[:_MOST_NAMED]]
+    more = len(names) - len(named)
+    return ", ".join([*named, f"and {more} more"] if more else named)
 
 
 def _check_same(body: str, exchange: Exchange) -> None:

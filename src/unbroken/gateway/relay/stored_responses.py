@@ -24,6 +24,8 @@ SUMMARY = "This conversation was compacted. A summary of everything before this 
 MOST_LISTED = 100
 """Maximum items of a page of input items."""
 _LISTED = 20
+_DIGITS = 10
+"""Maximum digits of a number in a query."""
 _MESSAGE = 200
 """Approximate bytes of a message."""
 
@@ -162,7 +164,7 @@ def _page_of(items: list[Object], query: str) -> Object:
     limit = (asked.get("limit") or [""])[0] or str(_LISTED)
     order = (asked.get("order") or ["desc"])[0]
     after = (asked.get("after") or [""])[0]
-    if not limit.isdecimal() or not 1 <= int(limit) <= MOST_LISTED:
+    if not limit.isdecimal() or len(limit) > _DIGITS or not 1 <= int(limit) <= MOST_LISTED:
         raise InvalidRequest(f"`limit` has to be a number from 1 to {MOST_LISTED}")
     if order not in ("asc", "desc"):
         raise InvalidRequest("`order` has to be asc or desc")
