@@ -13,7 +13,9 @@ from responses_events import REASONING, Object, call_item, calls, completed, don
 
 from unbroken import Assistant, Request, Sampling, System, Text, ToolMessage, ToolResult, User, decode
 from unbroken.messages import Media, Message, Native, OneTool, ToolSpec
+from unbroken.models.quirks import rules_of
 from unbroken.wires.openai_responses import WIRE
+from unbroken.wires.rules import obey
 
 
 def items_of(*messages: Message, **fields: Any) -> list[Object]:
@@ -258,3 +260,17 @@ def test_a_history_survives_its_own_encoding(messages: tuple[Message, ...]) -> N
 
 def _without_native(message: Message) -> Message:
     return Assistant(message.text, message.calls, message.reasoning) if isinstance(message, Assistant) else message
+
+
+def test_nothing_refers_to_reasoning_that_is_not_stored() -> None:
+    """A client of Chat Completions can forbid storing, and cannot ask for encrypted reasoning."""
+    reasoning: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": []}
+    call: dict[str, Any] = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"}
+    kept = {**reasoning, "id": "rs_2", "encrypted_content": "x"}
+    rules = rules_of("openai-responses", "openai", "gpt-5.2")
+    body: dict[str, Any] = {"model": "gpt-5.2", "store": False, "input": [reasoning, call, kept]}
+    sent, left_out = obey(rules, body, "gpt-5.2", {}, True)
+    without_ids = [{key: value for key, value in item.items() if key != "id"} for item in (call, kept)]
+    assert (sent["input"], left_out) == (without_ids, ["input.reasoning"])
+    stored = {**body, "store": True}
+    assert obey(rules, stored, "gpt-5.2", {}, True) == (stored, [])

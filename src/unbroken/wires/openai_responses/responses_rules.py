@@ -75,6 +75,14 @@ def _without_effort(body: Object) -> Mended | None:
     return body, ["reasoning.effort"]
 
 
+def _without_references(body: Object) -> Mended | None:
+    """Without reasoning that only its id refers to, and without the ids of the items beside it: they would ask for it.
+    A client of another wire can forbid storing, but not ask for encrypted reasoning."""
+    items = find(without(body, "input[]{type=reasoning}{!encrypted_content}"), "input[]")
+    bare = [{key: value for key, value in as_dict(item).items() if key != "id"} for _, item in items]
+    return {**body, "input": bare}, ["input.reasoning"]
+
+
 def _reasoning_alone(asked: Asked) -> list[str]:
     items = dicts(asked.body.get("input"))
     return [
@@ -209,14 +217,15 @@ RULES = (
                 [where for where, _ in find(asked.body, "input[]{type=reasoning}{!encrypted_content}")]
                 if asked.body.get("store") is False
                 else []
-            )
+            ),
+            _without_references,
+            "input",
         ),
         ANY_MODEL,
         OPENAI,
         "Items are not persisted when `store` is set to false. Try again with `store` set to true, or remove this item "
         "from your input.",
         source="github.com/anomalyco/opencode/issues/8987",
-        obeyed="by the encoder",
     ),
     Rule(
         "responses.call-id",
