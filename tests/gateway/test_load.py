@@ -31,7 +31,7 @@ def test_every_client_gets_its_own_answer_even_if_streams_break(found: dict[str,
     assert found["problems"] == []
     assert found["upstream"]["broken"] >= 5
     assert found["counts"].get("errors", 0) == 0
-    assert found["counts"]["answered"] + found["counts"]["refused"] == found["requests"] >= 200
+    assert found["counts"]["answered"] + found["counts"]["refused"] == found["requests"] >= 60
 
 
 def test_a_client_that_disconnects_ends_its_request_to_the_upstream(found: dict[str, Any]) -> None:
