@@ -69,12 +69,15 @@ HARMLESS: tuple[Object, ...] = (
     {"tools": [{"type": "mcp", "server_label": "s", "server_url": "https://x.example", "headers": {"a": "b"}}]},
 )
 _GS = {"type": "image_url", "image_url": {"url": "gs://bucket/secret"}}
+_FILE = "https://generativelanguage.googleapis.com:443/v1beta/%66iles/abc"
 _S3 = {"s3Location": {"uri": "s3://bucket/secret"}}
 HELD: Mapping[str, tuple[Object, ...]] = {
     "openai-chat": (
         {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-abc123def"}}]}]},
         {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "audio": {"id": "audio_abc123"}}]},
         {"messages": [{"role": "user", "content": [_GS]}]},
+        {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_data": _FILE}}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": _FILE}}]}]},
     ),
     "openai-responses": (
         {"conversation": "conv_abc123def"},

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from unbroken.errors import StreamError, UserError
 from unbroken.gateway.http.asgi import Refused
@@ -84,10 +84,11 @@ _TOOL_USE = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _ECHOED = ("citation", "_output", "_result", "file_path")
 """Types of model output: it mentions a file without using it."""
 _PROVIDER_FILE = re.compile(
-    r"(?:https?://[^/]*googleapis\.com/.*|/?(?:v1\w*/)?)files/.+|(?:gs|s3)://.+", re.IGNORECASE | re.DOTALL
+    r"(?:https?://[^/]*googleapis\.com\.?(?::\d*)?/.*|/?(?:v1\w*/)?)files/.+|(?:gs|s3)://.+", re.IGNORECASE | re.DOTALL
 )
-_ADDRESSES = ("fileUri", "file_uri", "url", "image_url", "file_url", "video_url")
-"""Of a file. Between two wires one becomes another: `image_url` is `fileUri` for a model of Gemini."""
+_ADDRESSES = ("fileUri", "file_uri", "url", "image_url", "file_url", "video_url", "file_data", "data")
+"""Of a file; the last two may have one in the place of its bytes. Between two wires one becomes another: `image_url` is
+`fileUri` for a model of Gemini."""
 
 _USES = frozenset(
     {"file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "audio"}
@@ -210,7 +211,7 @@ def _used_by(node: Object) -> Iterator[Reference]:
         yield "audio.id", id
     for name in _ADDRESSES:
         uri = as_text(node.get(name)).strip()
-        if uri and not kind.endswith(_ECHOED) and _PROVIDER_FILE.fullmatch(uri):
+        if uri and not kind.endswith(_ECHOED) and _PROVIDER_FILE.fullmatch(unquote(uri) if "%" in uri else uri):
             yield name, uri
     if uri := as_text(as_dict(node.get("s3Location")).get("uri")):
         yield "s3Location.uri", uri
