@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,17 @@ def test_the_limit_of_an_answer_is_that_of_the_model() -> None:
     for name, limit in limits.items():
         assert written(f"anthropic:{name}", {}, Request(HI))[1]["max_tokens"] == limit
     assert written("anthropic:not-known", {}, Request(HI))[1]["max_tokens"] == 8192
+
+
+def test_tools_that_were_accepted_are_checked_again_beside_other_settings_only() -> None:
+    model = connect("openai-chat:gpt-5.4", api_key="key").model
+    refused = (ToolSpec("look", parameters={"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}}}]}),)
+    fine = (ToolSpec("look"),)
+    ask = Request((User.of("Hi."),), tools=fine)
+    assert model.prepare(ask).left_out == ()
+    assert model.prepare(replace(ask)).left_out == ()
+    assert model.prepare(replace(ask, reasoning="high")).left_out == ("reasoning_effort",)
+    for _ in range(2):
+        assert model.prepare(replace(ask, tools=refused)).left_out == ("tools.function.parameters",)
+    own: Any = {"type": "function", "function": {"name": "see", "parameters": {"anyOf": []}}}
+    assert model.prepare(replace(ask, extra={"tools": [own]})).body["tools"][1:] == [own]

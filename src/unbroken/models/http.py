@@ -24,14 +24,21 @@ from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
 from unbroken.errors import ProviderError, StreamError
-from unbroken.messages import Json, Request
+from unbroken.messages import Json, Request, ToolSpec
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
 from unbroken.models.connect import Settings, with_settings
 from unbroken.models.connections import HeadTimeout, Patience, Sent, Transport, Waiting, cause_of, refused_by_proxy
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_LIMIT
-from unbroken.models.quirks import fit_body, fit_request, fit_spelled, replace_lost_reasoning, rules_of
+from unbroken.models.quirks import (
+    fit_body,
+    fit_request,
+    fit_spelled,
+    replace_lost_reasoning,
+    rules_beside_tools,
+    rules_of,
+)
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, verbatim_for
 from unbroken.validation import checked
@@ -102,6 +109,8 @@ class HTTPModel:
         self._recovers = endpoint.quirks.prose and find_wire(endpoint.wire).calls_leak
         # Built once, not for each request; a key that changes is filled in later.
         self._prepared: tuple[Request | None, Written | None] = (None, None)
+        self._accepted_tools: tuple[ToolSpec, ...] | None = None
+        """Those of the last request that obeyed all rules: an agent sends the same ones again. 4 % of a run."""
         self._stream_headers = self._write_headers(stream=True)
         self._whole_headers = self._write_headers(stream=False)
 
@@ -212,9 +221,12 @@ class HTTPModel:
         body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning, self._wire)
         theirs = headers_for(request, endpoint.wire)
         headers = {**self._stream_headers, **theirs} if theirs else self._stream_headers
-        rules = rules_of(endpoint.wire, endpoint.vendor, endpoint.model)
+        known = spelled is None and asked.tools is self._accepted_tools and "tools" not in request.extra
+        rules = (rules_beside_tools if known else rules_of)(endpoint.wire, endpoint.vendor, endpoint.model)
         said = () if request.wire else request.extra
         body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
+        if not left_out and spelled is None and "tools" not in request.extra:
+            self._accepted_tools = asked.tools
         if crossed is not None:
             left_out = report(crossed, body, left_out)
         elif not asked.wire:

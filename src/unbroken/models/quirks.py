@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Effort, Json, OneTool, Request, System, User
 from unbroken.wires import WIRES, Wire, find_wire
-from unbroken.wires.rules import RulesByField, obey, rules_for, to_obey
+from unbroken.wires.rules import RulesByField, beside, obey, rules_for, to_obey
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
 
 # What to do if a provider requires its own reasoning back and it is missing: dropped by a client, or from another
@@ -80,6 +80,12 @@ class Quirks:
 def rules_of(wire: str, vendor: str, model: str) -> RulesByField:
     """What the requests for a model have to obey."""
     return to_obey(rules_for(find_wire(wire).rules(), vendor, model))
+
+
+@lru_cache(64)
+def rules_beside_tools(wire: str, vendor: str, model: str) -> RulesByField:
+    """The same for a request whose tools are known to be accepted."""
+    return beside(rules_of(wire, vendor, model), "tools")
 
 
 def is_accepted(body: Mapping[str, Json], rules: RulesByField, quirks: Quirks, model: str) -> bool:

@@ -308,6 +308,8 @@ class Function:
     check: Callable[[Asked], Iterable[str]]
     repair: Callable[[Object], Mended | None] | None = None
     field: str = ""
+    alone: bool = False
+    """It looks at nothing but its field."""
 
     def broken(self, asked: Asked) -> list[str]:
         return list(self.check(asked))
@@ -428,6 +430,18 @@ def to_obey(rules: Iterable[Rule]) -> RulesByField:
         if rule.obeyed == "here":
             by_field.setdefault(rule.check.field, []).append(rule)
     return by_field
+
+
+_ALONE = (Refused, Never, Only, Between, Matches, Sized, AtMost, Unique, StrictSchemas)
+
+
+def beside(rules: RulesByField, field: str) -> RulesByField:
+    """Those that are left if what this field has is known to be accepted: the ones that look at other fields too."""
+
+    def is_alone(check: Check) -> bool:
+        return check.alone if isinstance(check, Function) else isinstance(check, _ALONE)
+
+    return {**rules, field: [rule for rule in rules.get(field, ()) if not is_alone(rule.check)]}
 
 
 def refusals(rules: Iterable[Rule], asked: Asked) -> list[Refusal]:

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias, cast
 
 from unbroken.messages import Json, ToolCall
@@ -96,6 +96,7 @@ def fit(id: str, rule: IdRule) -> str:
     return f"{readable}_{digest}"
 
 
+@lru_cache(4096)
 def fit_name(name: str, rule: IdRule) -> str:
     """The same for the name of a tool. A call without a name has none."""
     return fit(name.replace(NAMESPACE, "__"), rule) if name else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from unbroken.wires.anthropic.messages_content import NAME, is_all_signed, turn_thinking_off
@@ -23,6 +24,7 @@ def _for_tests() -> ForTests:
     return FOR_TESTS
 
 
+@cache
 def _crossing() -> Crossing:
     from unbroken.wires.anthropic.messages_crossing import CROSSING  # noqa: PLC0415 - start-up time
 

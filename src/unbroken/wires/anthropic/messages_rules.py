@@ -392,7 +392,7 @@ RULES = (
     Rule(
         "anthropic.schema-root",
         "the schema of a tool is an object without `oneOf`, `allOf` or `anyOf` at its top",
-        Function(_combined_roots, _one_object, "tools"),
+        Function(_combined_roots, _one_object, "tools", alone=True),
         CLAUDE,
         ANTHROPIC,
         error="{where}: input_schema does not support oneOf, allOf, or anyOf at the top level",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from unbroken.wires.gemini.gemini_contents import sign_with_placeholder
@@ -24,6 +25,7 @@ def _for_tests() -> ForTests:
     return FOR_TESTS
 
 
+@cache
 def _crossing() -> Crossing:
     from unbroken.wires.gemini.gemini_crossing import CROSSING  # noqa: PLC0415 - start-up time
 

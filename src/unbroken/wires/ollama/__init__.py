@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unbroken.wires.event_shapes import ForTests
 
 
+@cache
 def _crossing() -> Crossing:
     from unbroken.wires.ollama.ollama_crossing import CROSSING  # noqa: PLC0415 - start-up time
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from unbroken.wires.openai_chat.chat_decoder import MARKS, ChatDecoder, recognises
@@ -23,6 +24,7 @@ def _for_tests() -> ForTests:
     return FOR_TESTS
 
 
+@cache
 def _crossing() -> Crossing:
     from unbroken.wires.openai_chat.chat_crossing import CROSSING  # noqa: PLC0415 - start-up time
 

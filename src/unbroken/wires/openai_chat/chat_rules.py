@@ -300,7 +300,7 @@ OPENAI_RULES = (
     Rule(
         "openai.schema-root",
         "the schema of a tool is an object without `oneOf`, `anyOf`, `allOf`, `enum` or `not` at its top",
-        Function(_combined_roots, _one_object, "tools"),
+        Function(_combined_roots, _one_object, "tools", alone=True),
         ANY_MODEL,
         OPENAI,
         "Invalid schema for function: schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from unbroken.wires.openai_responses.responses_decoder import MARKS, ResponsesDecoder, recognises
@@ -30,6 +31,7 @@ def _for_tests() -> ForTests:
     return FOR_TESTS
 
 
+@cache
 def _crossing() -> Crossing:
     from unbroken.wires.openai_responses.responses_crossing import CROSSING  # noqa: PLC0415 - start-up time
 

@@ -266,6 +266,7 @@ RULES = (
             lambda asked: [where for where, schema in find(asked.body, _PARAMETERS) if not is_object(schema)],
             lambda body: (changed(body, _PARAMETERS, as_object), ["tools.parameters"]),
             "tools",
+            alone=True,
         ),
         ANY_MODEL,
         OPENAI,
