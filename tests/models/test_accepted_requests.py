@@ -199,3 +199,19 @@ def test_tools_that_were_accepted_are_checked_again_beside_other_settings_only()
         assert model.prepare(replace(ask, tools=refused)).left_out == ("tools.function.parameters",)
     own: Any = {"type": "function", "function": {"name": "see", "parameters": {"anyOf": []}}}
     assert model.prepare(replace(ask, extra={"tools": [own]})).body["tools"][1:] == [own]
+
+
+@pytest.mark.parametrize("model", ["openai-chat:gpt-5", "anthropic:claude-opus-4-6", "gemini:gemini-3-pro-preview"])
+def test_a_tool_cannot_have_the_short_name_of_another(model: str) -> None:
+    connected = connect(model, api_key="key").model
+    long = "delete_everything_" * 10
+    (sent,) = names_in(connected.prepare(Request((User.of("Hi."),), tools=(ToolSpec(long),))).body)
+    asked = Request((User.of("Hi."),), tools=(ToolSpec(long), ToolSpec(sent)))
+    with pytest.raises(InvalidRequest, match=f"two tools would be called `{sent}`"):
+        connected.prepare(asked)
+
+
+def names_in(body: Mapping[str, Any]) -> list[str]:
+    tools = body["tools"]
+    declared = tools[0].get("functionDeclarations") or [tool.get("function", tool) for tool in tools]
+    return [each["name"] for each in declared]

@@ -23,7 +23,7 @@ from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
-from unbroken.errors import ProviderError, StreamError
+from unbroken.errors import InvalidRequest, ProviderError, StreamError
 from unbroken.messages import Json, Request, ToolSpec
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
@@ -48,6 +48,7 @@ from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
 from unbroken.wires.sse import MAX_BODY, is_only_alive
+from unbroken.wires.values import doubled_name
 
 AFTER_FINISH = 3.0
 """Seconds of silence after a finish reason: usage may still follow, and some servers never close."""
@@ -222,6 +223,8 @@ class HTTPModel:
         theirs = headers_for(request, endpoint.wire)
         headers = {**self._stream_headers, **theirs} if theirs else self._stream_headers
         known = spelled is None and asked.tools is self._accepted_tools and "tools" not in request.extra
+        if not known and spelled is None:
+            self._check_names(asked.tools)
         rules = (rules_beside_tools if known else rules_of)(endpoint.wire, endpoint.vendor, endpoint.model)
         said = () if request.wire else request.extra
         body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
@@ -232,6 +235,10 @@ class HTTPModel:
         elif not asked.wire:
             left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
         return Written(request, body, lost, tuple(left_out))
+
+    def _check_names(self, tools: Sequence[ToolSpec]) -> None:
+        if name := doubled_name((tool.name for tool in tools), self._wire.name_rule):
+            raise InvalidRequest(f"two tools would be called `{name}` for this model: rename one of them")
 
     async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
         """One batch of deltas for each read of the connection. `sent` is what `send` returned, if the request was sent

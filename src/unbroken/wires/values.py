@@ -116,3 +116,13 @@ def called_name(call: ToolCall, rule: IdRule) -> str:
 def shortened(names: Iterable[str], rule: IdRule) -> dict[str, str]:
     """The names that the rule does not allow, by the names that are sent in their place."""
     return {short: name for name in names if (short := fit_name(name, rule)) != name}
+
+
+def doubled_name(names: Iterable[str], rule: IdRule) -> str:
+    """A name that two tools would be sent with, because one of them has to be shortened to it; empty if there is none.
+    Tools of a namespace are not looked at: not every wire joins the two."""
+    sent: dict[str, str] = {}
+    for name in names:
+        if NAMESPACE not in name and sent.setdefault(short := fit_name(name, rule), name) != name:
+            return short
+    return ""
