@@ -148,7 +148,7 @@ CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 
 
 class Load:
-    def __init__(self, port: int, seed: int, seconds: float) -> None:
+    def __init__(self, port: int, seed: int, seconds: float, requests: int = 0) -> None:
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
         self.left: dict[str, float] = {}
@@ -157,6 +157,7 @@ class Load:
         self._port = port
         self._random = random.Random(seed)
         self._until = time.monotonic() + seconds
+        self._least = requests
 
     async def run(self, connections: int) -> None:
         async with asyncio.TaskGroup() as group:
@@ -165,7 +166,7 @@ class Load:
 
     async def _client(self) -> None:
         connection = await open_connection(self._port)
-        while time.monotonic() < self._until:
+        while time.monotonic() < self._until or self.counts["requests"] < self._least:
             if connection.closed:
                 self.counts["reconnected"] += 1
                 connection = await open_connection(self._port)
@@ -284,9 +285,11 @@ def flat(samples: list[float]) -> tuple[float, float]:
     return statistics.mean(warm[:third]), statistics.mean(warm[-third:])
 
 
-async def put_under_load(server: Server, up: int, connections: int, seconds: float, seed: int) -> dict[str, Any]:
+async def put_under_load(
+    server: Server, up: int, connections: int, seconds: float, requests: int, seed: int
+) -> dict[str, Any]:
     files, threads = server.open_files(), server.threads()
-    load, samples = Load(server.port, seed, seconds), [server.megabytes()]
+    load, samples = Load(server.port, seed, seconds, requests), [server.megabytes()]
     watching = asyncio.create_task(watch(server, samples))
     began, cpu = time.monotonic(), server.cpu()
     try:
@@ -342,9 +345,9 @@ def in_flight_of(metrics: bytes) -> float:
     return sum(float(line[len(name) :]) for line in metrics.splitlines() if line.startswith(name))
 
 
-def run(connections: int, seconds: float, seed: int, broken: float) -> dict[str, Any]:
+def run(connections: int, seconds: float, requests: int, seed: int, broken: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place, upstream(broken, seed) as up, gateway(up, Path(place)) as server:
-        found = uvloop.run(put_under_load(server, up, connections, seconds, seed))
+        found = uvloop.run(put_under_load(server, up, connections, seconds, requests, seed))
         found["exit_code"] = server.stop()
         if found["exit_code"] != 0:
             found["problems"].append(f"asked to stop, it ended with {found['exit_code']}")
@@ -384,11 +387,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--requests", type=int, default=0, help="at least so many, however long they take")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--broken", type=float, default=BROKEN)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = run(given.connections, given.seconds, given.seed, given.broken)
+    found = run(given.connections, given.seconds, given.requests, given.seed, given.broken)
     if given.json:
         print(json.dumps(found, indent=1))
     else:
