@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Delta, Meaning
 from unbroken.messages import Json, Request, ToolCall, Usage
 from unbroken.wires.bedrock.converse_content import UNSIGNED
 from unbroken.wires.bedrock.converse_relay import RelayedBlock, RelayedConverse
 from unbroken.wires.bedrock.converse_requests import encode_call
 from unbroken.wires.framing import EVENT_STREAM
-from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
+from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text, outgoing_arguments
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object
+from unbroken.wires.wire import DeltaEncoder
 
 _ERROR_TYPES = {
     401: "UnrecognizedClientException",
@@ -46,7 +47,7 @@ def error_event(status: int, message: str, kind: str = "") -> bytes:
     return _event(type[:1].lower() + type[1:], message=error["message"])
 
 
-class ConverseEncoder:
+class ConverseEncoder(DeltaEncoder):
     """A call is written when it is complete: a client never sees half of one.
 
     This wire has neither an id nor a time of a response, and usage is not a client's choice: `id`, `created` and
@@ -76,7 +77,6 @@ class ConverseEncoder:
         self._relayed = RelayedConverse()
         self._torn: set[str] = set()
         """Calls that were closed before they were known to be complete, or that differ from what the client has."""
-        self._usage: Usage | None = None
         self._stop_reason = ""
         self._error: Object | None = None
 
@@ -86,22 +86,13 @@ class ConverseEncoder:
     def feed(self, delta: Delta) -> bytes:
         if self._relayed.catch_up():
             self._go_on()
-        match delta:
-            case TextDelta(text):
-                return self._grow("text", text, {"text": text}) if text else b""
-            case ReasoningDelta(text):
-                return self._grow("reasoningContent", text, {"reasoningContent": {"text": text}}) if text else b""
-            case CallReady(call):
-                return self._call(call)
-            case UsageReported(usage):
-                self._usage = usage
-                return b""
-            case Ended(verdict) if verdict.failed:
-                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
-            case Ended(verdict):
-                return self.end(verdict.meaning_for_client)
-            case _:
-                return b""
+        return self.write(delta)
+
+    def _text(self, text: str) -> bytes:
+        return self._grow("text", text, {"text": text}) if text else b""
+
+    def _reasoning(self, text: str) -> bytes:
+        return self._grow("reasoningContent", text, {"reasoningContent": {"text": text}}) if text else b""
 
     def body(self) -> bytes:
         if self._error is not None:

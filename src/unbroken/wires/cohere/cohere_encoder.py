@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Delta, Meaning
 from unbroken.messages import Json, Request, ToolCall, Usage
 from unbroken.wires.cohere.cohere_messages import encode_call
 from unbroken.wires.cohere.cohere_relay import RelayedCall, RelayedCohere
 from unbroken.wires.framing import SSE
-from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
+from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object
+from unbroken.wires.wire import DeltaEncoder
 
 
 def error_body(status: int, message: str, kind: str = "") -> Object:
@@ -26,7 +27,7 @@ def error_event(status: int, message: str, kind: str = "") -> bytes:
     return _event("message-end", delta={"finish_reason": "ERROR", "error": words})
 
 
-class CohereEncoder:
+class CohereEncoder(DeltaEncoder):
     """A call is written when it is complete: a client never sees half of one. Reasoning is thinking: this wire's plans
     belong to calls, and whether any follow is not known yet.
 
@@ -54,7 +55,6 @@ class CohereEncoder:
         self._blocks: list[Object] = []
         self._texts: list[str] = []
         self._calls: list[Object] = []
-        self._usage: Usage | None = None
         self._reason = "COMPLETE"
         self._error: Object | None = None
 
@@ -65,22 +65,13 @@ class CohereEncoder:
         if self._relayed.catch_up():
             self._started = self._started or self._relayed.started
             self._open = self._relayed.open_block or self._open
-        match delta:
-            case TextDelta(text):
-                return self._grow("text", text) if text else b""
-            case ReasoningDelta(text):
-                return self._grow("thinking", text) if text else b""
-            case CallReady(call):
-                return self._call(call)
-            case UsageReported(usage):
-                self._usage = usage
-                return b""
-            case Ended(verdict) if verdict.failed:
-                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
-            case Ended(verdict):
-                return self.end(verdict.meaning_for_client)
-            case _:
-                return b""
+        return self.write(delta)
+
+    def _text(self, text: str) -> bytes:
+        return self._grow("text", text) if text else b""
+
+    def _reasoning(self, text: str) -> bytes:
+        return self._grow("thinking", text) if text else b""
 
     def body(self) -> bytes:
         if self._error is not None:
@@ -100,9 +91,6 @@ class CohereEncoder:
         self._started = True
         message: Object = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
         return _event("message-start", id=self._id, delta={"message": message})
-
-    def keep_alive(self, relays: bool) -> bytes:
-        return b": keep-alive\n\n"
 
     def fail(self, status: int, message: str, kind: str = "") -> bytes:
         self._error = error_body(status, message, kind)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
-from unbroken.messages import Json, Request, ToolCall, Usage
+from unbroken.deltas import Delta, Meaning
+from unbroken.messages import Json, Request, ToolCall
 from unbroken.wires.framing import JSON_LINES
-from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
+from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.ollama.ollama_messages import encode_call
 from unbroken.wires.ollama.ollama_relay import RelayedOllama
 from unbroken.wires.parts import object_from_text
 from unbroken.wires.values import Object
+from unbroken.wires.wire import DeltaEncoder
 
 
 def error_body(status: int, message: str, kind: str = "") -> Object:
@@ -28,7 +29,7 @@ def error_event(status: int, message: str, kind: str = "") -> bytes:
     return JSON_LINES.write(dumps(error_body(status, message, kind)))
 
 
-class OllamaEncoder:
+class OllamaEncoder(DeltaEncoder):
     """A call is written when it is complete, with its id: a client never sees half of one.
 
     The response has no id here, and usage is not a client's choice: `id` and `include_usage` change nothing.
@@ -49,10 +50,9 @@ class OllamaEncoder:
         self._relayed = RelayedOllama()
         self._torn = False
         """A call is another than the one that the client was passed."""
-        self._text: list[str] = []
+        self._said: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[Object] = []
-        self._usage: Usage | None = None
         self._reason = "stop"
         self._error: Object | None = None
 
@@ -62,29 +62,20 @@ class OllamaEncoder:
     def feed(self, delta: Delta) -> bytes:
         if self._relayed.catch_up():
             self._head = {**self._head, **self._relayed.head}
-        match delta:
-            case TextDelta(text):
-                self._text.append(text)
-                return self._line({"content": text})
-            case ReasoningDelta(text):
-                self._thinking.append(text)
-                return self._line({"content": "", "thinking": text})
-            case CallReady(call):
-                return self._call(call)
-            case UsageReported(usage):
-                self._usage = usage
-                return b""
-            case Ended(verdict) if verdict.failed:
-                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
-            case Ended(verdict):
-                return self.end(verdict.meaning_for_client)
-            case _:
-                return b""
+        return self.write(delta)
+
+    def _text(self, text: str) -> bytes:
+        self._said.append(text)
+        return self._line({"content": text})
+
+    def _reasoning(self, text: str) -> bytes:
+        self._thinking.append(text)
+        return self._line({"content": "", "thinking": text})
 
     def body(self) -> bytes:
         if self._error is not None:
             return dumps(self._error)
-        message: Object = {"role": "assistant", "content": "".join(self._text)}
+        message: Object = {"role": "assistant", "content": "".join(self._said)}
         if self._thinking:
             message["thinking"] = "".join(self._thinking)
         if self._calls:
