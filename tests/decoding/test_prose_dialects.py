@@ -36,7 +36,7 @@ def read(text: str, **properties: Any) -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize(
     "text",
     [
-        # what stands in an object
+        # the content of an object
         dump({"tool_name": "get_weather", "parameters": {"city": "Oslo"}, "tool_call_id": "7"}),
         dump({"function": "get_weather", "parameters": {"city": "Oslo"}, "type": "function"}),
         dump({"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}),

@@ -71,7 +71,7 @@ async def chat(client: Client, number: int) -> tuple[list[Told], list[Told]]:
 
 
 def answer(request: Request) -> Answer:
-    """Answers with who asks, from the first question of the history, and what was searched for, from the call."""
+    """Returns the user's name (from the first question) and the search term (from the call)."""
     questions = [message.text for message in request.messages if isinstance(message, User)]
     visitor = questions[0].removeprefix("I am ").partition(":")[0]
     if len(questions) == 2:

@@ -413,7 +413,7 @@ class Refusal:
 
 
 _PASSES = 3
-"""What one rule leaves out may be what another field needs: after a change, all rules are asked again."""
+"""What one rule leaves out may be what another field needs: after a change, all rules are checked again."""
 
 RulesByField: TypeAlias = Mapping[str, Sequence[Rule]]
 

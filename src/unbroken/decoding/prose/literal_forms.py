@@ -369,7 +369,7 @@ _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_+#.-]*+(?: .*)?")
 
 
 class Quotation(Mismatch):
-    """A code block of some language begins here: what stands in it is not searched."""
+    """A code block of some language begins here: its content is not searched."""
 
 
 def fenced(reader: Reader, offered: Offered, mark: str) -> Steps[None]:

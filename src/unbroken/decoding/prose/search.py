@@ -104,7 +104,7 @@ class Prose:
         self._fresh = True
         """Nothing but white space and reasoning has come: what follows may be a response that is one bare call."""
         self._at_line = False
-        """The mark of the open form stands at the start of a line."""
+        """The mark of the open form is at the start of a line."""
         self._quoting = False
         """In a code block of some language: nothing but its end is searched for."""
 

@@ -82,7 +82,7 @@ def _parameters(reader: Reader, schema: Schema) -> Steps[str]:
 
 @cache
 def invoke(prefix: str, call: str, parameter: str, strict_keys: bool = False, *closes: str) -> Shape:
-    """`prefix` stands in each tag; `call` and `parameter` are the names of the elements. With `strict_keys` a key that
+    """`prefix` is part of each tag; `call` and `parameter` are the names of the elements. With `strict_keys` a key that
     the tool's schema does not have makes it text."""
     tag = re.compile(f"</?{re.escape(prefix)}(?:{call}|{parameter})[ >/]")
     opening, end = f"<{prefix}{parameter} name=", f"</{prefix}{call}>"
@@ -370,7 +370,7 @@ def minimax_m3(reader: Reader, offered: Offered, mark: str) -> Steps[None]:
 
 
 def _element(reader: Reader, name: str, schema: Schema, depth: int) -> Steps[str]:
-    """The JSON text of what stands in an element, up to and with its closing tag."""
+    """The JSON text of an element's content, up to and including its closing tag."""
     children: list[tuple[str, str]] = []
     if depth > _MAX_ELEMENTS:
         raise Mismatch

@@ -53,7 +53,7 @@ class KeepAlive:
             self._saying.cancel()
 
     def restart(self) -> None:
-        """The model is asked again: it has not begun to answer."""
+        """The request is retried: the model has not begun to answer."""
         self.answering = False
         self._read = 0 if self._limit is None else self._limit.taken
 

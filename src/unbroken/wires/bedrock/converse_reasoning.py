@@ -19,7 +19,7 @@ def spelled(effort: Effort, model: str) -> Object:
     """The effort in the fields of the model's family; empty if the family has none for it."""
     if model in SINCE_4_6 and effort != "none":
         return {"thinking": {"type": "adaptive"}, "output_config": {"effort": adaptive_effort(effort, model)}}
-    if is_claude(model):  # it does not think unless it is told to, and its older models do not know the field
+    if is_claude(model):  # it does not think by default, and its older models do not know the field
         return {} if effort == "none" else {"thinking": {"type": "enabled", "budget_tokens": _BUDGETS[effort]}}
     if is_nova(model):
         if effort == "none":
