@@ -84,6 +84,29 @@ def test_an_error_and_an_incomplete_call_are_held_too() -> None:
     assert [delta.wait for delta in decoder.feed(failed) if isinstance(delta, Received)] == [True]
 
 
+def begun(index: int) -> bytes:
+    call = b'{"index":%d,"id":"call_%d","function":{"name":"f","arguments":""}}' % (index, index)
+    return b'data: {"choices":[{"index":0,"delta":{"tool_calls":[' + call + b"]}}]}\n\n"
+
+
+def arguments(index: int, text: bytes) -> bytes:
+    call = b'{"index":%d,"function":{"arguments":"%s"}}' % (index, text)
+    return b'data: {"choices":[{"index":0,"delta":{"tool_calls":[' + call + b"]}}]}\n\n"
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_events_of_one_read_are_cut_only_before_a_call(end: bytes) -> None:
+    said = EVENTS[0] + EVENTS[2]
+    calls = [begun(n) + arguments(n, b"{") + arguments(n, b"}") for n in range(2)]
+    pieces = [piece.replace(b"\n", end) for piece in [said, *calls]]
+    assert received(passing().feed(b"".join(pieces))) == pieces
+
+
+def test_a_response_that_arrives_at_once_is_not_cut() -> None:
+    body = begun(0) + arguments(0, b"{}") + begun(1) + arguments(1, b"{}") + EVENTS[3] + EVENTS[4]
+    assert received(passing().feed(body)) == [body]
+
+
 def test_a_non_streaming_body_is_one_piece_whatever_it_contains() -> None:
     decoder = passing(streamed=False)
     body = b'{"choices": [{"index": 0, "message": {"content": "a\\n\\nb"}, "finish_reason": "stop"}]}'

@@ -77,8 +77,8 @@ def verbatim_for(request: Request, wire: str) -> Verbatim | None:
 class PassingDecoder:
     """`feed` and `end` as in `Decoder`, with `Received` among the deltas. `streamed`: it is cut into the events of its
     wire's framing; a non-streaming body is one piece at the end. `apart`: each event separately, for a relay that must
-    stop between two. Otherwise events that came together stay together, unless they have calls: the bytes of a call
-    that is complete need not wait for the next one."""
+    stop between two. Otherwise events that came together stay together, up to the beginning of a call: the bytes of a
+    call that is complete need not wait for the next one, unless all of the rest came with it."""
 
     def __init__(self, decoder: Decoder, streamed: bool, apart: bool = False) -> None:
         self._decoder = decoder
@@ -87,7 +87,7 @@ class PassingDecoder:
         self._apart = apart
         self._came = bytearray()
         """Bytes after the last complete event."""
-        self._call_starts = decoder.wire.relay.check().starts
+        self._call_start = decoder.wire.relay.check().start
 
     @property
     def terminal(self) -> bool:
@@ -102,14 +102,9 @@ class PassingDecoder:
         if not self._streamed:
             self._came += chunk
             return decoder.feed(chunk)
-        if not self._apart and not self._begins_call(chunk):
-            deltas = decoder.feed(chunk)
-            if events := self._whole_events(chunk):
-                deltas.append(self._received(events))
-            return deltas
         deltas: list[Delta] = []
         if not self._apart:
-            for piece in self._framing.pieces(chunk):
+            for piece in self._framing.pieces(chunk, self._call_start) if self._is_cut(chunk) else (chunk,):
                 deltas += decoder.feed(piece)
                 if events := self._whole_events(piece):
                     deltas.append(self._received(events))
@@ -126,11 +121,9 @@ class PassingDecoder:
             deltas.append(Received(rest, wait=True))
         return [*deltas, ended]
 
-    def _begins_call(self, chunk: bytes) -> bool:
-        for start in self._call_starts:  # noqa: SIM110 - a generator would cost more than the search
-            if start in chunk:
-                return True
-        return False
+    def _is_cut(self, chunk: bytes) -> bool:
+        start = self._call_start
+        return start != b"" and start in chunk and not self._decoder.wire.relay.has_end(chunk)
 
     def _received(self, events: bytes) -> Received:
         decoder = self._decoder

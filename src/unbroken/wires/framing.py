@@ -32,8 +32,8 @@ class Framing:
         """Complete events, one by one."""
         raise NotImplementedError
 
-    def pieces(self, data: bytes) -> Sequence[bytes]:
-        """The bytes of one read, cut where events end, as far as these bytes alone show it."""
+    def pieces(self, data: bytes, start: bytes) -> Sequence[bytes]:
+        """The bytes of one read, cut before each event that contains `start`, as far as these bytes alone show it."""
         return (data,)
 
     def texts(self, data: bytes) -> Sequence[bytes]:
@@ -66,7 +66,7 @@ class ServerSentEvents(Framing):
         rb"(?:(?:data: ?|:[^\r\n]*)?(?:\r\n\r\n|\n\n|\r\r))*+(?:(?!\Z).*?(?:\r\n\r\n|\n\n|\r\r))?", re.DOTALL
     )
     """One event, with the keep-alive events before it."""
-    _PIECES = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r)|.+\Z", re.DOTALL)
+    _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
     def write(self, data: bytes, name: str = "") -> bytes:
         head = b"event: " + name.encode() + b"\n" if name else b""
@@ -77,15 +77,26 @@ class ServerSentEvents(Framing):
             return len(data)
         # An end in earlier bytes was found then, but its own bytes may span two reads.
         since = max(0, len(data) - fresh - 3)
-        return max((at + len(mark) for mark in self._ENDS if (at := data.rfind(mark, since)) >= 0), default=0)
+        return self._last_end(data, since, len(data))
+
+    def _last_end(self, data: bytes | bytearray, since: int, until: int) -> int:
+        """Where the last event ends that ends between these; 0 if none does."""
+        return max((at + len(mark) for mark in self._ENDS if (at := data.rfind(mark, since, until)) >= 0), default=0)
 
     def events(self, data: bytes) -> Sequence[bytes]:
         return [event for event in self._EVENTS.findall(data) if event]
 
-    def pieces(self, data: bytes) -> Sequence[bytes]:
-        if data.find(b"\n\n", 0, -2) < 0 and b"\r" not in data:  # most often it is one event
-            return (data,)
-        return self._PIECES.findall(data)
+    def pieces(self, data: bytes, start: bytes) -> Sequence[bytes]:
+        pieces: list[bytes] = []
+        begin, at = 0, data.find(start)
+        while at >= 0:
+            event = self._last_end(data, begin, at)
+            if event > begin:
+                pieces.append(data[begin:event])
+                begin = event
+            end = self._END.search(data, at)
+            at = data.find(start, end.end()) if end is not None else -1
+        return [*pieces, data[begin:]]
 
     def texts(self, data: bytes) -> Sequence[bytes]:
         if b"\r" in data:
@@ -131,8 +142,6 @@ class JsonLines(Framing):
 
     def events(self, data: bytes) -> Sequence[bytes]:
         return data.splitlines(keepends=True)
-
-    pieces = events
 
     def rest(self, data: bytes) -> bytes:
         return data.rstrip() + b"\n" if data.strip() and _is_complete(data) else b""

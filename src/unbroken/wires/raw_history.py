@@ -231,8 +231,8 @@ class StreamCheck:
     framing: Framing = SSE
     marks: tuple[bytes, ...]
     """Only events that contain one of these are read."""
-    starts: tuple[bytes, ...] = ()
-    """An event with which a call begins contains one of these, on wires where calls come in several events."""
+    start: bytes = b""
+    """An event with which a call begins contains this, on wires where calls come in several events."""
     named = False
     """Clients of this wire need the name of each event."""
 

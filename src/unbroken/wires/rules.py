@@ -17,7 +17,18 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json
-from unbroken.wires.body_paths import GONE, changed, find, first_key, place_in, shown, values_in, without
+from unbroken.wires.body_paths import (
+    GONE,
+    changed,
+    find,
+    first_key,
+    place_in,
+    places,
+    shown,
+    values_at,
+    values_in,
+    without,
+)
 from unbroken.wires.values import MISSHAPEN, Object
 
 # Models by name
@@ -104,7 +115,7 @@ class Refused:
         return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
-        return [where for where, value in find(asked.body, self.path) if value not in self.but]
+        return places(asked.body, self.path, lambda value: value not in self.but)
 
     def mend(self, body: Object) -> Mended | None:
         if self.repair is not None:
@@ -125,7 +136,7 @@ class Never:
         return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
-        return [where for where, value in find(asked.body, self.path) if value in self.values]
+        return places(asked.body, self.path, lambda value: value in self.values)
 
     def mend(self, body: Object) -> Mended | None:
         def change(value: Json) -> Any:
@@ -147,7 +158,7 @@ class Only:
         return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
-        return [where for where, value in find(asked.body, self.path) if value not in self.values]
+        return places(asked.body, self.path, lambda value: value not in self.values)
 
     def mend(self, body: Object) -> Mended | None:
         def change(value: Json) -> Any:
@@ -169,7 +180,7 @@ class NotTogether:
 
     def broken(self, asked: Asked) -> list[str]:
         seconds = find(asked.body, self.second)
-        return [where for where, _ in seconds] if seconds and find(asked.body, self.first) else []
+        return [where for where, _ in seconds] if seconds and values_at(asked.body, self.first) else []
 
     def mend(self, body: Object) -> Mended | None:
         return without(body, self.second), [shown(self.second)]
@@ -188,7 +199,7 @@ class Needs:
 
     def broken(self, asked: Asked) -> list[str]:
         here = find(asked.body, self.path)
-        return [where for where, _ in here] if here and not find(asked.body, self.other) else []
+        return [where for where, _ in here] if here and not values_at(asked.body, self.other) else []
 
     def mend(self, body: Object) -> Mended | None:
         return without(body, self.path), [shown(self.path)]
@@ -208,7 +219,7 @@ class Between:
         return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
-        return [where for where, value in find(asked.body, self.path) if self._nearest(value) != value]
+        return places(asked.body, self.path, lambda value: self._nearest(value) != value)
 
     def mend(self, body: Object) -> Mended | None:
         return changed(body, self.path, self._nearest), [shown(self.path)]
@@ -233,8 +244,9 @@ class Matches:
         return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
-        found = find(asked.body, self.path)
-        return [where for where, value in found if not (isinstance(value, str) and re.fullmatch(self.pattern, value))]
+        return places(
+            asked.body, self.path, lambda value: not (isinstance(value, str) and re.fullmatch(self.pattern, value))
+        )
 
     def mend(self, body: Object) -> Mended | None:
         return None
@@ -253,7 +265,7 @@ class Sized:
         return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
-        return [where for where, value in find(asked.body, self.path) if not self._fits(value)]
+        return places(asked.body, self.path, lambda value: not self._fits(value))
 
     def _fits(self, value: Any) -> bool:
         return not hasattr(value, "__len__") or (
@@ -276,6 +288,8 @@ class AtMost:
         return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
+        if len(values_at(asked.body, self.path)) <= self.most:
+            return []
         return [where for where, _ in find(asked.body, self.path)[self.most :]]
 
     def mend(self, body: Object) -> Mended | None:
@@ -293,8 +307,13 @@ class Unique:
         return first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
+        values = values_at(asked.body, self.path)
+        try:
+            if len(set(values)) == len(values):
+                return []
+        except TypeError:
+            pass  # objects, which can still be compared
         found = find(asked.body, self.path)
-        values = [value for _, value in found]
         return [where for n, (where, value) in enumerate(found) if value in values[:n]]
 
     def mend(self, body: Object) -> Mended | None:
@@ -376,7 +395,7 @@ class When:
         return self.check.field if self.absent else first_key(self.path)
 
     def broken(self, asked: Asked) -> list[str]:
-        return self.check.broken(asked) if bool(find(asked.body, self.path)) != self.absent else []
+        return self.check.broken(asked) if bool(values_at(asked.body, self.path)) != self.absent else []
 
     def mend(self, body: Object) -> Mended | None:
         return self.check.mend(body)
@@ -463,13 +482,15 @@ def obey(
     stays = {key: body[key] for key in said if key in body}
     for _ in range(_PASSES):
         before = body
+        asked = Asked(body, model, headers, stream)
         for key in ("", *body):
             for rule in () if key in said else rules.get(key, ()):
-                if _is_broken(rule, Asked(body, model, headers, stream)):
+                if _is_broken(rule, asked):
                     mended = rule.check.mend(body)
                     if mended is None:
                         raise InvalidRequest(f"the model `{model}` would refuse this request: {rule.says}")
                     body = mended[0]
+                    asked = Asked(body, model, headers, stream)
                     dropped += [name for name in mended[1] if name not in dropped]
         if body is before:
             break

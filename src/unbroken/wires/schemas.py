@@ -15,7 +15,7 @@ _ROOT_REFUSED = frozenset((*COMBINED, "enum", "not", "const", "if", "then", "els
 def is_object(schema: Json) -> bool:
     """Whether the top of a schema is an object, without alternatives."""
     fields = as_dict(schema)
-    return fields.get("type") == "object" and not (fields.keys() & _ROOT_REFUSED)
+    return fields.get("type") == "object" and _ROOT_REFUSED.isdisjoint(fields)
 
 
 def as_object(schema: Json) -> Object:

@@ -288,7 +288,8 @@ class Responder:
             for name, times in Counter(map(name_of, edits)).items():
                 self._metrics.repaired(name, times)
             headers[REPAIRS] = ", ".join(outcome.repairs)
-        changes = changes_for(incoming.upstream, request)
+        # A request that was forwarded already is one that needed no change (`can_forward`).
+        changes = changes_for(incoming.upstream, request) if exchange.first is None else None
         if changes is not None and (left_out := left_out_for_client(exchange, changes)):
             headers[DROPPED] = _as_list(left_out)
         if changes is not None and changes.lost_reasoning:

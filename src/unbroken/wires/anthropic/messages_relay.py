@@ -79,7 +79,7 @@ class RelayedMessages(RelayedStream):
 
 class MessagesCheck(StreamCheck):
     marks = (b"content_block_start", b"input_json_delta")
-    starts = (b"content_block_start",)
+    start = b"content_block_start"
     named = True
 
     def conforms(self, event: Object) -> bool:

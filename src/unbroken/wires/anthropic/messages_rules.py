@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.messages import Json
-from unbroken.wires.body_paths import changed, find, without
+from unbroken.wires.body_paths import changed, find, places, without
 from unbroken.wires.claude_models import (
     BEFORE_4_6,
     CLAUDE,
@@ -111,7 +111,7 @@ def _lacks_beta(asked: Asked) -> list[str]:
 
 
 def _combined_roots(asked: Asked) -> list[str]:
-    return [where for where, schema in find(asked.body, "tools[].input_schema") if not is_object(schema)]
+    return places(asked.body, "tools[].input_schema", lambda schema: not is_object(schema))
 
 
 def _one_object(body: Object) -> Mended | None:

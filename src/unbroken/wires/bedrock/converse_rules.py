@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unbroken.wires.bedrock.converse_reasoning import FIELDS
-from unbroken.wires.body_paths import changed, find, shown
+from unbroken.wires.body_paths import changed, places, shown
 from unbroken.wires.claude_models import OUTPUT_LIMITS, SINCE_4_7, Claude, adaptive_effort
 from unbroken.wires.rules import Between, Function, Mended, Named, NotTogether, Refused, Rule, When
 from unbroken.wires.schemas import as_object, is_object
@@ -107,7 +107,7 @@ RULES = (
         "bedrock.schema-is-an-object",
         "the schema of a tool is an object, without alternatives at its top",
         Function(
-            lambda asked: [where for where, schema in find(asked.body, _SCHEMAS) if not is_object(schema)],
+            lambda asked: places(asked.body, _SCHEMAS, lambda schema: not is_object(schema)),
             lambda body: (changed(body, _SCHEMAS, as_object), [shown(_SCHEMAS)]),
             "toolConfig",
         ),

@@ -82,7 +82,7 @@ class RelayedCohere(RelayedStream):
 
 class CohereCheck(StreamCheck):
     marks = (b"tool-call-start", b"tool-call-delta")
-    starts = (b"tool-call-start",)
+    start = b"tool-call-start"
     named = True
 
     def conforms(self, event: Object) -> bool:

@@ -131,7 +131,7 @@ class RelayedChat(RelayedStream):
 
 class ChatCheck(StreamCheck):
     marks = (b'"tool_calls"', b'"function_call"')
-    starts = (b'"name"',)
+    start = b'"name"'
 
     def __init__(self) -> None:
         super().__init__()

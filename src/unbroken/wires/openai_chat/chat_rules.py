@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unbroken.wires.body_paths import changed, find, without
+from unbroken.wires.body_paths import changed, find, places, without
 from unbroken.wires.openai_chat.chat_vendor_rules import VENDOR_RULES, not_strict
 from unbroken.wires.openai_models import (
     BEFORE_XHIGH,
@@ -74,7 +74,7 @@ _PARAMETERS = "tools[].function.parameters"
 
 
 def _combined_roots(asked: Asked) -> list[str]:
-    return [where for where, schema in find(asked.body, _PARAMETERS) if not is_object(schema)]
+    return places(asked.body, _PARAMETERS, lambda schema: not is_object(schema))
 
 
 def _one_object(body: Object) -> Mended | None:

@@ -203,7 +203,7 @@ def _end(item: Writing, text: Json) -> None:
 
 class ResponsesCheck(StreamCheck):
     marks = (b"response.output_item", b"response.function_call_arguments")
-    starts = (b"response.output_item.added",)
+    start = b"response.output_item.added"
     named = True
 
     def conforms(self, event: Object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unbroken.wires.body_paths import changed, find, without
+from unbroken.wires.body_paths import changed, find, places, without
 from unbroken.wires.openai_models import (
     BEFORE_XHIGH,
     FIRST_EFFORTS,
@@ -263,7 +263,7 @@ RULES = (
         "responses.schema-root",
         "the schema of a tool is an object without `oneOf`, `anyOf`, `allOf`, `enum` or `not` at its top",
         Function(
-            lambda asked: [where for where, schema in find(asked.body, _PARAMETERS) if not is_object(schema)],
+            lambda asked: places(asked.body, _PARAMETERS, lambda schema: not is_object(schema)),
             lambda body: (changed(body, _PARAMETERS, as_object), ["tools.parameters"]),
             "tools",
             alone=True,
