@@ -49,6 +49,7 @@ from unbroken.models.scripted import Answer, Break, Call, Cut, Fail, Pause, Say,
 from unbroken.testing import run_virtual
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
+from unbroken.trajectory.jsonl_writer import RecordingFile
 from unbroken.trajectory.lines import Line, read_delta, read_sampling
 from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import Recording, read_recording
@@ -419,7 +420,7 @@ class Full(Middleware):
     """Records on a disk that is full."""
 
     def start(self, run: RunStart) -> RunRecorder:
-        return RunRecorder("/dev/full", os.open("/dev/full", os.O_RDWR), run, Redactor(()))
+        return RunRecorder(RecordingFile("/dev/full", os.open("/dev/full", os.O_RDWR)), run, Redactor(()))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no disk is full here")

@@ -24,7 +24,7 @@ from unbroken.messages import Request, ToolCall, Usage
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.scripted import Call
 from unbroken.testing import run_virtual
-from unbroken.trajectory.jsonl_writer import JsonlWriter
+from unbroken.trajectory.jsonl_writer import JsonlWriter, RecordingFile
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording
 from unbroken.trajectory.redaction import Redactor
@@ -108,7 +108,8 @@ def test_urgent_lines_stay_urgent_while_they_wait_behind_half_a_secret(tmp_path:
     path = tmp_path / "run.jsonl"
 
     async def main() -> None:
-        writer = JsonlWriter(str(path), os.open(path, os.O_WRONLY | os.O_CREAT), Redactor(["sk-0123456789abcdef"]))
+        file = RecordingFile(str(path), os.open(path, os.O_WRONLY | os.O_CREAT))
+        writer = JsonlWriter(file, Redactor(["sk-0123456789abcdef"]))
         writer.put_pieces(0.1, 0, "text", ["It is sk-0123"])
         writer.put({"line": "event", "event": "call_started"})
         writer.urgent = True

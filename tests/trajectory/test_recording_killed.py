@@ -18,7 +18,7 @@ import a_long_run
 import pytest
 
 from unbroken.events import CallFinished, CallStarted, Event
-from unbroken.trajectory.jsonl_writer import DELAY
+from unbroken.trajectory.jsonl_writer import RecordingFile
 from unbroken.trajectory.recording import Recording, list_recordings, read_recording
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
@@ -165,7 +165,7 @@ def test_a_run_that_is_killed_at_any_event_is_recorded_up_to_there(runs: Runs, t
         assert recording.problems == []
         assert recording.events == whole[: len(recording.events)]
         # What happened just before may still have been on its way.
-        earlier = [event for event in whole[: last.seq] if event.time < last.time - DELAY - 1e-6]
+        earlier = [event for event in whole[: last.seq] if event.time < last.time - RecordingFile.delay - 1e-6]
         assert len(recording.events) >= len(earlier)
         results = results_of(recording)
         for event in whole[: last.seq + 1]:

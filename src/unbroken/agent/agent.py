@@ -97,7 +97,7 @@ class Agent(Generic[DepsT, OutputT]):
         self.sinks = as_middleware(sinks)
         self.middleware = ((recorder,) if recorder is not None else ()) + tuple(middleware)
         self.order_hint = OrderHint()
-        self._output = None if output is None else OutputType[Any].of(output)
+        self.output_type = None if output is None else OutputType[Any].of(output)
         self._deps = deps
         self._several_calls = several_calls
         self._on_error: OnError = on_error
@@ -293,13 +293,13 @@ class Agent(Generic[DepsT, OutputT]):
         self, saved: Saved, answers: Answers, options: ResumeOptions[DepsT], output: Any = None
     ) -> Performance:
         """Prepares the rest of a run that waits or was cut off."""
-        return prepare_resume(self, saved, answers, options, self._output if output is None else output)
+        return prepare_resume(self, saved, answers, options, self.output_type if output is None else output)
 
     def performance(
         self, id: str, transcript: Transcript, account: Account, options: ResumeOptions[DepsT], output: Any
     ) -> Performance:
         """A run that starts from this history, with this agent's settings and these options."""
-        kind = self._output if output is None else OutputType[Any].of(output)
+        kind = self.output_type if output is None else OutputType[Any].of(output)
         plan = partial(self._plan, options=options, output=kind, rounds=account.limits.rounds)
         return Performance(id, plan, self._clock, self.toolset, transcript, account, self.stack(options), self.name)
 

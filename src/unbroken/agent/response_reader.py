@@ -115,7 +115,8 @@ class Listener:
         self._closed = closed
         self._allowed = run.account.calls_left
         self._response = PartialResponse()
-        self._shown: tuple[Shown, Shown] | None = None
+        shown = run.earlier.shown_of(run.emitter.turn) if run.earlier is not None else None
+        self._shown: tuple[Shown, Shown] | None = None if shown is None else (Shown(shown[0]), Shown(shown[1]))
         """The text and reasoning of a response that broke off. The retry is emitted at its end, when the difference is
         known."""
         self.prepared: dict[int, Prepared] = {}

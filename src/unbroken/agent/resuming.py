@@ -79,8 +79,23 @@ def _prepare_from(
         raise
 
 
+def prepare_durable(
+    agent: Agent[Any, Any], recording: Recording, answers: Answers, options: ResumeOptions, journal: Middleware
+) -> Performance:
+    """Prepares the rest of a run whose recording is in a journal. `journal` is the middleware that records it there.
+    Calls of tools that are gone are answered so."""
+    with reading(recording):
+        return _prepare_recorded(agent, recording, answers, options, agent.output_type, journal=journal)
+
+
 def _prepare_waiting(
-    agent: Agent[Any, Any], result: Result[Any], answers: Answers, options: ResumeOptions, output: Any
+    agent: Agent[Any, Any],
+    result: Result[Any],
+    answers: Answers,
+    options: ResumeOptions,
+    output: Any,
+    *,
+    strict: bool = True,
 ) -> Performance:
     if result.stop_reason != "waiting":
         raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; continue with history=")
@@ -91,7 +106,8 @@ def _prepare_waiting(
     performance = agent.performance(result.run, transcript, account, options, output)
     performance.decisions = dict(result.decided)
     decisions = _decisions(transcript, answers, agent.toolset.fixed)
-    _refuse_missing(transcript, decisions, agent.toolset.fixed)
+    if strict:
+        _refuse_missing(transcript, decisions, agent.toolset.fixed)
     for id, decision in decisions.items():
         performance.decisions[id] = combine(result.decided.get(id), decision)
     performance.before = result
@@ -105,12 +121,13 @@ def _prepare_recorded(
     answers: Answers,
     options: ResumeOptions,
     output: Any,
-    saved: Result[Any] | None,
+    saved: Result[Any] | None = None,
+    journal: Middleware | None = None,
 ) -> Performance:
-    """Continues where the recording ends, in the same file. `saved` is the result of a waiting run, from before secrets
-    were masked."""
+    """Continues where the recording ends, in the same file, or in the journal that it was read from. `saved` is the
+    result of a waiting run, from before secrets were masked."""
     cut = find_interruption(recording)
-    continuation = Continuation(cut, answers)
+    continuation = Continuation(cut, answers, watched=journal is not None)
     waiting = waiting_result(recording)
     if waiting is not None:
         if saved is not None:
@@ -120,7 +137,7 @@ def _prepare_recorded(
         limits = limits_of(recording) if saved is None else agent.limits
         given: ResumeOptions = {"limits": limits, **options}
         known = {id: combine(said.get(id), answer) for id, answer in answers.items()}
-        performance = _prepare_waiting(agent, waiting, {**said, **known}, given, output)
+        performance = _prepare_waiting(agent, waiting, {**said, **known}, given, output, strict=journal is None)
         continuation.continue_with_same_calls()
         performance.account.seconds = cut.seconds
     else:
@@ -137,7 +154,7 @@ def _prepare_recorded(
             continuation.continue_with_same_calls()
         performance.records, performance.verdicts = records_of(recording, cut.messages), verdicts_of(recording)
     sinks = (*agent.sinks, *as_middleware(options.get("sinks", ())))
-    performance.middleware = continued(sinks, agent.middleware, recording, continuation)
+    performance.middleware = continued(sinks, agent.middleware, recording, continuation, journal)
     performance.next_seq, performance.continued = cut.next_seq, True
     performance.next_call = cut.next_call
     performance.events = tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN)
@@ -230,10 +247,15 @@ def find_recording(middleware: Iterable[Middleware], result: Result[Any]) -> Rec
 
 
 def continued(
-    sinks: Sequence[Middleware], middleware: Sequence[Middleware], recording: Recording, continuation: Middleware
+    sinks: Sequence[Middleware],
+    middleware: Sequence[Middleware],
+    recording: Recording,
+    continuation: Middleware,
+    journal: Middleware | None = None,
 ) -> tuple[Middleware, ...]:
     """The recorder appends to the recording; next to it, `continuation` provides what was recorded of the run."""
-    recorder = next((each for each in (*middleware, *sinks) if each.records), None) or Recorder(recording.path.parent)
+    recorder = journal or next((each for each in (*middleware, *sinks) if each.records), None)
+    recorder = recorder or Recorder(recording.path.parent)
     resumed = recorder.resume(recording.path, recording.run, recording.size)
     listening = [each for each in sinks if not each.records]
     return (*listening, *replace_recorder(middleware, resumed, continuation))

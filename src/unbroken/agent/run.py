@@ -55,6 +55,10 @@ class Earlier(Protocol):
         """Had this call started when the process died, without a result?"""
         ...
 
+    def shown_of(self, turn: int) -> tuple[str, str] | None:
+        """The text and reasoning of this turn that listeners have already, if there is any."""
+        ...
+
     def number_of(self, call: ToolCall, turn: int) -> int | None:
         """The number that this call had."""
         ...

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, cast
 
-from unbroken.deltas import Delta, PartialResponse
+from unbroken.deltas import Delta, PartialResponse, Restarted
 from unbroken.errors import RunTaken, UserError
-from unbroken.events import RunFinished
+from unbroken.events import ReasoningAdded, ReasoningReplaced, RunFinished, TextAdded, TextReplaced
 from unbroken.messages import Message, Request, ToolCall, ToolResult, Usage, User
 from unbroken.middleware import Ask, Middleware, RunStart
+from unbroken.models.model import closing
 from unbroken.models.secrets import MASK
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask, settle, unknown
 from unbroken.tools.caller import Caller, Prepared, failure, fingerprint
@@ -250,12 +251,16 @@ def _seconds(recording: Recording) -> float:
 
 class Continuation(Middleware):
     """Supplies a resumed run with what was recorded of it. `answers` are the new answers to calls that the run waits
-    for."""
+    for. A run is `watched` if those who follow it have its earlier events and get those of the rest too: they are told
+    no text twice, and a recorded answer stays whatever has changed."""
 
     edits_answers = False
 
-    def __init__(self, interrupted: Interrupted, answers: Mapping[str, object]) -> None:
+    def __init__(self, interrupted: Interrupted, answers: Mapping[str, object], *, watched: bool = False) -> None:
         self._interrupted = interrupted
+        self._watched = watched
+        self._shown = _shown(interrupted) if watched else None
+        self._turn = 0
         self._answer = interrupted.answer
         self._same = False
         """The calls are those of the recording."""
@@ -271,21 +276,20 @@ class Continuation(Middleware):
         return self
 
     def on_tools(self, turn: int, toolbox: Toolbox) -> None:
-        self._toolbox = toolbox
+        self._toolbox, self._turn = toolbox, turn
 
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         answer = self.recorded_answer(request)
-        return _play(answer) if answer else call_next(request)
+        arriving = _play(answer) if answer else call_next(request)
+        return arriving if self.shown_of(self._turn) is None else _again(arriving)
 
     def recorded_answer(self, request: Request) -> list[Line]:
         """The recorded answer to exactly this request, returned once."""
         answer, self._answer = self._answer, []
         recorded = self._interrupted.request
         if answer and recorded is not None and (words := compare_requests(recorded, request, recorded.turn)):
-            if any(map(self._writes, self._interrupted.started.values())):
-                LOG.warning(
-                    "the last request is different now, and its recorded answer stays, as it has run: %s", words
-                )
+            if self._watched or any(map(self._writes, self._interrupted.started.values())):
+                LOG.warning("the last request is different now, and its recorded answer stays: %s", words)
             else:
                 LOG.warning("the last request is different now, so the model is asked again: %s", words)
                 answer = []
@@ -303,6 +307,10 @@ class Continuation(Middleware):
         return tool is None or tool.effect != "read"
 
     # What the run asks about its earlier part
+
+    def shown_of(self, turn: int) -> tuple[str, str] | None:
+        request = self._interrupted.request
+        return self._shown if request is not None and request.turn == turn else None
 
     def number_of(self, call: ToolCall, turn: int) -> int | None:
         found = self._interrupted
@@ -395,6 +403,34 @@ class Continuation(Middleware):
             return Wait() if on_approval is None else await ask(on_approval, call)
 
         return resumed
+
+
+def _shown(interrupted: Interrupted) -> tuple[str, str] | None:
+    """The text and the reasoning of the last answer that were emitted, complete or not; None if there is none."""
+    text, reasoning = "", ""
+    for event in interrupted.recording.events:
+        if interrupted.request is None or event.turn != interrupted.request.turn:
+            continue
+        match event:
+            case TextAdded():
+                text += event.text
+            case TextReplaced():
+                text = event.text
+            case ReasoningAdded():
+                reasoning += event.text
+            case ReasoningReplaced():
+                reasoning = event.text
+            case _:
+                pass
+    return (text, reasoning) if text or reasoning else None
+
+
+async def _again(arriving: AsyncIterator[Sequence[Delta]]) -> AsyncIterator[Sequence[Delta]]:
+    """An answer of which a part was emitted before: only the rest of it will be."""
+    yield (Restarted(()),)
+    async with closing(arriving) as batches:
+        async for deltas in batches:
+            yield deltas
 
 
 async def _play(answer: list[Line]) -> AsyncIterator[Sequence[Delta]]:

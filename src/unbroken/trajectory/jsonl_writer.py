@@ -1,7 +1,7 @@
 """Writes the lines of one recording: a few at a time, in order, without secrets. `run_recorder` makes the lines.
 
-A line is in the file after `DELAY` at the latest. A piece of a text that may be the beginning of a secret, and
-everything after it, waits until that is known. If the file cannot be written, one warning is logged.
+A line is handed to its `Target` after a short delay at the latest. A piece of a text that may be the beginning of a
+secret, and everything after it, waits until that is known. If the target cannot be written, one warning is logged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ LOG = logging.getLogger("unbroken.trajectory")
 
 NOWHERE = -1
 """In place of a file that could not be opened."""
-DELAY = 0.05
-"""Seconds after which a line is in the file at the latest."""
 
 _EVENTS = {kind: b'{"line":"event","event":"%s",' % name.encode() for kind, name in NAMES.items()}
 """How the line of each event begins. Its fields follow: this is the fastest way to write them as one object."""
@@ -52,12 +50,70 @@ class _Piece:
         return self.turn == other.turn and self.name == other.name and self.masked == other.masked
 
 
-class JsonlWriter:
-    """Buffers and writes the lines. `file` must be open; it is closed at the end."""
+class Target:
+    """Where the lines of one recording go."""
 
-    def __init__(self, path: str, file: int, redactor: Redactor) -> None:
+    delay = 0.05
+    """Seconds after which a line is handed over at the latest."""
+    later = False
+    """What is written is stored later: `stored` waits for it."""
+    path = ""
+    """Its name."""
+    is_open = True
+
+    def has_lines(self) -> bool:
+        """Has the recording begun?"""
+        return False
+
+    def ends_in_cut_line(self) -> bool:
+        return False
+
+    def write(self, data: bytes, urgent: bool) -> None:
+        """Raises `OSError` if that is not possible."""
+        raise NotImplementedError
+
+    async def stored(self) -> None:
+        """Waits until everything that was written is stored. Raises `OSError` if it cannot be."""
+
+    def close(self) -> None:
+        pass
+
+
+class RecordingFile(Target):
+    """An open file. NOWHERE stands for one that could not be opened."""
+
+    def __init__(self, path: str, file: int) -> None:
         self.path = path
-        self.broken = file == NOWHERE
+        self.is_open = file != NOWHERE
+        self._file = file
+
+    def has_lines(self) -> bool:
+        return self.is_open and os.fstat(self._file).st_size > 0
+
+    def ends_in_cut_line(self) -> bool:
+        """Was the process that wrote it killed in the middle of a line?"""
+        os.lseek(self._file, -1, os.SEEK_END)
+        return os.read(self._file, 1) != b"\n"
+
+    def write(self, data: bytes, urgent: bool) -> None:
+        if urgent and not os.fstat(self._file).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "the file was deleted")
+        while data:  # at once, unless the disk is full
+            data = data[os.write(self._file, data) :]
+
+    def close(self) -> None:
+        if self.is_open:
+            os.close(self._file)
+            self.is_open = False
+
+
+class JsonlWriter:
+    """Buffers and writes the lines. `target` must be open; it is closed at the end."""
+
+    def __init__(self, target: Target, redactor: Redactor) -> None:
+        self.target = target
+        self.path = target.path
+        self.broken = not target.is_open
         self.reason = ""
         """Why it cannot be written."""
         self.on_broken: Callable[[], None] | None = None
@@ -65,7 +121,6 @@ class JsonlWriter:
         """It holds something that must be in the file before the run continues."""
         self.exact = False
         """It holds a number that the fast encoder would change."""
-        self._file = file
         self._redactor = redactor
         self._lines: list[bytes | _Piece] = []
         self._said: Line | None = None
@@ -147,7 +202,7 @@ class JsonlWriter:
             self._streams.clear()
 
     def _set_timer(self) -> None:
-        self._timer = deadline(asyncio.get_running_loop(), DELAY, self._ring)
+        self._timer = deadline(asyncio.get_running_loop(), self.target.delay, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
@@ -163,9 +218,7 @@ class JsonlWriter:
         self.flush()
         if self._timer is not None:
             self._timer.cancel()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self.target.close()
 
     def _write(self) -> None:
         self._end_said()
@@ -173,20 +226,31 @@ class JsonlWriter:
         if self._guarded:
             lines = self._settled(lines)
         was_urgent, self.urgent = self.urgent, self.urgent and bool(self._lines)
-        if not lines or self.broken or self._file < 0:
+        if not lines or self.broken or not self.target.is_open:
             return
         lines.append(b"")
         data = self._redactor.lines(b"\n".join(cast("list[bytes]", lines)))
         try:
-            if was_urgent and not os.fstat(self._file).st_nlink:
-                raise FileNotFoundError(errno.ENOENT, "the file was deleted")
-            while data:  # at once, unless the disk is full
-                data = data[os.write(self._file, data) :]
+            self.target.write(data, was_urgent)
         except OSError as error:
-            self.broken, self.reason = True, error.strerror or str(error)
-            if self.on_broken is not None:
-                self.on_broken()
-            LOG.warning("the recording %s is not written any more: %s", self.path, error.strerror or error)
+            self._give_up(error)
+
+    async def stored(self) -> None:
+        """Now, and all of it; returns when it is stored, or cannot be."""
+        self.flush()
+        if self.target.later and not self.broken:
+            try:
+                await self.target.stored()
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        if self.broken:
+            return
+        self.broken, self.reason = True, error.strerror or str(error)
+        if self.on_broken is not None:
+            self.on_broken()
+        LOG.warning("the recording %s is not written any more: %s", self.path, error.strerror or error)
 
     def _settled(self, lines: list[bytes | _Piece]) -> list[bytes | _Piece]:
         """Joins consecutive pieces into one line. What must wait is put back."""

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 from unbroken.errors import RecordingFailed, RunTaken, UserError
 from unbroken.middleware import Middleware, RunStart
-from unbroken.trajectory.jsonl_writer import LOG, NOWHERE, lock
+from unbroken.trajectory.jsonl_writer import LOG, NOWHERE, RecordingFile, lock
 from unbroken.trajectory.recording import SUFFIX, Recording, run_of
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.trajectory.run_recorder import WRITE_FIRST, OnFailure, RunRecorder, stopped
@@ -99,7 +99,7 @@ class Recorder(Middleware):
             path, file = str(self.path), NOWHERE
         else:
             self._told = False
-        recorder = RunRecorder(path, file, head, self._redactor, self.on_failure, why)
+        recorder = RunRecorder(RecordingFile(path, file), head, self._redactor, self.on_failure, why)
         if recorder.broken and file != NOWHERE and (self.on_failure == "stop" or head.resumed):
             recorder.end()  # without its first line the resume would not be recorded
             if self._continued is not None:

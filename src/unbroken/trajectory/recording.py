@@ -7,26 +7,23 @@ As much of a recording is read as possible: a line that is cut, broken or does n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from unbroken.errors import UserError
-from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded, event_from_json
-from unbroken.messages import Json
-from unbroken.trajectory.line_checks import Expander, count, is_line, number, objects, texts
-from unbroken.trajectory.lines import SCHEMA, Line, split_pieces
-from unbroken.trajectory.schema_1 import Upgrade
+from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded
+from unbroken.trajectory.line_checks import count, is_line, number, objects, texts
+from unbroken.trajectory.line_reader import BEGINNING, EventReader, LineReader, read_event, read_head, read_json
+from unbroken.trajectory.lines import Line
 from unbroken.validation import checked
-from unbroken.wires.jsontext import loads_faithful
 from unbroken.wires.values import as_dict
 
 SUFFIX = ".jsonl"
 _TAIL = 64 * 1024
 """Bytes that are first read from the end of a file to see how the run ended."""
-_BEGINNING = b'{"line":"run","schema":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,41 +122,15 @@ class Recording:
     @cached_property
     def events(self) -> list[Event]:
         """Every event that could be read, as it was emitted."""
+        reader = EventReader(self.head, self.time_at)
         found: list[Event] = []
-        said: list[Line] = objects(self.head.get("messages"))
-        pieces: list[TextAdded | ReasoningAdded] = []
-        """Pieces of the stream: each was an event, whose number no other event has."""
-        next_seq, silent = 0, False
         for line in self.lines:
-            match line["line"]:
-                case "resumed":
-                    said = []
-                case "request":
-                    said, silent = [*said[: line["keep"]], *line["messages"]], False
-                case "delta" if line["delta"] == "restarted":
-                    silent = True  # the second answer is emitted when it is complete, if it is different
-                case "delta" if line["delta"] in _PIECES and line.get("joined") and pieces and not silent:
-                    pieces[-1].text += line["text"]
-                case "delta" if line["delta"] in _PIECES and not silent:
-                    kind = _PIECES[line["delta"]]
-                    pieces.append(kind(self.run, line["turn"], 0, self.time_at(line["at"]), line["text"]))
-                case "event":
-                    event = _event(line)
-                    if event is None:
-                        continue
-                    for seq, piece in zip(range(next_seq, event.seq), pieces, strict=False):
-                        piece.seq = seq
-                        found.append(piece)
-                    pieces.clear()
-                    next_seq = event.seq + 1
-                    if isinstance(event, RunFinished):
-                        event.messages = [*said[: line.get("keep", 0)], *event.messages]
-                    found.append(event)
-                case _:
-                    pass
-        for piece in pieces:  # its process died while it was emitted
-            piece.seq, next_seq = next_seq, next_seq + 1
-        return [*found, *pieces]
+            event = reader.feed(line)
+            if event is not None:
+                while found and found[-1].seq >= event.seq and isinstance(found[-1], TextAdded | ReasoningAdded):
+                    found.pop()  # a piece that was not emitted
+                found.append(event)
+        return found
 
     @cached_property
     def ending(self) -> RunFinished | RunFailed | None:
@@ -169,7 +140,7 @@ class Recording:
             if line["line"] == "resumed":
                 last = None
             elif line["line"] == "event" and line["event"] in ("run_finished", "run_failed"):
-                last = cast("RunFinished | RunFailed | None", _event(line))
+                last = cast("RunFinished | RunFailed | None", read_event(line))
         if isinstance(last, RunFinished):
             return next(event for event in reversed(self.events) if isinstance(event, RunFinished))
         return last
@@ -181,14 +152,6 @@ class Recording:
 
 _OF_REQUESTS = frozenset({"line", "at", "turn", "keep", "messages", "system", "tools", "state", "masked"})
 _OF_SPECS = ("name", "description", "parameters", "strict")
-_PIECES: dict[str, type[TextAdded] | type[ReasoningAdded]] = {"text": TextAdded, "reasoning": ReasoningAdded}
-
-
-def _event(line: Line) -> Event | None:
-    try:
-        return event_from_json(line)
-    except UserError:
-        return None  # of a later version
 
 
 def read_recording(path: str | os.PathLike[str]) -> Recording:
@@ -196,96 +159,26 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
         raise UserError(f"{path!r} is not a recording: give the name of its file")
     file = Path(path).expanduser()
-    problems: list[str] = []
-    lines: list[Line] = []
-    head: Line | None = None
-    offset = 0.0
-    size = 0
-    unreadable = damaged = 0
-    expander = Expander()
-    upgrade: Upgrade | None = None
-    """As long as the lines are of schema 1."""
     with _open(file) as data:
-        for place, raw in enumerate(data, start=1):
-            size += len(raw)
-            if head is None:
-                head = _head(file, raw)
-                upgrade = Upgrade(str(head.get("run", ""))) if head["schema"] == 1 else None
-                continue
-            read = _json(raw)
-            if read is not None and read.get("line") == "resumed" and "schema" in read:
-                _refuse_newer(file, read["schema"])
-                upgrade = None
-            found = _lines(read, upgrade)
-            if not found:
-                if raw.strip():
-                    problems.append(_unreadable(place, raw))
-                    unreadable = unreadable or place
-                continue
-            if unreadable and found[0]["line"] != "resumed":
-                damaged = damaged or unreadable
-            unreadable = 0
-            for line in (piece for each in found for piece in split_pieces(each)):
-                if not expander.feed(line):
-                    problems.append(f"line {place} refers to lines that are not there")
-                if line["line"] == "resumed":
-                    offset = max(number(line.get("time")) - number(head.get("time")), 0.0)
-                    line["at"] = offset
-                elif offset and "at" in line:
-                    line["at"] = round(line["at"] + offset, 9)
-                lines.append(line)
-    if head is None:
-        raise _empty(file)
-    return Recording(file, head, lines, problems, size, damaged)
+        return parse_recording(data, file)
+
+
+def parse_recording(data: Iterable[bytes], path: Path) -> Recording:
+    """A recording from its raw lines. `path` is where they are, for errors."""
+    reader = LineReader(str(path))
+    lines = [line for raw in data for line in reader.feed(raw)]
+    if reader.head is None:
+        raise _empty(path)
+    return Recording(path, reader.head, lines, reader.problems, reader.size, reader.damaged)
 
 
 def _empty(path: Path) -> UserError:
     return UserError(f"{path} is empty: it is not a recording")
 
 
-def _unreadable(place: int, raw: bytes) -> str:
-    if not raw.endswith(b"\n"):
-        return f"line {place} is cut: its process died while it was written; the lines before it are whole"
-    return f"line {place} cannot be read and is left out"
-
-
-def _head(path: Path, raw: bytes) -> Line:
-    line = _json(raw)
-    if line is None and raw.startswith(_BEGINNING) and not raw.endswith(b"\n"):
-        raise UserError(f"{path} is cut in its first line: its process died when the run began; there is nothing in it")
-    if line is None or line.get("line") != "run" or "schema" not in line:
-        raise UserError(f"{path} is not a recording: its first line does not begin with {_BEGINNING.decode()}")
-    _refuse_newer(path, line["schema"])
-    return line
-
-
-def _refuse_newer(path: Path, schema: object) -> None:
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise UserError(
-            f"{path} was recorded by a newer version (schema {schema}, and this one reads {SCHEMA}): update unbroken"
-        )
-
-
-def _json(raw: bytes) -> Line | None:
-    try:
-        value: Json = loads_faithful(raw)
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, it is no line
-        return None
-    return cast("Line", value) if isinstance(value, dict) else None
-
-
-def _lines(line: Line | None, upgrade: Upgrade | None) -> list[Line]:
-    """Empty if it is not a valid line: cut, or not following the schema."""
-    if line is None:
-        return []
-    if upgrade is not None:
-        return upgrade.feed(line)
-    return [line] if is_line(line) else []
-
-
 def _line(raw: bytes) -> Line | None:
     """A line that is the same in every schema; None if it is not valid."""
-    line = _json(raw)
+    line = read_json(raw)
     return line if line is not None and is_line(line) else None
 
 
@@ -293,7 +186,7 @@ def run_of(path: Path) -> str | None:
     """The id of the run that a file records; None if it is not a recording."""
     try:
         with _open(path) as file:
-            return str(_head(path, file.readline()).get("run", ""))
+            return str(read_head(path, file.readline()).get("run", ""))
     except (UserError, OSError):
         return None
 
@@ -349,7 +242,7 @@ def summarize(path: Path) -> Summary:
             first = file.readline()
             if not first:
                 raise _empty(path)
-            head = _head(path, first)
+            head = read_head(path, first)
             size = file.seek(0, os.SEEK_END)
             end = _ending(file, size)
     except UserError as error:
@@ -409,7 +302,7 @@ def _so_far(lines: list[bytes]) -> Line:
             detects = raw.startswith(_EVENT + b'tool_calls_detected"')
             if detects and (line := _line(raw)):
                 calls = line["count"]
-            if not found and (line := _json(raw)):
+            if not found and (line := read_json(raw)):
                 found = {"time": line.get("time")}
         elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):
             state = as_dict(line.get("state"))
@@ -456,6 +349,6 @@ def is_recording(path: str | os.PathLike[str]) -> bool:
     """Does the file begin like a recording?"""
     try:
         with open(path, "rb") as file:
-            return file.read(len(_BEGINNING)) == _BEGINNING
+            return file.read(len(BEGINNING)) == BEGINNING
     except (OSError, ValueError):
         return False

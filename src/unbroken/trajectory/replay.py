@@ -323,6 +323,9 @@ class Playback(Middleware):
         """Did this call wait for a person because its process had died while it ran?"""
         return (turn, prepared.call.id) in self._waits
 
+    def shown_of(self, turn: int) -> None:
+        """Everything is emitted again."""
+
     def number_of(self, call: ToolCall, turn: int) -> None:
         """Its calls are numbered from the start."""
 

@@ -8,7 +8,6 @@ written, such a tool does not start (`on_failure="stop"`), or the run continues 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import fields
@@ -50,7 +49,7 @@ from unbroken.tools.caller import Caller, failure, in_words
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.jsonl_writer import NOWHERE, JsonlWriter
+from unbroken.trajectory.jsonl_writer import JsonlWriter, Target
 from unbroken.trajectory.line_checks import refer
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
@@ -82,17 +81,16 @@ class RunRecorder(Middleware):
 
     def __init__(
         self,
-        path: str,
-        file: int,
+        target: Target,
         head: RunStart,
         redactor: Redactor,
         on_failure: OnFailure = "continue",
         why: str = "",
     ) -> None:
-        """`file` must be open and is closed at the end; if there is none, `why` has the reason."""
+        """`target` is closed at the end; if it is not open, `why` has the reason."""
         self.turn = 0
         """The number of the current request."""
-        self._writer = JsonlWriter(path, file, redactor)
+        self._writer = JsonlWriter(target, redactor)
         self._writer.on_broken, self._writer.reason = self._tell_broken, why
         self._stops = on_failure == "stop"
         self._put = self._writer.put
@@ -123,16 +121,14 @@ class RunRecorder(Middleware):
         """What the running calls have used, by their contexts."""
         self._ended = False
         """An answer has ended, and its stream is not closed yet."""
-        size = os.fstat(file).st_size if head.resumed and file != NOWHERE else 0
-        if size:
-            os.lseek(file, -1, os.SEEK_END)
-            if os.read(file, 1) != b"\n":
+        if head.resumed and target.has_lines():
+            if target.ends_in_cut_line():
                 self._writer.end_cut_line()
             self._write_resumed()
         else:
             self._write_head()
         self._writer.flush()
-        if file == NOWHERE:
+        if not target.is_open:
             self._tell_broken()
 
     @property
@@ -171,7 +167,8 @@ class RunRecorder(Middleware):
     def _write_resumed(self) -> None:
         head = self._head
         self._sent = ()
-        self._put({"line": "resumed", "schema": SCHEMA, "time": self._clock.now(), "model": head.model})
+        line: Line = {"line": "resumed", "schema": SCHEMA, "time": self._clock.now(), "model": head.model}
+        self._put(line | {"schedule": head.settings.get("schedule")})
         last = head.messages[-1] if head.messages else None
         if isinstance(last, Assistant) and len(last.calls) > 1:
             self._several[-1] = [call.name for call in last.calls]
@@ -330,8 +327,8 @@ class RunRecorder(Middleware):
         changes = call.name not in self._reads
         self._used.pop(id(context), None)
         context.spend = partial(self._spend, id(context), context.spend)
-        if changes and self._writer.urgent:  # its start must be on record, in case the process dies
-            self._writer.flush()
+        if changes and (self._writer.urgent or self._writer.target.later):  # its start must be on record
+            await self._writer.stored()
         if changes and self._stops and self._writer.broken:
             raise stopped(self._writer.path, self._writer.reason, f"`{call.name}` did not start", RESUME)
         try:
