@@ -14,6 +14,7 @@ LAYERS = [
     {"__main__"},
     {"cli"},
     {"gateway", "dph", "testing", "probing"},
+    {"durable"},
     {"agent", "viewer", "logs"},
     {"trajectory"},
     {"middleware"},

@@ -193,6 +193,13 @@ class ToolLate(CallEvent):
 
 
 @dataclass
+class RunChanged(Event):
+    """A durable run continues with an agent that differs from the one before: what has changed, one sentence each."""
+
+    changes: list[str]
+
+
+@dataclass
 class RecordingIncomplete(Event):
     """From here on the run is not recorded, because the file cannot be written."""
 
@@ -277,6 +284,7 @@ KINDS: tuple[type[Event], ...] = (
     TodoUpdated,
     LimitReached,
     ToolLate,
+    RunChanged,
     RecordingIncomplete,
     TextFinished,
     RoundFinished,

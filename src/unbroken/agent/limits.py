@@ -126,12 +126,17 @@ class Account:
 def limits_of(recording: Recording) -> Limits:
     """The limits that a recorded run had."""
     try:
-        saved: dict[str, Any] = {"rounds": None, **(recording.settings.get("limits") or {})}
-        if (prices := saved.get("prices")) is not None:
-            saved["prices"] = Prices(**prices)
-        return Limits(**saved)
+        return limits_from_json(recording.settings.get("limits") or {})
     except TypeError as error:
         raise UserError(f"the limits of {recording.path} cannot be read: {error}") from None
+
+
+def limits_from_json(saved: Mapping[str, Any]) -> Limits:
+    """The limits again. `TypeError` if they cannot be read."""
+    known: dict[str, Any] = {"rounds": None, **saved}
+    if (prices := known.get("prices")) is not None:
+        known["prices"] = Prices(**prices)
+    return Limits(**known)
 
 
 # Is the model stuck? If it repeats the same call in round after round, it is reminded, then the call is refused.

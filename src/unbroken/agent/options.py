@@ -162,7 +162,7 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
     choice, policy = plan.choice, plan.policy
     return {
         "schedule": plan.schedule.value,
-        "limits": _limited(limits),
+        "limits": limits_to_json(limits),
         "several_calls": plan.several_calls,
         "on_error": plan.on_error,
         "on_all_failed": policy.on_all_failed,
@@ -181,7 +181,8 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
     }
 
 
-def _limited(limits: Limits) -> dict[str, Json]:
+def limits_to_json(limits: Limits) -> dict[str, Json]:
+    """The limits that are set; `limits_from_json` reads them."""
     limited: dict[str, Json] = {}
     if limits.rounds is not None:
         limited["rounds"] = limits.rounds

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from unbroken.agent.limits import Account, limits_of
+from unbroken.agent.limits import Account, StopReason, limits_of
 from unbroken.agent.options import Answers, Options, ResumeOptions
-from unbroken.agent.output import ANSWER
+from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
 from unbroken.agent.run_lifecycle import Performance
@@ -326,6 +326,36 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
             for event in recording.events
             if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in calls
         },
+    )
+
+
+def ended_result(recording: Recording, output: OutputType[Any] | None = None) -> Result[Any]:
+    """The result of a run that has ended with an answer, from its recording."""
+    ending = recording.ending
+    if not isinstance(ending, RunFinished):
+        raise UserError(f"{recording.path}: the run has not ended with an answer")
+    messages = from_json(ending.messages)
+    usage = read_usage(ending.usage) or Usage()
+    prices = limits_of(recording).prices
+    return Result(
+        text=ending.text,
+        stop_reason=cast("StopReason", ending.stop_reason),
+        messages=messages,
+        calls=records_of(recording, messages),
+        rounds=ending.rounds,
+        requests=ending.requests,
+        usage=usage,
+        cost=prices.of(usage) if prices else 0.0,
+        seconds=ending.seconds,
+        output=output.read_text(ending.text) if output is not None else None,
+        structured=output is not None,
+        run=recording.run,
+        call_count=ending.calls,
+        attempts=ending.attempts,
+        fallback_used=ending.fallback_used,
+        verdicts=verdicts_of(recording),
+        next_call=ending.calls,
+        events=tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN),
     )
 
 

@@ -46,6 +46,7 @@ from unbroken.events import (
     RequestRetried,
     RequestSent,
     RoundFinished,
+    RunChanged,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -207,6 +208,8 @@ class LiveScreen:
                 self._line(f"[yellow]limit reached: {kind.replace('_', ' ')} ({limit:g})[/]")
             case RecordingIncomplete(path=path, reason=reason):
                 self._line(f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]")
+            case RunChanged(changes=changes):
+                self._line(f"[yellow]the agent has changed: {escape('; '.join(changes))}[/]")
             case ToolLate(name=name):
                 self._line(f"[yellow]{escape(name)} is still running after its time-out[/]")
             case TextFinished() | RoundFinished():

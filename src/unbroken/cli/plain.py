@@ -18,6 +18,7 @@ from unbroken.events import (
     LimitReached,
     RecordingIncomplete,
     RequestRetried,
+    RunChanged,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -104,6 +105,8 @@ class PlainScreen(QuietScreen):
                 self._say("limit", f"{kind} ({limit:g})")
             case RecordingIncomplete(path=path, reason=reason):
                 self._say("recording", f"{clean(path)} is incomplete from here on: {one_line(reason)}")
+            case RunChanged(changes=changes):
+                self._say("changed", one_line("; ".join(changes), 400))
             case ToolLate(name=name):
                 self._say("late", f"{visible(name)} is still running after its time-out")
             case RunFinished():

@@ -84,11 +84,11 @@ class EventReader:
     """The events of a run from the lines of its recording, line by line. Text that was streamed has no lines of its
     own: each piece of the answer is an event, and takes the next number."""
 
-    def __init__(self, head: Line, time_at: Callable[[float], float]) -> None:
+    def __init__(self, head: Line, time_at: Callable[[float], float], first: int = 0) -> None:
         self._run = str(head.get("run", ""))
         self._time_at = time_at
         self._said: list[Line] = objects(head.get("messages"))
-        self._next = 0
+        self._next = first
         self._piece: TextAdded | ReasoningAdded | None = None
         self._silent = False
         """The answer is a second one: it is emitted when it is complete, if it is different."""

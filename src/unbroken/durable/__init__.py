@@ -1,0 +1,19 @@
+"""Durable runs: they outlive processes and machines. A journal holds them, and `drive` carries them on."""
+
+from unbroken.durable.driving import Outcome, drive
+from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded, UnknownRun
+from unbroken.durable.journal import Journal, open_journal
+from unbroken.durable.records import RunRow
+
+__all__ = [
+    "AlreadyAnswered",
+    "Busy",
+    "Journal",
+    "JournalUnavailable",
+    "Outcome",
+    "RunRow",
+    "Superseded",
+    "UnknownRun",
+    "drive",
+    "open_journal",
+]

@@ -1,0 +1,365 @@
+"""The statements of a journal, for every database. They run in one thread, one transaction after another; `sqlite` and
+`postgres` add what differs: the connection, the locks, and which errors pass by themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from unbroken.durable.errors import AlreadyAnswered, Busy, Superseded, UnknownRun
+from unbroken.durable.large_values import put_back, take_out
+from unbroken.durable.records import Append, Claim, RunRow, State
+from unbroken.durable.schema import MIGRATIONS, VERSION_TABLE
+from unbroken.errors import UserError
+
+T = TypeVar("T")
+
+_ROW = (
+    "run_id, agent, tenant, state, created, updated, question, pending, expires, error, token, supersessions, number, "
+    "chunks"
+)
+
+
+class Disconnected(Exception):
+    """The database cannot be reached now."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    run_id: str
+    agent: str
+    tenant: str
+    question: str
+    input: str
+    now: float
+
+
+class Database:
+    """One connection, used by one thread at a time."""
+
+    serial = "INTEGER PRIMARY KEY AUTOINCREMENT"
+    bytes_type = "BLOB"
+    without_rowid = " WITHOUT ROWID"
+    for_update = ""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        """Without its password."""
+        self._held: set[tuple[int, int]] = set()
+        """The runs that drivers of this journal have, and their tokens."""
+
+    # What differs
+
+    @contextmanager
+    def transaction(self, *, writes: bool = True) -> Generator[None]:
+        """Raises `Disconnected` if the database cannot be reached."""
+        raise NotImplementedError
+        yield
+
+    def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def change(self, statement: str, *values: Any) -> int:
+        """Returns how many rows were changed."""
+        raise NotImplementedError
+
+    def lock(self, run: int, token: int) -> bool:
+        """Takes the lock of a driver, which lives as long as this process or its connection. False if another process
+        has it."""
+        raise NotImplementedError
+
+    def unlock(self, run: int, token: int) -> None:
+        raise NotImplementedError
+
+    def notify(self, runs: Iterable[int]) -> None:
+        """Tells those who wait that these runs have changed."""
+
+    def version_lock(self) -> None:
+        """Waits until nobody else changes the tables."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    # Tables
+
+    def migrate(self) -> None:
+        """Makes the tables, or brings those of an older version up to date."""
+        with self.transaction():
+            self.version_lock()
+            self.change(VERSION_TABLE)
+            rows = self.query("SELECT version FROM unbroken_version")
+            version = int(rows[0][0]) if rows else 0
+            if version > len(MIGRATIONS):
+                raise UserError(
+                    f"{self.url} is a journal of a newer version ({version}, and this one reads {len(MIGRATIONS)}): "
+                    f"update unbroken"
+                )
+            for statements in MIGRATIONS[version:]:
+                for statement in statements:
+                    self.change(
+                        statement.format(serial=self.serial, bytes=self.bytes_type, without_rowid=self.without_rowid)
+                    )
+            if not rows:
+                self.change("INSERT INTO unbroken_version (version) VALUES (?)", len(MIGRATIONS))
+            elif version < len(MIGRATIONS):
+                self.change("UPDATE unbroken_version SET version = ?", len(MIGRATIONS))
+
+    # Runs
+
+    def start(self, new: NewRun) -> None:
+        """Adds a run, unless there is one with this id. `UserError` if that one was asked something else."""
+        with self.transaction():
+            added = self.change(
+                "INSERT INTO unbroken_runs (run_id, agent, tenant, state, created, updated, question, input) "
+                "VALUES (?, ?, ?, 'ready', ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING",
+                *(new.run_id, new.agent, new.tenant, new.now, new.now, new.question, new.input),
+            )
+            rows = self.query("SELECT number, agent, tenant, input FROM unbroken_runs WHERE run_id = ?", new.run_id)
+            if tuple(rows[0][1:]) != (new.agent, new.tenant, new.input):
+                raise UserError(
+                    f"run `{new.run_id}` exists already, with another agent, tenant, question or limit: an id starts "
+                    f"one run; give another run_id"
+                )
+            if added:
+                self.notify([rows[0][0]])
+
+    def find(self, run_id: str) -> RunRow:
+        with self.transaction(writes=False):
+            return self._find(run_id)
+
+    def _find(self, run_id: str, suffix: str = "") -> RunRow:
+        rows = self.query(f"SELECT {_ROW} FROM unbroken_runs WHERE run_id = ?{suffix}", run_id)
+        if not rows:
+            raise UnknownRun(f"{self.url} has no run `{run_id}`; `unbroken runs list` shows those that it has")
+        return _row(rows[0])
+
+    def find_all(self, wanted: dict[str, Any], limit: int | None) -> list[RunRow]:
+        """The runs with these values, the latest first."""
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in given)
+        order = " ORDER BY number DESC" + ("" if limit is None else f" LIMIT {int(limit)}")
+        with self.transaction(writes=False):
+            rows = self.query(
+                f"SELECT {_ROW} FROM unbroken_runs{f' WHERE {where}' if where else ''}{order}", *given.values()
+            )
+        return [_row(row) for row in rows]
+
+    def drivable(self, now: float, limit: int) -> list[RunRow]:
+        """Runs that a driver may take, those that have waited longest first. One that is running is among them: its
+        driver may have died."""
+        with self.transaction(writes=False):
+            rows = self.query(
+                f"SELECT {_ROW} FROM unbroken_runs WHERE state IN ('ready', 'running') "
+                f"OR (state = 'waiting' AND expires <= ?) ORDER BY updated LIMIT {int(limit)}",
+                now,
+            )
+        return [_row(row) for row in rows if (int(row[12]), int(row[10])) not in self._held]
+
+    def count(self) -> list[tuple[str, int, float, int, int]]:
+        """By state: how many, since when the oldest is in it, and how many drives and supersessions."""
+        with self.transaction(writes=False):
+            rows = self.query(
+                "SELECT state, COUNT(*), MIN(updated), SUM(token), SUM(supersessions) FROM unbroken_runs GROUP BY state"
+            )
+        return [(str(row[0]), int(row[1]), float(row[2]), int(row[3]), int(row[4])) for row in rows]
+
+    def running_of(self, tenant: str) -> int:
+        return int(
+            self.query("SELECT COUNT(*) FROM unbroken_runs WHERE tenant = ? AND state = 'running'", tenant)[0][0]
+        )
+
+    # Drivers
+
+    def claim(
+        self, run_id: str, now: float, *, take_over: bool = False, per_tenant: int | None = None, always: bool = False
+    ) -> Claim | RunRow:
+        """Makes the caller the driver of the run. `Busy` if another one is alive, unless `take_over`. A run that has
+        ended, or waits, is only returned, unless `always`."""
+        locked: tuple[int, int] | None = None
+        try:
+            with self.transaction():
+                row = self._find(run_id, self.for_update)
+                if not always and not _is_drivable(row, now):
+                    return row
+                alive = row.drives > 0 and self._is_alive(row.number, row.drives)
+                if alive and not take_over:
+                    raise busy(run_id)
+                if per_tenant is not None and row.state != "running" and self.running_of(row.tenant) >= per_tenant:
+                    raise busy(run_id, f"{per_tenant} runs of its tenant are active")
+                token = row.drives + 1
+                if (row.number, token) in self._held or not self.lock(row.number, token):
+                    raise busy(run_id)
+                locked = row.number, token
+                self.change(
+                    "UPDATE unbroken_runs SET token = ?, state = 'running', updated = ?, "
+                    "supersessions = supersessions + ? WHERE number = ?",
+                    *(token, now, int(alive), row.number),
+                )
+                given = self.query("SELECT input FROM unbroken_runs WHERE number = ?", row.number)[0][0]
+                data = b"".join(self._chunks(row.number, 0))
+                answers = self._answers(row.number)
+        except BaseException:
+            if locked is not None:
+                self.unlock(*locked)
+            raise
+        self._held.add((row.number, token))
+        return Claim(row, token, json.loads(given), data, answers)
+
+    def _is_alive(self, run: int, token: int) -> bool:
+        """Does a driver with this token live, in this process or another?"""
+        if (run, token) in self._held:
+            return True
+        if not self.lock(run, token):
+            return True
+        self.unlock(run, token)
+        return False
+
+    def release(self, run: int, token: int, state: State | None, now: float) -> None:
+        """The driver leaves the run, in this state if it is still its own."""
+        try:
+            if state is not None:
+                with self.transaction():
+                    self.change(
+                        "UPDATE unbroken_runs SET state = ?, updated = ? WHERE number = ? AND token = ?",
+                        *(state, now, run, token),
+                    )
+                    self.notify([run])
+        finally:
+            self.forget(run, token)
+
+    def forget(self, run: int, token: int) -> None:
+        """Gives back the lock of a driver."""
+        if (run, token) in self._held:
+            self._held.discard((run, token))
+            self.unlock(run, token)
+
+    def append(self, batch: Sequence[Append]) -> list[Superseded | None]:
+        """Stores lines of several runs in one transaction. Those of a driver that was superseded are refused: the error
+        is in their place."""
+        with self.transaction():
+            results = [self._append(each) for each in batch]
+            self.notify({each.run for each in batch})
+        return results
+
+    def _append(self, each: Append) -> Superseded | None:
+        changed = ""
+        values: list[Any] = [each.updated]
+        if each.state is not None:
+            changed = ", state = ?, pending = ?, expires = ?, error = ?"
+            values += [each.state, each.pending, each.expires, each.error]
+        guard = [each.run, each.token, each.position]
+        stored = self.change(
+            f"UPDATE unbroken_runs SET chunks = chunks + 1, updated = ?{changed} "
+            f"WHERE number = ? AND token = ? AND chunks = ?",
+            *(*values, *guard),
+        )
+        if not stored:
+            rows = self.query("SELECT run_id, token, chunks FROM unbroken_runs WHERE number = ?", each.run)
+            if rows and (int(rows[0][1]), int(rows[0][2])) == (each.token, each.position + 1):
+                return None  # the connection was lost after it had been stored
+            run_id = str(rows[0][0]) if rows else "?"
+            return Superseded(
+                f"run `{run_id}` was taken over by another driver: nothing more of this one is stored", run_id
+            )
+        data, large, texts = take_out(each.data)
+        for digest, text in texts.items():
+            self.change(
+                "INSERT INTO unbroken_values (hash, data) VALUES (?, ?) ON CONFLICT (hash) DO NOTHING", digest, text
+            )
+        self.change(
+            "INSERT INTO unbroken_chunks (run, position, token, data, large) VALUES (?, ?, ?, ?, ?)",
+            *(each.run, each.position, each.token, data, large),
+        )
+        return None
+
+    def tokens(self, runs: Sequence[int]) -> dict[int, tuple[int, State]]:
+        """The current token and state of each run."""
+        marks = ", ".join("?" for _ in runs)
+        with self.transaction(writes=False):
+            rows = self.query(f"SELECT number, token, state FROM unbroken_runs WHERE number IN ({marks})", *runs)
+        return {int(row[0]): (int(row[1]), cast("State", row[2])) for row in rows}
+
+    # What was recorded
+
+    def chunks(self, run_id: str, after: int) -> tuple[RunRow, list[bytes]]:
+        """The run, and its appends from this one on."""
+        with self.transaction(writes=False):
+            row = self._find(run_id)
+            return row, self._chunks(row.number, after) if row.chunks > after else []
+
+    def _chunks(self, run: int, after: int) -> list[bytes]:
+        rows = self.query(
+            "SELECT data, large FROM unbroken_chunks WHERE run = ? AND position >= ? ORDER BY position", run, after
+        )
+        return [bytes(data) if large is None else put_back(bytes(data), large, self._value) for data, large in rows]
+
+    def _value(self, digest: str) -> bytes:
+        return bytes(self.query("SELECT data FROM unbroken_values WHERE hash = ?", digest)[0][0])
+
+    # Answers
+
+    def answer(self, run_id: str, now: float, encode: Callable[[RunRow], dict[int, tuple[str, str]]]) -> None:
+        """Stores answers to calls that the run waits for, all or none: `encode` returns them by the numbers of the
+        calls, each with its id. The run is ready then."""
+        with self.transaction():
+            row = self._find(run_id, self.for_update)
+            given = self._answers(row.number)
+            for call, (call_id, answer) in encode(row).items():
+                if call in given:
+                    raise already_answered(run_id, call_id)
+                self.change(
+                    "INSERT INTO unbroken_answers (run, call, call_id, answer, given) VALUES (?, ?, ?, ?, ?)",
+                    *(row.number, call, call_id, answer, now),
+                )
+            self.change(
+                "UPDATE unbroken_runs SET state = 'ready', updated = ? WHERE number = ? AND state = 'waiting'",
+                *(now, row.number),
+            )
+            self.notify([row.number])
+
+    def answered_ids(self, run: int) -> set[str]:
+        return {str(row[0]) for row in self.query("SELECT call_id FROM unbroken_answers WHERE run = ?", run)}
+
+    def _answers(self, run: int) -> dict[int, dict[str, Any]]:
+        rows = self.query("SELECT call, answer FROM unbroken_answers WHERE run = ?", run)
+        return {int(call): json.loads(answer) for call, answer in rows}
+
+
+def _is_drivable(row: RunRow, now: float) -> bool:
+    if row.state == "waiting":
+        return row.expires is not None and now >= row.expires
+    return row.state in ("ready", "running", "failed")
+
+
+def busy(run_id: str, why: str = "another driver has it, and is alive") -> Busy:
+    return Busy(
+        f"run `{run_id}` cannot be driven now: {why}; wait for its end, or use take_over=True if you know that the "
+        f"driver is lost",
+        run_id,
+    )
+
+
+def already_answered(run_id: str, call_id: str) -> AlreadyAnswered:
+    return AlreadyAnswered(f"call `{call_id}` of run `{run_id}` was answered before, and the first answer counts")
+
+
+def _row(row: tuple[Any, ...]) -> RunRow:
+    return RunRow(
+        run_id=row[0],
+        agent=row[1],
+        tenant=row[2],
+        state=row[3],
+        created=float(row[4]),
+        updated=float(row[5]),
+        question=row[6],
+        pending=tuple(json.loads(row[7])),
+        expires=None if row[8] is None else float(row[8]),
+        error=row[9],
+        drives=int(row[10]),
+        supersessions=int(row[11]),
+        number=int(row[12]),
+        chunks=int(row[13]),
+    )

@@ -1,0 +1,192 @@
+"""`drive`: carries a durable run as far as it goes. The journal decides who may; whoever calls it again, anywhere, goes
+on where the journal ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from unbroken.agent.agent import Agent
+from unbroken.agent.limits import limits_from_json
+from unbroken.agent.options import Options, ResumeOptions
+from unbroken.agent.result import Result
+from unbroken.agent.resuming import ended_result, prepare_durable, replace_recorder, waiting_result
+from unbroken.agent.run_lifecycle import Performance
+from unbroken.clock import current_clock
+from unbroken.durable.answers import expired_answers, read_answers
+from unbroken.durable.errors import Superseded
+from unbroken.durable.journal import Journal, parse
+from unbroken.durable.recorder import JournalRecorder
+from unbroken.durable.records import Claim, RunRow, State
+from unbroken.errors import UserError
+from unbroken.events import Sink
+from unbroken.messages import User
+from unbroken.middleware import Middleware, as_middleware
+from unbroken.trajectory.recording import Recording
+from unbroken.transcript import from_json
+from unbroken.validation import checked
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How far a run has come."""
+
+    run_id: str
+    state: State
+    """`answered`, `waiting`, `failed` or `cancelled`."""
+    result: Result[Any] | None = None
+    """Of a run that is answered or waits."""
+    error: str = ""
+    """Why it failed."""
+    changed: tuple[str, ...] = ()
+    """What has changed in the agent since the run was driven last, one sentence each."""
+    expires: float | None = None
+    """When a waiting run goes on without an answer, in seconds since the epoch; None: never."""
+
+
+@checked
+async def drive(
+    agents: Mapping[str, Agent[Any, Any]],
+    journal: Journal,
+    run_id: str,
+    *,
+    take_over: bool = False,
+    per_tenant: int | None = None,
+    sinks: Sequence[Sink | Middleware] = (),
+) -> Outcome:
+    """Carries the run as far as it goes: to its answer, to a call that waits for somebody, or to an error. It may be
+    called again, anywhere and any time.
+
+    Raises `Busy` if another driver is alive. `take_over=True` supersedes that one: nothing more of it is stored, and it
+    ends with `Superseded`. `per_tenant`: how many runs of a tenant may be active at the same time; `Busy` if there are
+    as many already.
+    """
+    claim = await journal.claim(run_id, take_over=take_over, per_tenant=per_tenant)
+    if isinstance(claim, RunRow):
+        return await _resting(agents, journal, claim)
+    try:
+        agent = agents.get(claim.row.agent)
+        if agent is None:
+            known = ", ".join(f"`{name}`" for name in agents) or "none"
+            raise UserError(f"run `{run_id}` is of agent `{claim.row.agent}`, which is not among those given: {known}")
+        drive = _Drive(agent, journal, claim, sinks)
+    except BaseException:
+        await journal.leave(claim, claim.row.state if claim.row.state != "running" else "ready")
+        raise
+    return await drive.run()
+
+
+async def _resting(agents: Mapping[str, Agent[Any, Any]], journal: Journal, row: RunRow) -> Outcome:
+    """A run for which there is nothing to do."""
+    if row.state == "cancelled":
+        return Outcome(row.run_id, "cancelled", error=row.error)
+    recording = await journal.recording(row.run_id)
+    if row.state == "waiting":
+        return Outcome(row.run_id, "waiting", waiting_result(recording), expires=row.expires)
+    agent = agents.get(row.agent)
+    return Outcome(row.run_id, "answered", ended_result(recording, agent.output_type if agent is not None else None))
+
+
+class _Drive:
+    """One driver's part of a run."""
+
+    def __init__(
+        self, agent: Agent[Any, Any], journal: Journal, claim: Claim, sinks: Sequence[Sink | Middleware]
+    ) -> None:
+        self._agent = agent
+        self._journal = journal
+        self._claim = claim
+        recording = parse(claim.data, claim.row.run_id) if claim.data else None
+        self._recorder = JournalRecorder(journal, claim, "", recording)
+        self._performance = self._begin(sinks) if recording is None else self._continue(recording, sinks)
+        system = self._performance.plan(self._performance.clock or current_clock()).system
+        self._recorder.instructions = system.text if system is not None else ""
+        self._task: asyncio.Task[Result[Any]] | None = None
+
+    def _begin(self, sinks: Sequence[Sink | Middleware]) -> Performance:
+        given, agent = self._claim.input, self._agent
+        question = from_json([given["question"]])[0]
+        assert isinstance(question, User)
+        options: Options = {"run_id": self._claim.row.run_id}
+        if "history" in given:
+            options["history"] = from_json(given["history"])
+        if "limits" in given:
+            options["limits"] = limits_from_json(given["limits"])
+        performance = agent.prepare(question, options)
+        performance.next_seq = 1
+        listening = (each for each in (*agent.sinks, *as_middleware(sinks)) if not each.records)
+        performance.middleware = (*listening, *replace_recorder(agent.middleware, self._recorder))
+        return performance
+
+    def _continue(self, recording: Recording, sinks: Sequence[Sink | Middleware]) -> Performance:
+        row = self._claim.row
+        waiting = waiting_result(recording)
+        answers: dict[str, Any] = {}
+        if waiting is not None:
+            answers = read_answers(row.pending, self._claim.answers)
+            if row.state == "waiting":  # its time is over
+                missing = [call for call in row.pending if call["id"] not in answers]
+                answers |= expired_answers(missing)
+        options: ResumeOptions = {"sinks": sinks}
+        return prepare_durable(self._agent, recording, answers, options, self._recorder)
+
+    async def run(self) -> Outcome:
+        target = self._recorder.target
+        task = self._task = asyncio.create_task(self._performance())
+        target.on_error = task.cancel
+        self._journal.watch(self._claim, self._superseded)
+        state: State | None = None
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            state = "ready"
+            self._recorder.detach()
+            task.cancel()
+            await asyncio.shield(self._leave_after(task, state))
+            raise
+        try:
+            return await self._outcome(task)
+        finally:
+            await self._journal.leave(self._claim, state)
+
+    async def _leave_after(self, task: asyncio.Task[Any], state: State) -> None:
+        """The driver was cancelled: the run is free for another one once its calls have stopped."""
+        await asyncio.wait([task])
+        with suppress(OSError):
+            await self._recorder.target.stored()
+        await self._journal.leave(self._claim, state)
+
+    def _superseded(self) -> None:
+        target, run_id = self._recorder.target, self._claim.row.run_id
+        target.close()
+        target.error = target.error or Superseded(f"run `{run_id}` was taken over by another driver", run_id)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _outcome(self, task: asyncio.Task[Result[Any]]) -> Outcome:
+        target, run_id = self._recorder.target, self._claim.row.run_id
+        try:
+            await target.stored()
+        except OSError:
+            assert target.error is not None
+            if isinstance(target.error, Superseded):
+                row = await self._journal.run(run_id)
+                if row.state == "cancelled":
+                    return Outcome(run_id, "cancelled", error=row.error)
+            raise target.error from None
+        changed = self._recorder.changed
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            raise UserError(f"run `{run_id}` was cancelled by something in it")
+        if error is None:
+            result = task.result()
+            waits = result.stop_reason == "waiting"
+            expires = target.ending.get("expires")
+            return Outcome(run_id, "waiting" if waits else "answered", result, changed=changed, expires=expires)
+        if isinstance(error, Exception):
+            words = str(target.ending.get("error") or f"{type(error).__name__}: {error}")
+            return Outcome(run_id, "failed", error=words, changed=changed)
+        raise error

@@ -1,0 +1,26 @@
+"""What can go wrong with a durable run, besides the run itself."""
+
+from __future__ import annotations
+
+from unbroken.errors import RecordingFailed, RunTaken, UserError
+
+
+class UnknownRun(UserError):
+    """The journal has no run with this id."""
+
+
+class Busy(RunTaken):
+    """Another driver has the run, and is alive."""
+
+
+class Superseded(RunTaken):
+    """Another driver took the run over: nothing more of this one enters the journal."""
+
+
+class AlreadyAnswered(UserError):
+    """The call has an answer already: the first one counts."""
+
+
+class JournalUnavailable(RecordingFailed):
+    """The database cannot be reached, or refuses to store anything. What was stored before is safe: drive the run again
+    later."""

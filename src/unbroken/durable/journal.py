@@ -1,0 +1,358 @@
+"""`Journal`: runs that outlive their process, in a database. It holds the recording of each run and decides who may
+write to it; `driving` carries a run on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from unbroken.agent.limits import Limits
+from unbroken.agent.options import limits_to_json
+from unbroken.agent.prompts import Prompt, to_user
+from unbroken.clock import current_clock
+from unbroken.durable.answers import encode_answers
+from unbroken.durable.changes import Changes
+from unbroken.durable.database import Database, Disconnected, NewRun
+from unbroken.durable.errors import JournalUnavailable
+from unbroken.durable.records import ENDED, STATES, Append, Claim, RunRow, State
+from unbroken.durable.sqlite import SqliteDatabase
+from unbroken.errors import UserError
+from unbroken.events import Event, RunFailed, event_to_json
+from unbroken.messages import Message
+from unbroken.trajectory.line_reader import EventReader, LineReader
+from unbroken.trajectory.lines import encode
+from unbroken.trajectory.recording import SUFFIX, Recording, parse_recording
+from unbroken.trajectory.redaction import Redactor, secrets_in_environment
+from unbroken.transcript import to_json
+from unbroken.validation import checked
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds for which a database that cannot be reached is tried again."""
+_QUESTION = 200
+"""Characters of the question that lists show."""
+
+
+async def open_journal(url: str, *, secrets: Iterable[str] = (), patience: float = PATIENCE) -> Journal:
+    """Opens the journal at `sqlite:///runs.db` or `postgresql://…`, and makes its tables if there are none.
+
+    What is in `secrets`, and in environment variables that are named like secrets, is masked in what is stored of a
+    run. `patience`: for how many seconds a database that cannot be reached is tried again.
+    """
+    journal = Journal(url, secrets=secrets, patience=patience)
+    await journal.open()
+    return journal
+
+
+@checked
+class Journal:
+    """Made by `open_journal`. Use it as an async context, or `close` it."""
+
+    def __init__(self, url: str, *, secrets: Iterable[str] = (), patience: float = PATIENCE) -> None:
+        self.redactor = Redactor((*secrets, *secrets_in_environment()))
+        self._url = url
+        self._patience = patience
+        self._thread = ThreadPoolExecutor(1, "unbroken-journal")
+        self._database: Database | None = None
+        self._changes = Changes(url, self._in_thread)
+        self._queue: list[tuple[Append, asyncio.Future[None]]] = []
+        self._appending: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._database = await self._in_thread(lambda: _connect(self._url))
+        await self.work(Database.migrate)
+        self._changes.database = self._database
+
+    async def close(self) -> None:
+        """Waits for what is being stored. Runs that are still driven are left as if the process had ended."""
+        while self._appending is not None:
+            await self._appending
+        await self._changes.close()
+        if self._database is not None:
+            await self._in_thread(self._database.close)
+            self._database = None
+        self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """Where it is, without a password."""
+        return self._database.url if self._database is not None else "the journal"
+
+    # Runs
+
+    async def start(
+        self,
+        agent: str,
+        prompt: Prompt,
+        *,
+        run_id: str | None = None,
+        tenant: str = "",
+        history: Sequence[Message] = (),
+        limits: Limits | None = None,
+        answer_within: float | None = None,
+    ) -> str:
+        """Adds a run for the agent with this name and returns its id. Nothing runs yet: `drive` does that. The same id
+        starts nothing twice.
+
+        `answer_within`: for how many seconds the run waits for an answer; after that its pending calls are denied.
+        """
+        if run_id == "":
+            raise UserError("journal.start(run_id=''): the id is empty; give one, or leave it out to get a random one")
+        id = run_id or os.urandom(8).hex()
+        question = to_user(prompt)
+        given: dict[str, Any] = {"question": to_json([question])[0]}
+        if history:
+            given["history"] = to_json(tuple(history))
+        if limits is not None:
+            given["limits"] = limits_to_json(limits)
+        if answer_within is not None:
+            given["answer_within"] = answer_within
+        text = " ".join("".join(getattr(part, "text", "") for part in question.parts).split())
+        shown = self.redactor.lines(text[:_QUESTION].encode()).decode()
+        new = NewRun(id, agent, tenant, shown, json.dumps(given), current_clock().now())
+        await self.work(lambda database: database.start(new))
+        self._changes.ring()
+        return id
+
+    async def run(self, run_id: str) -> RunRow:
+        """One run; `UnknownRun` if there is none with this id."""
+        return await self.work(lambda database: database.find(run_id))
+
+    async def runs(
+        self,
+        *,
+        state: State | None = None,
+        tenant: str | None = None,
+        agent: str | None = None,
+        limit: int | None = None,
+    ) -> list[RunRow]:
+        """Runs, the latest first: all, or those in this state, of this tenant, of this agent."""
+        if state is not None and state not in STATES:
+            raise UserError(f"journal.runs(state={state!r}): there is no such state; there are {', '.join(STATES)}")
+        wanted = {"state": state, "tenant": tenant, "agent": agent}
+        return await self.work(lambda database: database.find_all(wanted, limit))
+
+    async def answer(self, run_id: str, answers: Mapping[str, object]) -> None:
+        """Answers calls that the run waits for, by call id: `Allow()`, `Deny()`, `Edit({…})`, or the result of a call
+        that ran elsewhere. The run is `ready` then. `AlreadyAnswered` if a call has an answer: the first one counts."""
+        database = self._opened()
+
+        def encoded(row: RunRow) -> dict[int, tuple[str, str]]:
+            return encode_answers(row, answers, database.answered_ids(row.number))
+
+        now = current_clock().now()
+        await self.work(lambda database: database.answer(run_id, now, encoded))
+        self._changes.ring()
+
+    async def cancel(self, run_id: str, reason: str = "the run was cancelled") -> RunRow:
+        """Ends a run that has not ended, wherever it is driven: its driver stops, and running calls are cancelled."""
+        row = await self.run(run_id)
+        if row.state in ("answered", "cancelled"):
+            raise UserError(f"run `{run_id}` cannot be cancelled: it has ended ({row.state})")
+        claim = await self.claim(run_id, take_over=True, always=True)
+        assert isinstance(claim, Claim)
+        if claim.row.state in ("answered", "cancelled"):
+            await self.leave(claim, claim.row.state)
+            raise UserError(f"run `{run_id}` cannot be cancelled: it has ended ({claim.row.state})")
+        data = _cancelled_lines(claim, reason) if claim.data else b""
+        end = Append(claim.row.number, claim.token, claim.row.chunks, data, 0.0, "cancelled", error=reason)
+        try:
+            await self.append(end)
+        finally:
+            await self.leave(claim, None)
+        return await self.run(run_id)
+
+    # What happened
+
+    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[Event]:
+        """The events of a run after this number, without a gap: those that are there, then those that come. Ends after
+        the last event of a run that has ended. The numbers start at 1."""
+        reader = _Events(run_id)
+        chunks = 0
+        while True:
+            with self._changes.listening() as changed:
+                row, data = await self.work(lambda database, after=chunks: database.chunks(run_id, after))
+                chunks += len(data)
+                for event in reader.feed(data):
+                    if event.seq > after:
+                        yield event
+                if row.state in ENDED and row.chunks == chunks:
+                    return
+                if not data:
+                    await changed.wait()
+
+    async def recording(self, run_id: str) -> Recording:
+        """The recording of the run so far: for the viewer, statistics and replays."""
+        row, data = await self.work(lambda database: database.chunks(run_id, 0))
+        if not data:
+            raise UserError(f"run `{run_id}` has no recording yet: it is {row.state}, and nobody has driven it")
+        return parse(b"".join(data), run_id)
+
+    async def export(self, run_id: str, path: str | os.PathLike[str]) -> Path:
+        """Writes the recording to a file, or into a folder, and returns its name."""
+        await self.recording(run_id)  # it can be read
+        _, data = await self.work(lambda database: database.chunks(run_id, 0))
+        target = Path(path)
+        if target.is_dir():
+            target = target / f"{''.join(c if c.isalnum() or c in '.-_' else '_' for c in run_id)}{SUFFIX}"
+        target.write_bytes(b"".join(data))
+        return target
+
+    # For drivers and workers
+
+    async def claim(
+        self, run_id: str, *, take_over: bool = False, per_tenant: int | None = None, always: bool = False
+    ) -> Claim | RunRow:
+        """Makes the caller the run's driver: only appends with this claim's token are stored. `Busy` if another driver
+        is alive, unless `take_over`, or if the tenant has as many active runs as it may. Returns the row of a run that
+        has ended, or waits, and leaves it as it is, unless `always`."""
+        now = current_clock().now()
+        return await self.work(
+            lambda database: database.claim(run_id, now, take_over=take_over, per_tenant=per_tenant, always=always)
+        )
+
+    def watch(self, claim: Claim, on_lost: Callable[[], object]) -> None:
+        """Calls `on_lost` when another driver has taken over the run, or somebody has cancelled it."""
+        self._changes.watch(claim.row.number, claim.token, on_lost)
+
+    async def leave(self, claim: Claim, state: State | None) -> None:
+        """Gives the run back, in this state unless an append has set one."""
+        self._changes.unwatch(claim.row.number, claim.token)
+        run, token, now = claim.row.number, claim.token, current_clock().now()
+        with suppress(JournalUnavailable):  # the lock ends with the connection, and the state is found out by the next
+            await self.work(lambda database: database.release(run, token, state, now))
+
+    def append(self, lines: Append) -> asyncio.Future[None]:
+        """Stores lines in the order of the calls; the future fails with `Superseded` or `JournalUnavailable`. Lines of
+        several runs are stored in one transaction."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lines.updated = current_clock().now()
+        self._queue.append((lines, stored))
+        if self._appending is None:
+            self._appending = asyncio.create_task(self._append_all())
+        return stored
+
+    async def _append_all(self) -> None:
+        try:
+            while self._queue:
+                batch, self._queue = self._queue, []
+                batch.sort(key=lambda each: each[0].run)  # two processes never wait for each other
+                lines = [each for each, _ in batch]
+                try:
+                    results = await self.work(lambda database, lines=lines: database.append(lines))
+                except Exception as error:  # noqa: BLE001 - those who wait for their lines get it
+                    results = [error for _ in batch]
+                for (_, stored), result in zip(batch, results, strict=True):
+                    if stored.done():
+                        continue
+                    if result is None:
+                        stored.set_result(None)
+                    else:
+                        stored.set_exception(result)
+                        stored.exception()  # whoever waits for it gets it; nobody has to
+                self._changes.ring()
+        finally:
+            self._appending = None
+
+    async def drivable(self, limit: int = 100) -> list[RunRow]:
+        """Runs that may be driven: ready ones, waiting ones whose time is over, and running ones, whose drivers may
+        have died."""
+        now = current_clock().now()
+        return await self.work(lambda database: database.drivable(now, limit))
+
+    async def count(self) -> list[tuple[str, int, float, int, int]]:
+        """For each state: how many runs, the time since when the oldest is in it, drives, supersessions."""
+        return await self.work(Database.count)
+
+    async def changed(self, timeout: float) -> None:
+        """Returns when a run has changed, or after this many seconds."""
+        with self._changes.listening() as changed:
+            await changed.wait(timeout)
+
+    async def work(self, work: Callable[[Database], T]) -> T:
+        """Runs database work in the journal's thread; tries again while the database cannot be reached."""
+        database = self._opened()
+        clock = current_clock()
+        began, wait = clock.elapsed(), 0.05
+        while True:
+            try:
+                return await self._in_thread(lambda: work(database))
+            except Disconnected as error:
+                if clock.elapsed() - began > self._patience:
+                    raise JournalUnavailable(
+                        f"{database.url} cannot be reached since {self._patience:g} s: {error}; what was stored is "
+                        f"safe, drive the run again when it is back"
+                    ) from None
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, 2.0)
+
+    def _opened(self) -> Database:
+        if self._database is None:
+            raise UserError("the journal is closed; open it again with open_journal")
+        return self._database
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+class _Events:
+    """Reads events from the lines of a journal as they come."""
+
+    def __init__(self, run_id: str) -> None:
+        self._lines = LineReader(f"run `{run_id}`")
+        self._reader: EventReader | None = None
+
+    def feed(self, data: Iterable[bytes]) -> list[Event]:
+        found: list[Event] = []
+        for raw in (raw for chunk in data for raw in chunk.splitlines(keepends=True)):
+            lines = self._lines.feed(raw)
+            if self._reader is None and self._lines.head is not None:
+                head = self._lines.head
+                self._reader = EventReader(head, Recording(Path(), head, []).time_at, first=1)
+            if self._reader is not None:
+                found += [event for line in lines if (event := self._reader.feed(line)) is not None]
+        return found
+
+
+def parse(data: bytes, run_id: str) -> Recording:
+    return parse_recording(data.splitlines(keepends=True), Path(f"run `{run_id}`"))
+
+
+def _cancelled_lines(claim: Claim, reason: str) -> bytes:
+    recording = parse(claim.data, claim.row.run_id)
+    last = recording.events[-1] if recording.events else None
+    turn, seq = (last.turn, last.seq + 1) if last is not None else (0, 1)
+    event = RunFailed(claim.row.run_id, turn, seq, current_clock().now(), "CancelledError", reason)
+    return encode({"line": "event", **event_to_json(event)}) + b"\n"
+
+
+def _connect(url: str) -> Database:
+    if url.startswith("sqlite:///"):
+        path = url.removeprefix("sqlite:///")
+        if not path:
+            raise UserError(f"{url!r} names no file; for example sqlite:///runs.db")
+        return SqliteDatabase(path)
+    if url.startswith(("postgresql://", "postgres://")):
+        from unbroken.durable.postgres import PostgresDatabase  # noqa: PLC0415 - needs an extra
+
+        return PostgresDatabase(url)
+    scheme = url.partition(":")[0]
+    raise UserError(
+        f"no journal can be opened at a URL of the kind `{scheme}`: use sqlite:///runs.db or postgresql://…"
+    )

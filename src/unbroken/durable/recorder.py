@@ -1,0 +1,153 @@
+"""Records a run in a journal, and keeps the journal's row of the run up to date with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any, Self
+
+from unbroken.durable.answers import NEEDS_APPROVAL, NEEDS_RESULT
+from unbroken.durable.changed import compare
+from unbroken.durable.journal import Journal
+from unbroken.durable.records import Append, Claim
+from unbroken.errors import UnbrokenError
+from unbroken.events import Event, RunChanged, RunFailed, RunFinished
+from unbroken.messages import ToolCall
+from unbroken.middleware import Middleware, RunStart
+from unbroken.tools.approval import Approval, OnApproval, Wait
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.jsonl_writer import Target
+from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.redaction import Redactor
+from unbroken.trajectory.run_recorder import RunRecorder
+
+LOG = logging.getLogger("unbroken.durable")
+
+
+class JournalTarget(Target):
+    """Stores lines with the token of a claim. `error` is set if that is refused or not possible."""
+
+    delay = 0.2
+    later = True
+
+    def __init__(self, journal: Journal, claim: Claim) -> None:
+        self.path = f"run `{claim.row.run_id}` in {journal.url}"
+        self.is_open = True
+        self.error: UnbrokenError | None = None
+        self.on_error: Any = None
+        self.ending: dict[str, Any] = {}
+        """What becomes of the run with the next lines."""
+        self._journal = journal
+        self._claim = claim
+        self._position = claim.row.chunks
+        self._last: asyncio.Future[None] | None = None
+
+    def has_lines(self) -> bool:
+        return bool(self._claim.data)
+
+    def write(self, data: bytes, urgent: bool) -> None:
+        append = Append(self._claim.row.number, self._claim.token, self._position, data, 0.0, **self.ending)
+        self._position += 1
+        self._last = self._journal.append(append)
+        self._last.add_done_callback(self._stored)
+
+    def _stored(self, future: asyncio.Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None and self.error is None:
+            self.is_open = False
+            self.error = error if isinstance(error, UnbrokenError) else UnbrokenError(str(error))
+            if self.on_error is not None:
+                self.on_error()
+
+    async def stored(self) -> None:
+        if self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+        if self.error is not None:
+            raise OSError(str(self.error))
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class JournalRecorder(Middleware):
+    """Records one drive of a run. `before` is the recording so far, if there is any."""
+
+    records = True
+
+    def __init__(self, journal: Journal, claim: Claim, instructions: str, before: Recording | None) -> None:
+        self.target = JournalTarget(journal, claim)
+        self.changed: tuple[str, ...] = ()
+        self.instructions = instructions
+        self.before = before
+        self.answer_within: float | None = claim.input.get("answer_within")
+        self._redactor = journal.redactor
+        self._run: DurableRunRecorder | None = None
+
+    def start(self, run: RunStart) -> RunRecorder:
+        redactor = self._redactor
+        if not redactor.covers(run.secrets()):
+            redactor = Redactor((*redactor.given, *run.secrets()))
+        self._run = DurableRunRecorder(self, run, redactor)
+        return self._run
+
+    def resume(self, path: Path, run: str, size: int) -> Self:
+        return self
+
+    def detach(self) -> None:
+        """Nothing more of this drive enters the journal."""
+        if self._run is not None:
+            self._run.store()
+        self.target.close()
+
+
+class DurableRunRecorder(RunRecorder):
+    """In a durable run a call that needs an approval waits for it, unless the agent has an approver."""
+
+    def __init__(self, drive: JournalRecorder, run: RunStart, redactor: Redactor) -> None:
+        self._drive = drive
+        self._start = run
+        super().__init__(drive.target, run, redactor, "stop")
+
+    def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
+        return super().approver(on_approval or _wait)
+
+    def on_tools(self, turn: int, toolbox: Toolbox) -> None:
+        super().on_tools(turn, toolbox)
+        before, self._drive.before = self._drive.before, None
+        if before is not None:
+            changes = compare(before, self._start, self._drive.instructions, toolbox)
+            if changes:
+                self._drive.changed = tuple(changes)
+                LOG.warning("run %s continues with changes: %s", self._start.run, "; ".join(changes))
+                self._start.emit(RunChanged, changes)
+
+    def on_event(self, event: Event) -> None:
+        super().on_event(event)
+        if isinstance(event, RunFinished):
+            if event.stop_reason == "waiting":
+                within = self._drive.answer_within
+                pending = [self._pending(call) for call in event.pending]
+                self._drive.target.ending = {
+                    "state": "waiting",
+                    "pending": self._redactor.lines(json.dumps(pending).encode()).decode(),
+                    "expires": None if within is None else event.time + within,
+                }
+            else:
+                self._drive.target.ending = {"state": "answered"}
+        elif isinstance(event, RunFailed):
+            error = self._redactor.text(f"{event.error}: {event.message}")
+            self._drive.target.ending = {"state": "failed", "error": error}
+
+    def _pending(self, call: dict[str, Any]) -> dict[str, Any]:
+        tool = self._toolbox.get(call["name"]) if self._toolbox is not None else None
+        return {**call, "needs": NEEDS_RESULT if tool is not None and tool.function is None else NEEDS_APPROVAL}
+
+    def store(self) -> None:
+        """Hands over what there is."""
+        self._writer.flush()
+
+
+def _wait(call: ToolCall) -> Approval:
+    return Wait()

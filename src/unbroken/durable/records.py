@@ -1,0 +1,70 @@
+"""What a journal holds of a run besides its recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+State: TypeAlias = Literal["ready", "running", "waiting", "answered", "failed", "cancelled"]
+"""`ready`: a driver may take it. `running`: a driver has it, or died. `waiting`: for the answers to its pending calls.
+The others are ends; a failed run can be driven again."""
+STATES: tuple[State, ...] = ("ready", "running", "waiting", "answered", "failed", "cancelled")
+ENDED: tuple[State, ...] = ("answered", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run, as `journal.runs()` lists it."""
+
+    run_id: str
+    agent: str
+    tenant: str
+    state: State
+    created: float
+    """Seconds since the epoch."""
+    updated: float
+    question: str
+    pending: tuple[dict[str, Any], ...] = ()
+    """The calls that it waits for, each with its number as `call`, its `id`, `name` and `arguments`, and what it
+    `needs`: an `approval` or a `result`."""
+    expires: float | None = None
+    """When a waiting run goes on without an answer; None: never."""
+    error: str = ""
+    """Why it failed."""
+    drives: int = 0
+    """How many drivers it has had."""
+    supersessions: int = 0
+    """How often a driver that was alive lost it to another one."""
+    number: int = 0
+    """Its number in this journal."""
+    chunks: int = 0
+    """How many appends it consists of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A driver's right to write to a run, as long as nobody has a higher token."""
+
+    row: RunRow
+    token: int
+    input: dict[str, Any]
+    """What `start` was given."""
+    data: bytes
+    """The recording so far."""
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+    """All answers so far, by the numbers of the calls."""
+
+
+@dataclass(slots=True)
+class Append:
+    """Lines to be stored, and what becomes of the run with them."""
+
+    run: int
+    token: int
+    position: int
+    data: bytes
+    updated: float
+    state: State | None = None
+    pending: str = "[]"
+    expires: float | None = None
+    error: str = ""

@@ -1,0 +1,50 @@
+"""The tables of a journal, and how an older one becomes a current one. `?` stands for a value in every statement."""
+
+from __future__ import annotations
+
+VERSION_TABLE = "CREATE TABLE IF NOT EXISTS unbroken_version (version INTEGER NOT NULL)"
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # One row for each run. `token` is the number of its drivers so far: only the last one may write.
+        """CREATE TABLE unbroken_runs (
+            number {serial},
+            run_id TEXT NOT NULL UNIQUE,
+            agent TEXT NOT NULL,
+            tenant TEXT NOT NULL,
+            state TEXT NOT NULL,
+            created DOUBLE PRECISION NOT NULL,
+            updated DOUBLE PRECISION NOT NULL,
+            question TEXT NOT NULL,
+            input TEXT NOT NULL,
+            pending TEXT NOT NULL DEFAULT '[]',
+            expires DOUBLE PRECISION,
+            error TEXT NOT NULL DEFAULT '',
+            token BIGINT NOT NULL DEFAULT 0,
+            chunks BIGINT NOT NULL DEFAULT 0,
+            supersessions BIGINT NOT NULL DEFAULT 0
+        )""",
+        "CREATE INDEX unbroken_runs_by_state ON unbroken_runs (state, updated)",
+        "CREATE INDEX unbroken_runs_by_tenant ON unbroken_runs (tenant, state)",
+        # The lines of the recordings, a few at a time. `large` says which of their texts are in the next table.
+        """CREATE TABLE unbroken_chunks (
+            run BIGINT NOT NULL,
+            position BIGINT NOT NULL,
+            token BIGINT NOT NULL,
+            data {bytes} NOT NULL,
+            large TEXT,
+            PRIMARY KEY (run, position)
+        ){without_rowid}""",
+        "CREATE TABLE unbroken_values (hash TEXT PRIMARY KEY, data {bytes} NOT NULL){without_rowid}",
+        # The answers to calls that a run waited for, by the number of the call.
+        """CREATE TABLE unbroken_answers (
+            run BIGINT NOT NULL,
+            call BIGINT NOT NULL,
+            call_id TEXT NOT NULL,
+            answer TEXT NOT NULL,
+            given DOUBLE PRECISION NOT NULL,
+            PRIMARY KEY (run, call)
+        ){without_rowid}""",
+    ),
+)
+"""The statements that lead from each version to the next. Never change one that was released: add another."""
