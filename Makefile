@@ -98,7 +98,7 @@ test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six 
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
-	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/decoding/test_corruption.py tests/decoding/test_scanner.py tests/wires/test_sse.py tests/wires/test_round_trip.py tests/decoding/test_prose.py tests/transcript/test_repairs.py tests/wires/test_chain.py tests/gateway/test_properties.py tests/trajectory/test_replay.py tests/trajectory/test_recorder.py
+	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/decoding/test_corruption.py tests/decoding/test_scanner.py tests/wires/test_sse.py tests/wires/test_round_trip.py tests/decoding/test_prose.py tests/transcript/test_repairs.py tests/wires/test_chain.py tests/wires/test_crossing_properties.py tests/gateway/test_properties.py tests/trajectory/test_replay.py tests/trajectory/test_recorder.py
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md

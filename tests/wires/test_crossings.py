@@ -286,6 +286,7 @@ ROWS: dict[Name, str] = {
     "verbosity": "verbosity",
     "choice": "tool choice",
     "allowed_tools": "choice of several tools",
+    "strict": "arguments that follow the schema exactly",
     "parallel": "calls at once",
     "web_search": "web search by the provider",
     "web_fetch": "fetching of pages by the provider",

@@ -27,6 +27,7 @@ Name: TypeAlias = Literal[
     "choice",
     "parallel",
     "effort",
+    "strict",
     # Settings in `extra`
     "output",
     "top_k",
@@ -128,6 +129,7 @@ def asked_of(request: Request, places: Mapping[Name, tuple[str, ...]]) -> dict[N
         ("choice", None if request.choice == "auto" else request.choice),
         ("parallel", None if request.parallel else request.parallel),
         ("effort", request.reasoning),
+        ("strict", any(tool.strict for tool in request.tools) or None),
     )
     return {name: shown(places[name][0]) if name in places else name for name, value in values if value is not None}
 
@@ -153,11 +155,12 @@ _UNSET = Sampling()
 def not_sent(request: Request, body: Object, model: Crossing | None, left_out: Collection[str]) -> list[str]:
     """The settings of a request of our own that the body does not have, by our names for them, except those that
     `left_out` has in the words of the wire. No calls and no thinking can also be had without tools and without the
-    setting; one call at a time is kept by whoever runs the calls."""
+    setting; one call at a time is kept by whoever runs the calls, who also checks the arguments."""
     if model is None or (request.sampling == _UNSET and request.choice is None and request.reasoning is None):
         return []
     asked = asked_of(request, {})
     asked.pop("parallel", None)
+    asked.pop("strict", None)
     if request.choice == "none":
         asked.pop("choice")
     if request.reasoning == "none":

@@ -144,6 +144,7 @@ CROSSING = Crossing(
         "choice": ("tool_choice",),
         "parallel": ("tool_choice.disable_parallel_tool_use",),
         "effort": ("thinking",),
+        "strict": ("tools[]{strict=True}.strict",),
         "output": ("output_config.format",),
         "top_k": ("top_k",),
         "user": ("metadata.user_id",),

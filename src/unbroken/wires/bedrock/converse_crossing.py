@@ -87,6 +87,7 @@ CROSSING = Crossing(
         "stop": ("inferenceConfig.stopSequences",),
         "choice": ("toolConfig.toolChoice",),
         "effort": tuple(f"{FIELDS}.{name}" for name in _EFFORTS),
+        "strict": ("toolConfig.tools[].toolSpec{strict=True}.strict",),
         "output": ("outputConfig.textFormat",),
         "top_k": (f"{FIELDS}.top_k",),
         "metadata": ("requestMetadata",),

@@ -63,6 +63,7 @@ CROSSING = Crossing(
         "seed": ("seed",),
         "choice": ("tool_choice",),
         "effort": ("thinking",),
+        "strict": ("strict_tools",),
         "output": ("response_format",),
         "allowed_tools": ("tools",),
         **{name: (key,) for key, name in _FIELDS.items()},

@@ -46,7 +46,7 @@ def _level(body: Object) -> Mended | None:
         rest = {key: value for key, value in thinking.items() if key != "thinkingBudget"}
         if budget < 0:
             return rest
-        level = "minimal" if budget <= 512 else "low" if budget <= 4096 else "medium" if budget <= 12288 else "high"
+        level = "MINIMAL" if budget <= 512 else "LOW" if budget <= 4096 else "MEDIUM" if budget <= 12288 else "HIGH"
         return {**rest, "thinkingLevel": level}
 
     return changed(body, _THINKING, change), []

@@ -109,6 +109,7 @@ CROSSING = Crossing(
         "choice": ("tool_choice",),
         "parallel": ("parallel_tool_calls",),
         "effort": ("reasoning_effort", "thinking", "enable_thinking"),
+        "strict": ("tools[].function{strict=True}.strict",),
         "output": ("response_format",),
         "web_search": ("web_search_options",),
         "allowed_tools": ("tool_choice{type}",),

@@ -10,7 +10,7 @@ from unbroken.wires.values import Object, as_dict, as_text, dicts
 
 
 def not_strict(body: Object) -> Mended | None:
-    return without(body, "tools[].function{strict=True}.strict"), ["tools.strict"]
+    return without(body, "tools[].function{strict=True}.strict"), ["tools.function.strict"]
 
 
 def _system_later(asked: Asked) -> list[str]:

@@ -110,6 +110,7 @@ CROSSING = Crossing(
         "choice": ("tool_choice",),
         "parallel": ("parallel_tool_calls",),
         "effort": ("reasoning.effort",),
+        "strict": ("tools[]{strict=True}.strict",),
         "output": ("text.format",),
         "verbosity": ("text.verbosity",),
         "web_search": ("tools[]{type=web_search}",),
