@@ -10,7 +10,8 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Any, TypeVar
@@ -70,6 +71,8 @@ THREE_CALLS: list[str | Step] = [
     *(Call("get_weather", city=city, id=id) for city, id in zip(CITIES, IDS, strict=True)),
     Uses(input=100, output=20),
 ]
+_SESSION: ContextVar[aiohttp.ClientSession | None] = ContextVar("_SESSION", default=None)
+"""The connections of one test: a new one for each request takes longer than most requests."""
 RETRY = {"x-stainless-retry-count": "1"}
 QUESTION = "What is the weather in Beijing, Shanghai and Guangzhou?"
 
@@ -354,11 +357,11 @@ def error_in(wire: str, body: Any, status: int) -> Object:
 
 
 async def _post(url: str, query: str, data: bytes, headers: Mapping[str, str]) -> _Raw:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{url}?{query}" if query else url, data=BytesIO(data), headers=headers) as http,
-    ):
-        return _Raw(http.status, dict(http.headers), await http.read())
+    async with AsyncExitStack() as own:
+        session = _SESSION.get() or await own.enter_async_context(aiohttp.ClientSession())
+        address = f"{url}?{query}" if query else url
+        async with session.post(address, data=BytesIO(data), headers=headers) as http:
+            return _Raw(http.status, dict(http.headers), await http.read())
 
 
 def result_of(call: ToolCall, text: str = "") -> ToolResult:
@@ -391,7 +394,8 @@ def assert_error(wire: str, reply: Reply, status: int, *words: str) -> dict[str,
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(60), aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            _SESSION.set(session)
             return await work()
 
     return asyncio.run(bounded())
