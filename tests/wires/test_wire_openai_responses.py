@@ -410,3 +410,18 @@ def test_encoded_events_are_numbered_and_end_according_to_the_verdict() -> None:
         assert events[-1]["type"] == f"response.{status}"
         assert events[-1]["response"]["output"][0]["content"][0]["text"] == "Hi"
         assert json.loads(encoder.body())["status"] == status
+
+
+def test_a_tool_that_is_called_like_the_joined_name_of_a_namespace_and_its_tool_stays_itself() -> None:
+    plain = {"type": "function", "name": "files__read", "parameters": {"type": "object"}}
+    group = {"type": "namespace", "name": "files", "tools": [{**plain, "name": "read"}]}
+    request = WIRE.decode_request({"model": "m", "input": "Hi", "tools": [plain, group]})
+    item = {"type": "function_call", "arguments": "{}"}
+    made = [{**item, "call_id": "a", "name": "files__read"}]
+    made += [{**item, "call_id": "b", "name": "read", "namespace": "files"}]
+    decoder = Decoder("openai-responses", None, request)
+    decoder.feed(json.dumps({"object": "response", "status": "completed", "output": made}).encode())
+    assert [(call.namespace, call.name) for call in decoder.response().calls] == [
+        ("", "files__read"),
+        ("files", "read"),
+    ]

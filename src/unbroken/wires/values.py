@@ -114,8 +114,11 @@ def called_name(call: ToolCall, rule: IdRule) -> str:
 
 
 def shortened(names: Iterable[str], rule: IdRule) -> dict[str, str]:
-    """The names that the rule does not allow, by the names that are sent in their place."""
-    return {short: name for name in names if (short := fit_name(name, rule)) != name}
+    """The names that the rule does not allow, by the names that are sent in their place. A name that another tool
+    has stays that tool's: the Responses API knows a tool `a__b` beside the tool `b` of the namespace `a`."""
+    names = tuple(names)
+    short = {sent: name for name in names if (sent := fit_name(name, rule)) != name}
+    return {sent: name for sent, name in short.items() if sent not in names} if short else short
 
 
 def doubled_name(names: Iterable[str], rule: IdRule) -> str:
