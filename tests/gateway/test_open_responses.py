@@ -329,6 +329,27 @@ def test_a_stored_conversation_can_be_compacted(upstream_wire: str) -> None:
     run(story)
 
 
+@UPSTREAM
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("background", True, "`background` is not supported"),
+        ("conversation", "conv_1", "`conversation` is stored by a provider"),
+        ("prompt", {"id": "pmpt_1"}, "`prompt` is stored by a provider"),
+    ],
+)
+def test_a_compaction_is_refused_what_a_response_is_refused(
+    upstream_wire: str, field: str, value: Any, words: str
+) -> None:
+    async def story() -> None:
+        async with stage(upstream_wire) as at:
+            status, answer = await compact(at.url, model="m", input=LAUNCH, **{field: value})
+            assert (status, answer["error"]["message"].startswith(words)) == (400, True), answer
+            assert not at.upstream.requests
+
+    run(story)
+
+
 def test_a_compaction_without_a_model_or_a_complete_summary_is_an_error() -> None:
     async def story() -> None:
         async with stage("openai-chat", [Say("Launch on"), End("length")]) as at:

@@ -109,6 +109,18 @@ def check_ids(messages: Iterable[Message], size: int) -> None:
             raise InvalidRequest(f"the id of a call has {longest:,} characters: {LONGEST_ID:,} are allowed")
 
 
+def check_supported(incoming: ClientRequest) -> None:
+    """Refuses what no gateway can do for the client."""
+    if reason := incoming.route.http.not_supported(incoming.body):
+        raise InvalidRequest(reason)
+
+
+def check_held(incoming: ClientRequest) -> None:
+    """Refuses what another provider stores."""
+    if incoming.upstream.wire != incoming.wire and (what := incoming.route.http.held_by_provider(incoming.body)):
+        raise InvalidRequest(f"`{what}` is stored by a provider of {incoming.wire}, which this model does not use")
+
+
 def check_body(route: Route, body: Object) -> None:
     """Raises `InvalidRequest` for a body that no provider of the wire accepts."""
     http = route.http

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 
 from unbroken.deltas import Ended, PartialResponse, UsageReported, Verdict
-from unbroken.errors import ChainBroken
+from unbroken.errors import ChainBroken, InvalidRequest
 from unbroken.gateway.http.asgi import Response
-from unbroken.gateway.http.routes import ClientRequest, check_body, new_id, read_request
+from unbroken.gateway.http.routes import ClientRequest, check_body, check_held, check_supported, new_id, read_request
 from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.passthrough import relayed, send_on
 from unbroken.gateway.relay.stored_responses import StoredResponses
@@ -34,12 +34,16 @@ async def compact(
     incoming: ClientRequest, stored: StoredResponses, response: Response, outcome: Outcome, created: int
 ) -> None:
     check_body(incoming.route, incoming.body)
+    check_supported(incoming)
     incoming = await stored.resolve(incoming)
+    check_held(incoming)
     request = read_request(incoming.route, incoming.body)
     if parent := as_text(incoming.body.get("previous_response_id")):
         request, _, _ = await stored.continue_from(incoming, request, parent)
     if await _forwarded(incoming, request, response):
         return
+    if what := incoming.route.http.held_by_provider(incoming.body):
+        raise InvalidRequest(f"`{what}` is stored by a provider that does not compact, and no summary can include it")
     summary, usage = await _summarise(incoming, request)
     outcome.usage = usage
     http = incoming.route.http

@@ -23,7 +23,9 @@ from unbroken.gateway.http.asgi import Refused, off_loop
 from unbroken.gateway.http.routes import (
     ClientRequest,
     check_body,
+    check_held,
     check_ids,
+    check_supported,
     ends_in_result,
     most_tokens,
     new_id,
@@ -100,8 +102,7 @@ class Responder:
 
     async def answer(self, incoming: ClientRequest, out: Outlet, outcome: Outcome) -> None:
         check_body(incoming.route, incoming.body)
-        if reason := incoming.route.http.not_supported(incoming.body):
-            raise InvalidRequest(reason)
+        check_supported(incoming)
         if incoming.serial or outcome.recording is not None or not can_forward(incoming):
             await self._answer(incoming, out, outcome)
         elif incoming.body.get("stream"):
@@ -126,8 +127,7 @@ class Responder:
     ) -> None:
         """`first`: the first attempt, if it was made already."""
         incoming = await self._stored.resolve(incoming)
-        if incoming.upstream.wire != incoming.wire and (what := incoming.route.http.held_by_provider(incoming.body)):
-            raise InvalidRequest(f"`{what}` is stored by a provider of {incoming.wire}, which this model does not use")
+        check_held(incoming)
         request = read_request(incoming.route, incoming.body)
         check_ids(request.messages, len(incoming.data))
         outcome.stream = request.stream
