@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from gateway_client import Stage, plain, run, serving, settings_for, stage, upst
 from open_responses import ENDS, PRESENT, assert_socket_error, assert_stream
 
 from unbroken.errors import ProviderError
-from unbroken.gateway import GatewaySettings, UpstreamSettings, running
-from unbroken.gateway.keys import GatewayKey, create_key
+from unbroken.gateway import GatewaySettings, UpstreamSettings, keys, running
+from unbroken.gateway.keys import GatewayKey, create_key, revoke_key
 from unbroken.messages import Assistant, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.models.scripted import Line
 from unbroken.testing import Break, Call, Fail, Say, ScriptedServer, Uses
@@ -37,6 +37,16 @@ class Connection:
 
     async def send(self, **body: Any) -> None:
         await self.socket.send_str(json.dumps({"type": "response.create", "model": "m", **body}))
+
+    async def begin(self, size: int) -> None:
+        """The first bytes of a message of 30 MB."""
+        socket = self.socket.get_extra_info("socket")
+        assert socket is not None
+        frame = b"\x81\xff" + (30 << 20).to_bytes(8, "big") + bytes(4) + b" " * size
+        while frame:
+            with suppress(BlockingIOError):
+                frame = frame[os.write(socket.fileno(), frame) :]
+            await asyncio.sleep(0)
 
     async def receive(self) -> list[Object]:
         """The events up to the end of the next answer."""
@@ -241,6 +251,33 @@ def test_a_connection_needs_a_key_and_sees_only_its_own_responses(tmp_path: Path
     run(story)
 
 
+def test_a_connection_whose_key_is_revoked_is_closed_at_its_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "LOOKED_AFTER", 0.0)
+    file = tmp_path / "keys.json"
+    ann = create_key(file, GatewayKey("ann"))
+
+    async def story(connection: Connection) -> None:
+        assert "wrong key" in (await connection.refused(input="One?"))["message"]  # of the provider
+        assert text_of(await connection.create(input="Two?")) == "Fine."
+        revoke_key(file, "ann")
+        assert (await connection.refused(input="Three?"))["status"] == 401
+        closed = await connection.socket.receive()
+        assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1008)
+        assert closed.extra == "the key of this connection is not valid any more"
+
+    async def with_gateway() -> None:
+        wrong = Fail(ProviderError("wrong key", status=401))
+        async with (
+            stage("openai-chat", wrong, "Fine.", keys=True, keys_file=str(file)) as at,
+            connecting(at.url, Authorization=f"Bearer {ann}") as connection,
+        ):
+            await story(connection)
+
+    run(with_gateway)
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
@@ -342,10 +379,24 @@ def test_requests_that_wait_count_for_the_memory_of_large_bodies() -> None:
 def test_a_message_that_is_not_completed_in_time_ends_the_connection() -> None:
     async def story() -> None:
         async with stage("openai-chat", body_timeout=0.2) as at, connecting(at.url) as connection:
-            transport = connection.socket.get_extra_info("socket")
-            assert transport is not None
-            os.write(transport.fileno(), b"\x81\xff" + (30 << 20).to_bytes(8, "big") + bytes(4) + b'{"type": ')
+            await connection.begin(9)
             assert (await connection.socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+
+    run(story)
+
+
+def test_unfinished_messages_are_bounded_together() -> None:
+    async def story() -> None:
+        async with stage("openai-chat", "Fine.", large_bodies=1 << 20, body_timeout=0.5) as at:
+            async with connecting(at.url) as one, connecting(at.url) as two:
+                for connection in (one, two):
+                    await connection.begin(600_000)
+                ends = [await each.socket.receive() for each in (one, two)]
+                assert sorted(end.type for end in ends) == [aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED]
+                assert [end.data for end in ends if end.type == aiohttp.WSMsgType.CLOSE] == [1013]
+            async with connecting(at.url) as three:  # the memory of both is free again
+                await three.begin(600_000)
+                assert (await three.socket.receive()).type == aiohttp.WSMsgType.CLOSED
 
     run(story)
 

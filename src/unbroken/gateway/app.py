@@ -211,7 +211,11 @@ class Gateway:
             refusal = HandshakeResponse(scope, send).response()
             await self._refuse(refusal, error_wire(scope["path"]), self._failure(error))
             return
-        await WebSocket(scope, receive, send, answer, self._large_memory).serve()
+
+        def is_admitted() -> bool:
+            return self._keys is None or self._keys.find(sent_key(read_headers(scope), scope)) is not None
+
+        await WebSocket(scope, receive, send, answer, self._large_memory, is_admitted).serve()
 
     async def _open(
         self, route: Route, scope: Scope, receive: Receive, response: Response, last: LastResponse | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from unbroken.clock import Deadline, deadline
-from unbroken.gateway.http.asgi import DisconnectSignal
+from unbroken.gateway.http.asgi import DisconnectSignal, MemoryBudget
 from unbroken.gateway.settings import GatewaySettings
 
 MOST_WAITING = 8
@@ -32,6 +33,11 @@ class BoundedConfig(Config):
     """uvicorn's configuration with our limits, so that each worker gets them too."""
 
     settings: GatewaySettings
+
+    @cached_property
+    def unfinished(self) -> MemoryBudget:
+        """For the unfinished messages of all WebSockets."""
+        return MemoryBudget(self.settings.large_bodies)
 
 
 def websocket_options(settings: GatewaySettings) -> dict[str, Any]:

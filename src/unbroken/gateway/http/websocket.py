@@ -32,7 +32,8 @@ _COUNTED = 64 << 10
 """A waiting request of this many bytes counts for the memory of large bodies."""
 IDLE = 3600.0
 """Seconds without a request after which a connection is closed: it holds a conversation in memory."""
-GOING_AWAY, RESTART = 1001, 1012
+GOING_AWAY, POLICY_VIOLATION, RESTART = 1001, 1008, 1012
+UNAUTHORIZED = 401
 _HANDSHAKE_ONLY = frozenset(
     {b"content-length", b"transfer-encoding", b"idempotency-key", b"x-idempotency-key", b"x-stainless-retry-count"}
 )
@@ -55,7 +56,8 @@ class ConnectionState:
 
 
 class WebSocket:
-    """`answer` is called with an HTTP scope, `receive` and `send` for each request. `memory` is for those that wait."""
+    """`answer` is called with an HTTP scope, `receive` and `send` for each request. `memory` is for those that wait.
+    `is_admitted`: whether the key of the connection is still valid."""
 
     def __init__(
         self,
@@ -64,12 +66,14 @@ class WebSocket:
         send: Send,
         answer: Callable[[Scope, Receive, Send], Awaitable[None]],
         memory: MemoryBudget,
+        is_admitted: Callable[[], bool],
     ) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
         self._answer = answer
         self._memory = memory
+        self._is_admitted = is_admitted
         self._state: ConnectionState = scope.get("extensions", {}).get(ConnectionState.NAME) or ConnectionState()
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         """Requests, and None at the end."""
@@ -82,8 +86,12 @@ class WebSocket:
         try:
             while (data := await self._next()) is not None:
                 self._state.busy = True
-                await self._answer(self._http_scope(), self._body(data), _Frames(self._send_text).send)
+                frames = _Frames(self._send_text)
+                await self._answer(self._http_scope(), self._body(data), frames.send)
                 self._state.busy = False
+                if frames.status == UNAUTHORIZED and not self._is_admitted():
+                    await self._close(POLICY_VIOLATION, "the key of this connection is not valid any more")
+                    return
                 if self._state.stopping:
                     break
             if not self._gone:
@@ -158,9 +166,9 @@ class WebSocket:
         except OSError:  # as servers report a client that has left
             raise ClientGone from None
 
-    async def _close(self, code: int) -> None:
+    async def _close(self, code: int, reason: str = "") -> None:
         with suppress(OSError):
-            await self._send({"type": "websocket.close", "code": code})
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
 
 class _Frames:
@@ -169,22 +177,22 @@ class _Frames:
     def __init__(self, send_text: Callable[[bytes], Awaitable[None]]) -> None:
         self._send_text = send_text
         self._framer = Framer()
-        self._status = 0
+        self.status = 0
         self._body = b""
 
     async def send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            self._status = message["status"]
+            self.status = message["status"]
             return
         body: bytes = message.get("body", b"")
-        if self._status == 200:
+        if self.status == 200:
             for event in self._framer.feed(body):
                 if (text := event.strip())[:1] == b"{":  # not `[DONE]`
                     await self._send_text(text)
             return
         self._body += body
         if not message.get("more_body"):
-            await self._send_text(dumps(_error_event(self._status, self._body)))
+            await self._send_text(dumps(_error_event(self.status, self._body)))
 
 
 def _error_event(status: int, body: bytes) -> Object:

@@ -11,11 +11,14 @@ from uvicorn.server import ServerState
 from websockets.frames import Frame
 
 from unbroken.clock import Deadline, deadline
+from unbroken.gateway.http.asgi import Refused
 from unbroken.gateway.http.protocol import BoundedConfig
 from unbroken.gateway.http.websocket import ConnectionState
 
 MOST_FRAGMENTS = 10_000
 """Of a message. An empty one takes memory too, and counts for no limit of size."""
+
+TRY_AGAIN_LATER = 1013
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
@@ -32,6 +35,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._read_due: Deadline | None = None
         self._body_timeout = config.settings.body_timeout
         self._message_due: Deadline | None = None
+        self._unfinished = config.unfinished
+        self._held = 0
+        """Bytes of an unfinished message."""
         self._state = ConnectionState()
 
     async def run_asgi(self) -> None:
@@ -45,8 +51,20 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.transport.abort()
         elif not incomplete:
             self._forget_message()
-        elif self._message_due is None:
-            self._message_due = deadline(self.loop, self._body_timeout, self.transport.abort)
+        elif self.close_sent:
+            return
+        else:
+            self._hold(len(data))
+            if self._message_due is None:
+                self._message_due = deadline(self.loop, self._body_timeout, self.transport.abort)
+
+    def _hold(self, size: int) -> None:
+        try:
+            self._unfinished.change(size)
+            self._held += size
+        except Refused:
+            self.conn.send_close(TRY_AGAIN_LATER, "the gateway receives as many messages as it has memory for")
+            self.handle_parser_exception()
 
     def handle_text(self, event: Frame) -> None:
         self.handle_bytes(event)  # a text that is not UTF-8 is an error of its JSON, as over HTTP
@@ -81,6 +99,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._read_due = None
 
     def _forget_message(self) -> None:
+        if self._held:
+            self._unfinished.change(-self._held)
+            self._held = 0
         if self._message_due is not None:
             self._message_due.cancel()
             self._message_due = None
