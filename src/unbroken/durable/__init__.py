@@ -4,6 +4,7 @@ from unbroken.durable.driving import Outcome, drive
 from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded, UnknownRun
 from unbroken.durable.journal import Journal, open_journal
 from unbroken.durable.records import RunRow
+from unbroken.durable.worker import Progress, Worker
 
 __all__ = [
     "AlreadyAnswered",
@@ -11,9 +12,11 @@ __all__ = [
     "Journal",
     "JournalUnavailable",
     "Outcome",
+    "Progress",
     "RunRow",
     "Superseded",
     "UnknownRun",
+    "Worker",
     "drive",
     "open_journal",
 ]

@@ -37,6 +37,19 @@ class NewRun:
     now: float
 
 
+@dataclass(frozen=True, slots=True)
+class Drivable:
+    """Which runs a worker looks for."""
+
+    limit: int = 100
+    agents: tuple[str, ...] | None = None
+    """Of these agents; None: of all."""
+    per_tenant: int | None = None
+    """None of a tenant that has as many active runs."""
+    orphans: bool = True
+    """Also those whose drivers have died; to find them costs a look at each driver's lock."""
+
+
 class Database:
     """One connection, used by one thread at a time."""
 
@@ -73,6 +86,13 @@ class Database:
 
     def unlock(self, run: int, token: int) -> None:
         raise NotImplementedError
+
+    def is_locked(self, run: int, token: int) -> bool:
+        """Does another process have this lock?"""
+        raise NotImplementedError
+
+    def lock_tenant(self, tenant: str) -> None:
+        """Until the end of the transaction nobody else counts the runs of this tenant."""
 
     def notify(self, runs: Iterable[int]) -> None:
         """Tells those who wait that these runs have changed."""
@@ -147,16 +167,38 @@ class Database:
             )
         return [_row(row) for row in rows]
 
-    def drivable(self, now: float, limit: int) -> list[RunRow]:
-        """Runs that a driver may take, those that have waited longest first. One that is running is among them: its
-        driver may have died."""
+    def drivable(self, now: float, wanted: Drivable) -> list[RunRow]:
+        """Runs that a driver may take. The tenant with the fewest active runs comes first, and of its runs the one that
+        has waited longest; before them those whose drivers have died."""
+        marks = ", ".join("?" for _ in wanted.agents or ())
+        of_agents = "" if wanted.agents is None else f" AND agent IN ({marks or 'NULL'})"
+        values = wanted.agents or ()
+        most = "" if wanted.per_tenant is None else f" WHERE place <= {int(wanted.per_tenant)}"
         with self.transaction(writes=False):
+            left: list[tuple[Any, ...]] = []
+            if wanted.orphans:
+                left = self.query(f"SELECT {_ROW} FROM unbroken_runs WHERE state = 'running'{of_agents}", *values)
             rows = self.query(
-                f"SELECT {_ROW} FROM unbroken_runs WHERE state IN ('ready', 'running') "
-                f"OR (state = 'waiting' AND expires <= ?) ORDER BY updated LIMIT {int(limit)}",
-                now,
+                f"SELECT {_ROW} FROM (SELECT unbroken_runs.*, COALESCE(active.number_of, 0) + ROW_NUMBER() OVER "
+                f"(PARTITION BY unbroken_runs.tenant ORDER BY updated, number) AS place FROM unbroken_runs LEFT JOIN "
+                f"(SELECT tenant AS whose, COUNT(*) AS number_of FROM unbroken_runs WHERE state = 'running' "
+                f"GROUP BY tenant) AS active ON active.whose = unbroken_runs.tenant "
+                f"WHERE (state = 'ready' OR (state = 'waiting' AND expires <= ?)){of_agents}) AS ranked{most} "
+                f"ORDER BY place, updated LIMIT {int(wanted.limit)}",
+                *(now, *values),
             )
-        return [_row(row) for row in rows if (int(row[12]), int(row[10])) not in self._held]
+            alive = self.alive([(int(row[12]), int(row[10])) for row in left])
+        orphans = [row for row in map(_row, left) if (row.number, row.drives) not in alive]
+        return [*sorted(orphans, key=lambda row: row.updated), *map(_row, rows)][: wanted.limit]
+
+    def alive(self, drivers: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Those of these drivers (runs and tokens) that live, in this process or another."""
+        return {driver for driver in drivers if driver in self._held or self.is_locked(*driver)}
+
+    def agents(self) -> set[str]:
+        """The agents of runs that are ready."""
+        with self.transaction(writes=False):
+            return {str(row[0]) for row in self.query("SELECT DISTINCT agent FROM unbroken_runs WHERE state = 'ready'")}
 
     def count(self) -> list[tuple[str, int, float, int, int]]:
         """By state: how many, since when the oldest is in it, and how many drives and supersessions."""
@@ -187,8 +229,10 @@ class Database:
                 alive = row.drives > 0 and self._is_alive(row.number, row.drives)
                 if alive and not take_over:
                     raise busy(run_id)
-                if per_tenant is not None and row.state != "running" and self.running_of(row.tenant) >= per_tenant:
-                    raise busy(run_id, f"{per_tenant} runs of its tenant are active")
+                if per_tenant is not None and row.state != "running":
+                    self.lock_tenant(row.tenant)
+                    if self.running_of(row.tenant) >= per_tenant:
+                        raise busy(run_id, f"{per_tenant} runs of its tenant are active")
                 token = row.drives + 1
                 if (row.number, token) in self._held or not self.lock(row.number, token):
                     raise busy(run_id)

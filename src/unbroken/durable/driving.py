@@ -36,7 +36,7 @@ class Outcome:
 
     run_id: str
     state: State
-    """`answered`, `waiting`, `failed` or `cancelled`."""
+    """`answered`, `waiting`, `failed` or `cancelled`; `ready` if the driver was told to stop."""
     result: Result[Any] | None = None
     """Of a run that is answered or waits."""
     error: str = ""
@@ -56,6 +56,7 @@ async def drive(
     take_over: bool = False,
     per_tenant: int | None = None,
     sinks: Sequence[Sink | Middleware] = (),
+    stop: asyncio.Event | None = None,
 ) -> Outcome:
     """Carries the run as far as it goes: to its answer, to a call that waits for somebody, or to an error. It may be
     called again, anywhere and any time.
@@ -63,6 +64,9 @@ async def drive(
     Raises `Busy` if another driver is alive. `take_over=True` supersedes that one: nothing more of it is stored, and it
     ends with `Superseded`. `per_tenant`: how many runs of a tenant may be active at the same time; `Busy` if there are
     as many already.
+
+    When `stop` is set, no new request and no new call starts; calls that run may finish, and the run is then `ready`
+    for another driver.
     """
     claim = await journal.claim(run_id, take_over=take_over, per_tenant=per_tenant)
     if isinstance(claim, RunRow):
@@ -72,7 +76,7 @@ async def drive(
         if agent is None:
             known = ", ".join(f"`{name}`" for name in agents) or "none"
             raise UserError(f"run `{run_id}` is of agent `{claim.row.agent}`, which is not among those given: {known}")
-        drive = _Drive(agent, journal, claim, sinks)
+        drive = _Drive(agent, journal, claim, sinks, stop)
     except BaseException:
         await journal.leave(claim, claim.row.state if claim.row.state != "running" else "ready")
         raise
@@ -94,7 +98,12 @@ class _Drive:
     """One driver's part of a run."""
 
     def __init__(
-        self, agent: Agent[Any, Any], journal: Journal, claim: Claim, sinks: Sequence[Sink | Middleware]
+        self,
+        agent: Agent[Any, Any],
+        journal: Journal,
+        claim: Claim,
+        sinks: Sequence[Sink | Middleware],
+        stop: asyncio.Event | None,
     ) -> None:
         self._agent = agent
         self._journal = journal
@@ -105,6 +114,8 @@ class _Drive:
         system = self._performance.plan(self._performance.clock or current_clock()).system
         self._recorder.instructions = system.text if system is not None else ""
         self._task: asyncio.Task[Result[Any]] | None = None
+        self._stop = stop
+        self._stopped = False
 
     def _begin(self, sinks: Sequence[Sink | Middleware]) -> Performance:
         given, agent = self._claim.input, self._agent
@@ -138,26 +149,42 @@ class _Drive:
         task = self._task = asyncio.create_task(self._performance())
         target.on_error = task.cancel
         self._journal.watch(self._claim, self._superseded)
-        state: State | None = None
+        stopping = None if self._stop is None else asyncio.create_task(self._stop_when(self._stop))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
-            state = "ready"
-            self._recorder.detach()
-            task.cancel()
-            await asyncio.shield(self._leave_after(task, state))
+            self._leave_now()
+            await asyncio.shield(self._leave_after(task))
             raise
+        finally:
+            if stopping is not None:
+                stopping.cancel()
+        if self._stopped and self._recorder.target.error is None:
+            await self._leave_after(task)
+            return Outcome(self._claim.row.run_id, "ready", changed=self._recorder.changed)
         try:
             return await self._outcome(task)
         finally:
-            await self._journal.leave(self._claim, state)
+            await self._journal.leave(self._claim, None)
 
-    async def _leave_after(self, task: asyncio.Task[Any], state: State) -> None:
-        """The driver was cancelled: the run is free for another one once its calls have stopped."""
+    async def _stop_when(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._recorder.on_stopped = self._leave_now
+        self._recorder.stop()
+
+    def _leave_now(self) -> None:
+        """Nothing is stored from here on, and what is left of the run is cancelled; unless it has just ended."""
+        if self._task is not None and not self._task.done() and not self._recorder.target.ending:
+            self._stopped = True
+            self._recorder.detach()
+            self._task.cancel()
+
+    async def _leave_after(self, task: asyncio.Task[Any]) -> None:
+        """The driver was cancelled or stopped: the run is free for another one once its calls have ended."""
         await asyncio.wait([task])
         with suppress(OSError):
             await self._recorder.target.stored()
-        await self._journal.leave(self._claim, state)
+        await self._journal.leave(self._claim, "ready" if self._stopped else None)
 
     def _superseded(self) -> None:
         target, run_id = self._recorder.target, self._claim.row.run_id

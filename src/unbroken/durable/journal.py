@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,8 +18,8 @@ from unbroken.agent.options import limits_to_json
 from unbroken.agent.prompts import Prompt, to_user
 from unbroken.clock import current_clock
 from unbroken.durable.answers import encode_answers
-from unbroken.durable.changes import Changes
-from unbroken.durable.database import Database, Disconnected, NewRun
+from unbroken.durable.changes import Changes, Waiter
+from unbroken.durable.database import Database, Disconnected, Drivable, NewRun
 from unbroken.durable.errors import JournalUnavailable
 from unbroken.durable.records import ENDED, STATES, Append, Claim, RunRow, State
 from unbroken.durable.sqlite import SqliteDatabase
@@ -270,11 +270,22 @@ class Journal:
         finally:
             self._appending = None
 
-    async def drivable(self, limit: int = 100) -> list[RunRow]:
-        """Runs that may be driven: ready ones, waiting ones whose time is over, and running ones, whose drivers may
-        have died."""
-        now = current_clock().now()
-        return await self.work(lambda database: database.drivable(now, limit))
+    async def drivable(
+        self,
+        limit: int = 100,
+        *,
+        agents: Iterable[str] | None = None,
+        per_tenant: int | None = None,
+        orphans: bool = True,
+    ) -> list[RunRow]:
+        """Runs that may be driven: ready ones, waiting ones whose time is over, and `orphans`, whose drivers have died.
+        The tenant with the fewest active runs comes first; none of a tenant that has `per_tenant` of them."""
+        now, names = current_clock().now(), None if agents is None else tuple(agents)
+        return await self.work(lambda database: database.drivable(now, Drivable(limit, names, per_tenant, orphans)))
+
+    async def agents(self) -> set[str]:
+        """The names of the agents of runs that are ready."""
+        return await self.work(Database.agents)
 
     async def count(self) -> list[tuple[str, int, float, int, int]]:
         """For each state: how many runs, the time since when the oldest is in it, drives, supersessions."""
@@ -282,8 +293,13 @@ class Journal:
 
     async def changed(self, timeout: float) -> None:
         """Returns when a run has changed, or after this many seconds."""
-        with self._changes.listening() as changed:
+        with self.listening() as changed:
             await changed.wait(timeout)
+
+    def listening(self) -> AbstractContextManager[Waiter]:
+        """`with journal.listening() as changed:` look, then `await changed.wait(timeout)`: it returns at once if
+        something has changed since the look began."""
+        return self._changes.listening()
 
     async def work(self, work: Callable[[Database], T]) -> T:
         """Runs database work in the journal's thread; tries again while the database cannot be reached."""

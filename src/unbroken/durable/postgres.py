@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -107,6 +107,22 @@ class PostgresDatabase(Database):
             with suppress(psycopg.Error, Disconnected):
                 self._connected().execute("SELECT pg_advisory_unlock(%s)", (_key(run, token),))
 
+    def is_locked(self, run: int, token: int) -> bool:
+        return bool(self.alive([(run, token)]))
+
+    def alive(self, drivers: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        if not drivers:
+            return set()
+        rows = self.query(
+            "SELECT classid::bigint, objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
+            "AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        locked = {high << 32 | low for high, low in rows}
+        return {driver for driver in drivers if driver in self._held or _key(*driver) % 2**64 in locked}
+
+    def lock_tenant(self, tenant: str) -> None:
+        self.query("SELECT pg_advisory_xact_lock(?)", _number(f"tenant:{tenant}"))
+
     def notify(self, runs: Iterable[int]) -> None:
         for run in runs:
             self.query("SELECT pg_notify(?, ?)", CHANNEL, str(run))
@@ -141,8 +157,12 @@ def _given(url: str) -> dict[str, Any]:
 
 
 def _key(run: int, token: int) -> int:
-    digest = hashlib.sha256(f"unbroken:{run}:{token}".encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
+    return _number(f"{run}:{token}")
+
+
+def _number(name: str) -> int:
+    """The number of an advisory lock."""
+    return int.from_bytes(hashlib.sha256(f"unbroken:{name}".encode()).digest()[:8], "big", signed=True)
 
 
 def _marked(statement: str) -> Any:

@@ -5,20 +5,34 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from unbroken.deltas import Delta, PartialResponse
 from unbroken.durable.answers import NEEDS_APPROVAL, NEEDS_RESULT
 from unbroken.durable.changed import compare
 from unbroken.durable.journal import Journal
 from unbroken.durable.records import Append, Claim
 from unbroken.errors import UnbrokenError
-from unbroken.events import Event, RunChanged, RunFailed, RunFinished
-from unbroken.messages import ToolCall
-from unbroken.middleware import Middleware, RunStart
+from unbroken.events import (
+    CallAdopted,
+    CallFinished,
+    CallStarted,
+    Event,
+    RequestSent,
+    RunChanged,
+    RunFailed,
+    RunFinished,
+)
+from unbroken.messages import Request, ToolCall, ToolResult
+from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.tools.approval import Approval, OnApproval, Wait
+from unbroken.tools.caller import Caller
+from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.jsonl_writer import Target
+from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.redaction import Redactor
 from unbroken.trajectory.run_recorder import RunRecorder
@@ -82,6 +96,9 @@ class JournalRecorder(Middleware):
         self.instructions = instructions
         self.before = before
         self.answer_within: float | None = claim.input.get("answer_within")
+        self.on_stopped: Callable[[], object] | None = None
+        """Is called after `stop`, once no tool is running."""
+        self.stopping = False
         self._redactor = journal.redactor
         self._run: DurableRunRecorder | None = None
 
@@ -95,6 +112,12 @@ class JournalRecorder(Middleware):
     def resume(self, path: Path, run: str, size: int) -> Self:
         return self
 
+    def stop(self) -> None:
+        """Nothing new starts from now on. Running tools finish, and their results are stored."""
+        self.stopping = True
+        if self._run is not None:
+            self._run.stop_if_idle()
+
     def detach(self) -> None:
         """Nothing more of this drive enters the journal."""
         if self._run is not None:
@@ -103,11 +126,19 @@ class JournalRecorder(Middleware):
 
 
 class DurableRunRecorder(RunRecorder):
-    """In a durable run a call that needs an approval waits for it, unless the agent has an approver."""
+    """In a durable run a call that needs an approval waits for it, unless the agent has an approver.
+
+    When the driver stops, the first start of something new is held back and not recorded. From then on only results of
+    calls that were running are: the journal then looks as if the process had died before that start.
+    """
 
     def __init__(self, drive: JournalRecorder, run: RunStart, redactor: Redactor) -> None:
         self._drive = drive
         self._start = run
+        self._active: set[int] = set()
+        """The numbers of the calls that have started and not finished."""
+        self._held_back = False
+        """Something new was about to start after the driver had been told to stop."""
         super().__init__(drive.target, run, redactor, "stop")
 
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
@@ -124,7 +155,16 @@ class DurableRunRecorder(RunRecorder):
                 self._start.emit(RunChanged, changes)
 
     def on_event(self, event: Event) -> None:
+        if self._drive.stopping and isinstance(event, CallStarted | RequestSent):
+            self._hold_back()
+        if not self._held_back:
+            self._record(event)
+        self._count(event)
+
+    def _record(self, event: Event) -> None:
         super().on_event(event)
+        if not self._drive.target.is_open:
+            return
         if isinstance(event, RunFinished):
             if event.stop_reason == "waiting":
                 within = self._drive.answer_within
@@ -148,6 +188,58 @@ class DurableRunRecorder(RunRecorder):
         """Hands over what there is."""
         self._writer.flush()
 
+    # The driver stops
+
+    def stop_if_idle(self) -> None:
+        on_stopped = self._drive.on_stopped
+        if self._drive.stopping and not self._active and on_stopped is not None:
+            self._drive.on_stopped = None
+            on_stopped()
+
+    def _count(self, event: Event) -> None:
+        if isinstance(event, CallStarted) and not self._held_back:
+            self._active.add(event.call)
+        elif isinstance(event, CallAdopted) and event.adopted in self._active:
+            self._active.remove(event.adopted)
+            self._active.add(event.call)
+        elif isinstance(event, CallFinished):
+            self._active.discard(event.call)
+            self.stop_if_idle()
+
+    def _hold_back(self) -> None:
+        if self._held_back:
+            return
+        self._held_back = True
+        put = self._put
+
+        def put_result(line: Line) -> None:
+            if line["line"] == "result":
+                put(line)
+
+        self._put = put_result
+        self.stop_if_idle()
+
+    def received(self, deltas: Sequence[Delta], hearing: PartialResponse) -> None:
+        if not self._held_back:
+            super().received(deltas, hearing)
+
+    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        return _no_answer() if self._held_back else super().ask_model(request, call_next)
+
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        if self._held_back and context.number not in self._active:
+            await _until_cancelled()
+        return await super().call_tool(call, context, call_next)
+
 
 def _wait(call: ToolCall) -> Approval:
     return Wait()
+
+
+async def _until_cancelled() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def _no_answer() -> AsyncIterator[Sequence[Delta]]:
+    await _until_cancelled()
+    yield ()

