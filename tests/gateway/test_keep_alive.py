@@ -29,14 +29,15 @@ ALIVE = {
     "anthropic-messages": b'event: ping\ndata: {"type":"ping"}\n\n',
     "gemini": b"\n",
     "ollama": b'"message":{"role":"assistant","content":""}',
-    "cohere": b": keep-alive\n\n",
+    "cohere-v2": b": keep-alive\n\n",
+    "bedrock-converse": b"keepAlive",
 }
 PINGS = {
     "openai-chat": b": processing\n\n",
     "openai-responses": b'event: keepalive\ndata: {"type":"keepalive","sequence_number":9}\n\n',
     "anthropic-messages": b'event: ping\ndata: {"type": "ping"}\n\n',
     "gemini": b"\n\n",
-    "cohere": b": processing\n\n",
+    "cohere-v2": b": processing\n\n",
 }
 PAIRS = [(client, upstream) for client, upstream in ALL_PAIRS if client in ALIVE]
 PINGED = [(client, upstream) for client, upstream in PAIRS if upstream in PINGS]

@@ -49,6 +49,16 @@ def frame_length(data: bytes | bytearray, at: int) -> int:
     return total if total >= headers + _SMALLEST else 0
 
 
+def event_start(data: bytes, type: bytes, at: int) -> int:
+    """The place, from `at` on, where a frame with an event of this type begins; -1 if there is none. The type is the
+    first header, as Amazon writes frames."""
+    header = b"\x0b:event-type\x07" + len(type).to_bytes(2, "big") + type
+    found = data.find(header, at + _PRELUDE.size)
+    while found >= 0 and not frame_length(data, found - _PRELUDE.size):
+        found = data.find(header, found + 1)
+    return found - _PRELUDE.size if found >= 0 else -1
+
+
 class EventStreamSplitter:
     """Cuts a stream into frames and gives the JSON text of each. Where a CRC is wrong it gives a text that no parser
     takes; if it is that of a prelude, nothing after it can be found, and the rest is dropped."""

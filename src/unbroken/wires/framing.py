@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import orjson
 
 from unbroken.errors import StreamError
-from unbroken.wires.event_stream import CONTENT_TYPE, frame_length, write_frame
+from unbroken.wires.event_stream import CONTENT_TYPE, event_start, frame_length, write_frame
 from unbroken.wires.sse import Framer
 
 
@@ -161,6 +161,16 @@ class EventStream(Framing):
     def write(self, data: bytes, name: str = "") -> bytes:
         """The type of the event is the only field of its JSON text."""
         return write_frame(data)
+
+    def pieces(self, data: bytes, start: bytes) -> Sequence[bytes]:
+        """Only before events of the type `start`."""
+        pieces: list[bytes] = []
+        begin, at = 0, event_start(data, start, 0)
+        while at >= 0:
+            if at > begin:
+                pieces.append(data[begin:at])
+            begin, at = at, event_start(data, start, at + 1)
+        return [*pieces, data[begin:]]
 
     def complete(self, data: bytes | bytearray, fresh: int) -> int:
         at = 0

@@ -158,7 +158,8 @@ class ConverseEncoder(DeltaEncoder):
         return more + ended
 
     def keep_alive(self, relays: bool) -> bytes:
-        return b""  # there is no event without a meaning
+        # An event of a type that clients do not know. Amazon may add types at any time, so its clients skip those.
+        return EVENT_STREAM.write(b'{"keepAlive":{}}')
 
     def fail(self, status: int, message: str, kind: str = "") -> bytes:
         self._error = error_body(status, message, kind)

@@ -80,6 +80,7 @@ class RelayedConverse(RelayedStream):
 class ConverseCheck(StreamCheck):
     framing = EVENT_STREAM
     marks = (b"contentBlockStart", b"toolUse")
+    start = b"contentBlockStart"
 
     def __init__(self) -> None:
         super().__init__()
