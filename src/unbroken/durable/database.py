@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,10 +62,20 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = url
         """Without its password."""
+        self.driver = os.urandom(8).hex()
+        """Stands for this journal, in this process. As long as it lives it holds the lock of this name."""
         self._held: set[tuple[int, int]] = set()
         """The runs that drivers of this journal have, and their tokens."""
 
     # What differs
+
+    at_once = False
+    """Small pieces of work take as long as writing to a file: they need no thread of their own."""
+
+    @contextmanager
+    def without_waiting(self) -> Generator[None]:
+        """Work inside of this block raises `Disconnected` where it would have to wait."""
+        yield
 
     @contextmanager
     def transaction(self, *, writes: bool = True) -> Generator[None]:
@@ -79,16 +90,13 @@ class Database:
         """Returns how many rows were changed."""
         raise NotImplementedError
 
-    def lock(self, run: int, token: int) -> bool:
-        """Takes the lock of a driver, which lives as long as this process or its connection. False if another process
-        has it."""
+    def hold_lock(self) -> None:
+        """Takes the lock with the name of this driver, if it has not got it. It ends with the process or its
+        connection."""
         raise NotImplementedError
 
-    def unlock(self, run: int, token: int) -> None:
-        raise NotImplementedError
-
-    def is_locked(self, run: int, token: int) -> bool:
-        """Does another process have this lock?"""
+    def is_locked(self, driver: str) -> bool:
+        """Does another driver live?"""
         raise NotImplementedError
 
     def lock_tenant(self, tenant: str) -> None:
@@ -99,6 +107,14 @@ class Database:
 
     def version_lock(self) -> None:
         """Waits until nobody else changes the tables."""
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """So much was written without waiting that `checkpoint` should be called."""
+        return False
+
+    def checkpoint(self) -> None:
+        """Work that is put off until there is time."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -151,10 +167,13 @@ class Database:
             return self._find(run_id)
 
     def _find(self, run_id: str, suffix: str = "") -> RunRow:
-        rows = self.query(f"SELECT {_ROW} FROM unbroken_runs WHERE run_id = ?{suffix}", run_id)
+        return _row(self._select(_ROW, run_id, suffix))
+
+    def _select(self, columns: str, run_id: str, suffix: str = "") -> tuple[Any, ...]:
+        rows = self.query(f"SELECT {columns} FROM unbroken_runs WHERE run_id = ?{suffix}", run_id)
         if not rows:
             raise UnknownRun(f"{self.url} has no run `{run_id}`; `unbroken runs list` shows those that it has")
-        return _row(rows[0])
+        return rows[0]
 
     def find_all(self, wanted: dict[str, Any], limit: int | None) -> list[RunRow]:
         """The runs with these values, the latest first."""
@@ -177,7 +196,9 @@ class Database:
         with self.transaction(writes=False):
             left: list[tuple[Any, ...]] = []
             if wanted.orphans:
-                left = self.query(f"SELECT {_ROW} FROM unbroken_runs WHERE state = 'running'{of_agents}", *values)
+                left = self.query(
+                    f"SELECT {_ROW}, driver FROM unbroken_runs WHERE state = 'running'{of_agents}", *values
+                )
             rows = self.query(
                 f"SELECT {_ROW} FROM (SELECT unbroken_runs.*, COALESCE(active.number_of, 0) + ROW_NUMBER() OVER "
                 f"(PARTITION BY unbroken_runs.tenant ORDER BY updated, number) AS place FROM unbroken_runs LEFT JOIN "
@@ -187,13 +208,14 @@ class Database:
                 f"ORDER BY place, updated LIMIT {int(wanted.limit)}",
                 *(now, *values),
             )
-            alive = self.alive([(int(row[12]), int(row[10])) for row in left])
-        orphans = [row for row in map(_row, left) if (row.number, row.drives) not in alive]
+            others = {str(row[-1]) for row in left} - {self.driver}
+            locked = {driver for driver in others if self.is_locked(driver)}
+        orphans = [_row(row) for row in left if str(row[-1]) not in locked and not self._has(row)]
         return [*sorted(orphans, key=lambda row: row.updated), *map(_row, rows)][: wanted.limit]
 
-    def alive(self, drivers: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Those of these drivers (runs and tokens) that live, in this process or another."""
-        return {driver for driver in drivers if driver in self._held or self.is_locked(*driver)}
+    def _has(self, row: tuple[Any, ...]) -> bool:
+        """Does a driver of this journal have it?"""
+        return (int(row[12]), int(row[10])) in self._held
 
     def agents(self) -> set[str]:
         """The agents of runs that are ready."""
@@ -220,65 +242,54 @@ class Database:
     ) -> Claim | RunRow:
         """Makes the caller the driver of the run. `Busy` if another one is alive, unless `take_over`. A run that has
         ended, or waits, is only returned, unless `always`."""
-        locked: tuple[int, int] | None = None
+        with self.transaction():
+            self.hold_lock()
+            found = self._select(f"{_ROW}, input, driver", run_id, self.for_update)
+            row, driver = _row(found), str(found[-1])
+            if not always and not _is_drivable(row, now):
+                return row
+            alive = self._is_alive(row, driver)
+            if alive and not take_over:
+                raise busy(run_id)
+            if per_tenant is not None and row.state != "running":
+                self.lock_tenant(row.tenant)
+                if self.running_of(row.tenant) >= per_tenant:
+                    raise busy(run_id, f"{per_tenant} runs of its tenant are active")
+            token = row.drives + 1
+            self.change(
+                "UPDATE unbroken_runs SET token = ?, driver = ?, state = 'running', updated = ?, "
+                "supersessions = supersessions + ? WHERE number = ?",
+                *(token, self.driver, now, int(alive), row.number),
+            )
+        self._held.add((row.number, token))
+        return Claim(row, token, json.loads(found[-2]))
+
+    def _is_alive(self, row: RunRow, driver: str) -> bool:
+        """Does its last driver live and drive it?"""
+        if row.state != "running":
+            return False
+        return (row.number, row.drives) in self._held if driver == self.driver else self.is_locked(driver)
+
+    def history(self, run: int) -> tuple[bytes, dict[int, dict[str, Any]]]:
+        """The recording of a run so far, and all answers."""
+        with self.transaction(writes=False):
+            return b"".join(self._chunks(run, 0)), self._answers(run)
+
+    def release(self, run: int, token: int, state: State, now: float) -> None:
+        """The driver leaves the run in this state, if it is still its own."""
         try:
             with self.transaction():
-                row = self._find(run_id, self.for_update)
-                if not always and not _is_drivable(row, now):
-                    return row
-                alive = row.drives > 0 and self._is_alive(row.number, row.drives)
-                if alive and not take_over:
-                    raise busy(run_id)
-                if per_tenant is not None and row.state != "running":
-                    self.lock_tenant(row.tenant)
-                    if self.running_of(row.tenant) >= per_tenant:
-                        raise busy(run_id, f"{per_tenant} runs of its tenant are active")
-                token = row.drives + 1
-                if (row.number, token) in self._held or not self.lock(row.number, token):
-                    raise busy(run_id)
-                locked = row.number, token
                 self.change(
-                    "UPDATE unbroken_runs SET token = ?, state = 'running', updated = ?, "
-                    "supersessions = supersessions + ? WHERE number = ?",
-                    *(token, now, int(alive), row.number),
+                    "UPDATE unbroken_runs SET state = ?, updated = ? WHERE number = ? AND token = ?",
+                    *(state, now, run, token),
                 )
-                given = self.query("SELECT input FROM unbroken_runs WHERE number = ?", row.number)[0][0]
-                data = b"".join(self._chunks(row.number, 0))
-                answers = self._answers(row.number)
-        except BaseException:
-            if locked is not None:
-                self.unlock(*locked)
-            raise
-        self._held.add((row.number, token))
-        return Claim(row, token, json.loads(given), data, answers)
-
-    def _is_alive(self, run: int, token: int) -> bool:
-        """Does a driver with this token live, in this process or another?"""
-        if (run, token) in self._held:
-            return True
-        if not self.lock(run, token):
-            return True
-        self.unlock(run, token)
-        return False
-
-    def release(self, run: int, token: int, state: State | None, now: float) -> None:
-        """The driver leaves the run, in this state if it is still its own."""
-        try:
-            if state is not None:
-                with self.transaction():
-                    self.change(
-                        "UPDATE unbroken_runs SET state = ?, updated = ? WHERE number = ? AND token = ?",
-                        *(state, now, run, token),
-                    )
-                    self.notify([run])
+                self.notify([run])
         finally:
             self.forget(run, token)
 
     def forget(self, run: int, token: int) -> None:
-        """Gives back the lock of a driver."""
-        if (run, token) in self._held:
-            self._held.discard((run, token))
-            self.unlock(run, token)
+        """The run has no driver in this journal any more."""
+        self._held.discard((run, token))
 
     def append(self, batch: Sequence[Append]) -> list[Superseded | None]:
         """Stores lines of several runs in one transaction. Those of a driver that was superseded are refused: the error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,10 +34,14 @@ from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.transcript import to_json
 from unbroken.validation import checked
 
+LOG = logging.getLogger("unbroken.durable")
+
 T = TypeVar("T")
 
 PATIENCE = 60.0
 """Seconds for which a database that cannot be reached is tried again."""
+_SMALL = 64 * 1024
+"""Bytes up to which lines are stored at once, if the database can do that."""
 _QUESTION = 200
 """Characters of the question that lists show."""
 
@@ -65,6 +70,15 @@ class Journal:
         self._changes = Changes(url, self._in_thread)
         self._queue: list[tuple[Append, asyncio.Future[None]]] = []
         self._appending: asyncio.Task[None] | None = None
+        self._in_use = 0
+        """Pieces of work that the thread has to do."""
+        self._checkpoint: asyncio.Task[None] | None = None
+
+    def redactor_of(self, secrets: Iterable[str]) -> Redactor:
+        """Masks these secrets too, from now on in every run."""
+        if not self.redactor.covers(secrets):
+            self.redactor = Redactor((*self.redactor.given, *secrets))
+        return self.redactor
 
     async def open(self) -> None:
         self._database = await self._in_thread(lambda: _connect(self._url))
@@ -73,8 +87,9 @@ class Journal:
 
     async def close(self) -> None:
         """Waits for what is being stored. Runs that are still driven are left as if the process had ended."""
-        while self._appending is not None:
-            await self._appending
+        for task in (self._appending, self._checkpoint):
+            if task is not None:
+                await asyncio.wait([task])
         await self._changes.close()
         if self._database is not None:
             await self._in_thread(self._database.close)
@@ -124,9 +139,9 @@ class Journal:
         if answer_within is not None:
             given["answer_within"] = answer_within
         text = " ".join("".join(getattr(part, "text", "") for part in question.parts).split())
-        shown = self.redactor.lines(text[:_QUESTION].encode()).decode()
+        shown = self.redactor.text(text)[:_QUESTION]
         new = NewRun(id, agent, tenant, shown, json.dumps(given), current_clock().now())
-        await self.work(lambda database: database.start(new))
+        await self.work(lambda database: database.start(new), small=True)
         self._changes.ring()
         return id
 
@@ -157,7 +172,7 @@ class Journal:
             return encode_answers(row, answers, database.answered_ids(row.number))
 
         now = current_clock().now()
-        await self.work(lambda database: database.answer(run_id, now, encoded))
+        await self.work(lambda database: database.answer(run_id, now, encoded), small=True)
         self._changes.ring()
 
     async def cancel(self, run_id: str, reason: str = "the run was cancelled") -> RunRow:
@@ -223,26 +238,46 @@ class Journal:
         is alive, unless `take_over`, or if the tenant has as many active runs as it may. Returns the row of a run that
         has ended, or waits, and leaves it as it is, unless `always`."""
         now = current_clock().now()
-        return await self.work(
-            lambda database: database.claim(run_id, now, take_over=take_over, per_tenant=per_tenant, always=always)
+        claim = await self.work(
+            lambda database: database.claim(run_id, now, take_over=take_over, per_tenant=per_tenant, always=always),
+            small=True,
         )
+        if isinstance(claim, Claim) and claim.row.chunks:
+            try:
+                claim.data, claim.answers = await self.work(lambda database: database.history(claim.row.number))
+            except BaseException:
+                await self.leave(claim, claim.row.state)
+                raise
+        return claim
 
     def watch(self, claim: Claim, on_lost: Callable[[], object]) -> None:
         """Calls `on_lost` when another driver has taken over the run, or somebody has cancelled it."""
         self._changes.watch(claim.row.number, claim.token, on_lost)
 
     async def leave(self, claim: Claim, state: State | None) -> None:
-        """Gives the run back, in this state unless an append has set one."""
-        self._changes.unwatch(claim.row.number, claim.token)
+        """Gives the run back, in this state, or in the one that the last append has set."""
         run, token, now = claim.row.number, claim.token, current_clock().now()
+        self._changes.unwatch(run, token)
+        if state is None:
+            if self._database is not None:
+                self._database.forget(run, token)
+            return
         with suppress(JournalUnavailable):  # the lock ends with the connection, and the state is found out by the next
-            await self.work(lambda database: database.release(run, token, state, now))
+            await self.work(lambda database: database.release(run, token, state, now), small=True)
 
     def append(self, lines: Append) -> asyncio.Future[None]:
         """Stores lines in the order of the calls; the future fails with `Superseded` or `JournalUnavailable`. Lines of
         several runs are stored in one transaction."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lines.updated = current_clock().now()
+        if not self._queue and self._appending is None and len(lines.data) < _SMALL:
+            try:
+                _settle(stored, self._now(lambda database: database.append([lines]))[0])
+            except Disconnected:
+                pass
+            else:
+                self._changes.ring()
+                return stored
         self._queue.append((lines, stored))
         if self._appending is None:
             self._appending = asyncio.create_task(self._append_all())
@@ -259,13 +294,7 @@ class Journal:
                 except Exception as error:  # noqa: BLE001 - those who wait for their lines get it
                     results = [error for _ in batch]
                 for (_, stored), result in zip(batch, results, strict=True):
-                    if stored.done():
-                        continue
-                    if result is None:
-                        stored.set_result(None)
-                    else:
-                        stored.set_exception(result)
-                        stored.exception()  # whoever waits for it gets it; nobody has to
+                    _settle(stored, result)
                 self._changes.ring()
         finally:
             self._appending = None
@@ -301,9 +330,13 @@ class Journal:
         something has changed since the look began."""
         return self._changes.listening()
 
-    async def work(self, work: Callable[[Database], T]) -> T:
-        """Runs database work in the journal's thread; tries again while the database cannot be reached."""
+    async def work(self, work: Callable[[Database], T], *, small: bool = False) -> T:
+        """Runs database work in the journal's thread; tries again while the database cannot be reached. `small` work is
+        done at once if the database can do that."""
         database = self._opened()
+        if small:
+            with suppress(Disconnected):
+                return self._now(work)
         clock = current_clock()
         began, wait = clock.elapsed(), 0.05
         while True:
@@ -318,13 +351,46 @@ class Journal:
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, 2.0)
 
+    def _now(self, work: Callable[[Database], T]) -> T:
+        """Work on a local database that need not wait for anything; otherwise raises `Disconnected`."""
+        database = self._opened()
+        if not database.at_once or self._in_use:
+            raise Disconnected("it is in use")
+        with database.without_waiting():
+            done = work(database)
+        if database.needs_checkpoint and self._checkpoint is None:
+            self._checkpoint = asyncio.create_task(self._in_thread(database.checkpoint))
+            self._checkpoint.add_done_callback(self._checkpointed)
+        return done
+
+    def _checkpointed(self, task: asyncio.Task[None]) -> None:
+        self._checkpoint = None
+        if not task.cancelled() and task.exception() is not None:
+            LOG.warning("%s could not be tidied up: %s", self.url, task.exception())
+
     def _opened(self) -> Database:
         if self._database is None:
             raise UserError("the journal is closed; open it again with open_journal")
         return self._database
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        self._in_use += 1
+        running = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        running.add_done_callback(self._done)
+        return await running
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._in_use -= 1
+
+
+def _settle(stored: asyncio.Future[None], result: Exception | None) -> None:
+    if stored.done():
+        return
+    if result is None:
+        stored.set_result(None)
+    else:
+        stored.set_exception(result)
+        stored.exception()  # whoever waits for it gets it; nobody has to
 
 
 class _Events:
@@ -360,10 +426,12 @@ def _cancelled_lines(claim: Claim, reason: str) -> bytes:
 
 def _connect(url: str) -> Database:
     if url.startswith("sqlite:///"):
-        path = url.removeprefix("sqlite:///")
+        path, _, query = url.removeprefix("sqlite:///").partition("?")
         if not path:
             raise UserError(f"{url!r} names no file; for example sqlite:///runs.db")
-        return SqliteDatabase(path)
+        if query not in ("", "synchronous=normal", "synchronous=full"):
+            raise UserError(f"{url!r}: the only setting of a journal in SQLite is ?synchronous=full")
+        return SqliteDatabase(path, "full" if query == "synchronous=full" else "normal")
     if url.startswith(("postgresql://", "postgres://")):
         from unbroken.durable.postgres import PostgresDatabase  # noqa: PLC0415 - needs an extra
 

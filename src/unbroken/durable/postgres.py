@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -43,7 +43,7 @@ class PostgresDatabase(Database):
     def __init__(self, url: str) -> None:
         super().__init__(shown(url))
         self._url = url
-        self._locks: set[tuple[int, int]] = set()
+        self._locked = False
         self._connection: psycopg.Connection[Any] | None = None
         self._process = 0
         """The server's process of the connection."""
@@ -67,7 +67,7 @@ class PostgresDatabase(Database):
         return self._connection
 
     def _lock_again(self, connection: psycopg.Connection[Any], before: int) -> None:
-        """The connection was lost, and its locks with it; unless the server has not noticed yet."""
+        """The connection was lost, and its lock with it; unless the server has not noticed yet."""
         LOG.warning("%s: connected again", self.url)
         with suppress(psycopg.Error):
             connection.execute(
@@ -75,8 +75,8 @@ class PostgresDatabase(Database):
                 "AND pid <> pg_backend_pid()",
                 (before, _APPLICATION),
             )
-        for run, token in self._locks:
-            connection.execute("SELECT pg_try_advisory_lock(%s)", (_key(run, token),))
+        row = connection.execute("SELECT pg_try_advisory_lock(%s)", (_key(self.driver),)).fetchone()
+        self._locked = row is not None and bool(row[0])
 
     @contextmanager
     def transaction(self, *, writes: bool = True) -> Generator[None]:
@@ -95,40 +95,25 @@ class PostgresDatabase(Database):
     def change(self, statement: str, *values: Any) -> int:
         return self._connected().execute(_marked(statement), values or None).rowcount
 
-    def lock(self, run: int, token: int) -> bool:
-        taken = bool(self.query("SELECT pg_try_advisory_lock(?)", _key(run, token))[0][0])
-        if taken:
-            self._locks.add((run, token))
-        return taken
+    def hold_lock(self) -> None:
+        if not self._locked:
+            self._locked = bool(self.query("SELECT pg_try_advisory_lock(?)", _key(self.driver))[0][0])
 
-    def unlock(self, run: int, token: int) -> None:
-        if (run, token) in self._locks:
-            self._locks.discard((run, token))
-            with suppress(psycopg.Error, Disconnected):
-                self._connected().execute("SELECT pg_advisory_unlock(%s)", (_key(run, token),))
-
-    def is_locked(self, run: int, token: int) -> bool:
-        return bool(self.alive([(run, token)]))
-
-    def alive(self, drivers: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        if not drivers:
-            return set()
-        rows = self.query(
-            "SELECT classid::bigint, objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
-            "AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        )
-        locked = {high << 32 | low for high, low in rows}
-        return {driver for driver in drivers if driver in self._held or _key(*driver) % 2**64 in locked}
+    def is_locked(self, driver: str) -> bool:
+        if not self.query("SELECT pg_try_advisory_lock_shared(?)", _key(driver))[0][0]:
+            return True
+        self.query("SELECT pg_advisory_unlock_shared(?)", _key(driver))
+        return False
 
     def lock_tenant(self, tenant: str) -> None:
-        self.query("SELECT pg_advisory_xact_lock(?)", _number(f"tenant:{tenant}"))
+        self.query("SELECT pg_advisory_xact_lock(?)", _key(f"tenant:{tenant}"))
 
     def notify(self, runs: Iterable[int]) -> None:
         for run in runs:
             self.query("SELECT pg_notify(?, ?)", CHANNEL, str(run))
 
     def version_lock(self) -> None:
-        self.query("SELECT pg_advisory_xact_lock(?)", _key(0, 0))
+        self.query("SELECT pg_advisory_xact_lock(?)", _key("tables"))
 
     def close(self) -> None:
         if self._connection is not None:
@@ -156,13 +141,9 @@ def _given(url: str) -> dict[str, Any]:
     return {name: value for name, value in {"application_name": _APPLICATION, **_NETWORK}.items() if name not in named}
 
 
-def _key(run: int, token: int) -> int:
-    return _number(f"{run}:{token}")
-
-
-def _number(name: str) -> int:
-    """The number of an advisory lock."""
-    return int.from_bytes(hashlib.sha256(f"unbroken:{name}".encode()).digest()[:8], "big", signed=True)
+def _key(name: str) -> int:
+    digest = hashlib.sha256(f"unbroken:{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def _marked(statement: str) -> Any:

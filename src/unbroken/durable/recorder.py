@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from unbroken.deltas import Delta, PartialResponse
 from unbroken.durable.answers import NEEDS_APPROVAL, NEEDS_RESULT
@@ -25,7 +25,7 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
 )
-from unbroken.messages import Request, ToolCall, ToolResult
+from unbroken.messages import Json, Request, ToolCall, ToolResult
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.tools.approval import Approval, OnApproval, Wait
 from unbroken.tools.caller import Caller
@@ -64,8 +64,11 @@ class JournalTarget(Target):
     def write(self, data: bytes, urgent: bool) -> None:
         append = Append(self._claim.row.number, self._claim.token, self._position, data, 0.0, **self.ending)
         self._position += 1
-        self._last = self._journal.append(append)
-        self._last.add_done_callback(self._stored)
+        last = self._last = self._journal.append(append)
+        if last.done():
+            self._stored(last)
+        else:
+            last.add_done_callback(self._stored)
 
     def _stored(self, future: asyncio.Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
@@ -99,14 +102,11 @@ class JournalRecorder(Middleware):
         self.on_stopped: Callable[[], object] | None = None
         """Is called after `stop`, once no tool is running."""
         self.stopping = False
-        self._redactor = journal.redactor
+        self._journal = journal
         self._run: DurableRunRecorder | None = None
 
     def start(self, run: RunStart) -> RunRecorder:
-        redactor = self._redactor
-        if not redactor.covers(run.secrets()):
-            redactor = Redactor((*redactor.given, *run.secrets()))
-        self._run = DurableRunRecorder(self, run, redactor)
+        self._run = DurableRunRecorder(self, run, self._journal.redactor_of(run.secrets()))
         return self._run
 
     def resume(self, path: Path, run: str, size: int) -> Self:
@@ -171,7 +171,7 @@ class DurableRunRecorder(RunRecorder):
                 pending = [self._pending(call) for call in event.pending]
                 self._drive.target.ending = {
                     "state": "waiting",
-                    "pending": self._redactor.lines(json.dumps(pending).encode()).decode(),
+                    "pending": json.dumps(self._redactor.value(cast("Json", pending))),
                     "expires": None if within is None else event.time + within,
                 }
             else:

@@ -41,7 +41,7 @@ class RunRow:
     """How many appends it consists of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
     """A driver's right to write to a run, as long as nobody has a higher token."""
 
@@ -49,7 +49,7 @@ class Claim:
     token: int
     input: dict[str, Any]
     """What `start` was given."""
-    data: bytes
+    data: bytes = b""
     """The recording so far."""
     answers: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     """All answers so far, by the numbers of the calls."""

@@ -6,7 +6,8 @@ VERSION_TABLE = "CREATE TABLE IF NOT EXISTS unbroken_version (version INTEGER NO
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        # One row for each run. `token` is the number of its drivers so far: only the last one may write.
+        # One row for each run. `token` is the number of its drivers so far: only the last one may write;
+        # `driver` is the journal that has it.
         """CREATE TABLE unbroken_runs (
             number {serial},
             run_id TEXT NOT NULL UNIQUE,
@@ -21,10 +22,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             expires DOUBLE PRECISION,
             error TEXT NOT NULL DEFAULT '',
             token BIGINT NOT NULL DEFAULT 0,
+            driver TEXT NOT NULL DEFAULT '',
             chunks BIGINT NOT NULL DEFAULT 0,
             supersessions BIGINT NOT NULL DEFAULT 0
         )""",
-        "CREATE INDEX unbroken_runs_by_state ON unbroken_runs (state, updated)",
+        "CREATE INDEX unbroken_runs_by_state ON unbroken_runs (state)",
         "CREATE INDEX unbroken_runs_by_tenant ON unbroken_runs (tenant, state)",
         # The lines of the recordings, a few at a time. `large` says which of their texts are in the next table.
         """CREATE TABLE unbroken_chunks (
@@ -34,7 +36,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             data {bytes} NOT NULL,
             large TEXT,
             PRIMARY KEY (run, position)
-        ){without_rowid}""",
+        )""",
         "CREATE TABLE unbroken_values (hash TEXT PRIMARY KEY, data {bytes} NOT NULL){without_rowid}",
         # The answers to calls that a run waited for, by the number of the call.
         """CREATE TABLE unbroken_answers (

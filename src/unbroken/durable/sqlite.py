@@ -1,6 +1,8 @@
 """A journal in an SQLite file, for one machine.
 
-A driver's lock is a locked file next to it, which the operating system frees when its process dies.
+A driver's lock is a locked file in a folder next to it, which the operating system frees when its process dies. What
+was stored survives every crash of a process. `?synchronous=full` in the URL makes it survive a loss of power too: then
+each append waits for the disk, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -10,48 +12,60 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unbroken.durable.database import Database, Disconnected
 from unbroken.errors import UserError
 from unbroken.trajectory.jsonl_writer import lock
 
 BUSY_SECONDS = 10
+CHECKPOINT = 300
+"""Transactions after which the log of the database is emptied."""
 _TEMPORARY = ("database is locked", "database table is locked", "disk I/O error", "database or disk is full")
 
 
 class SqliteDatabase(Database):
-    def __init__(self, path: str) -> None:
-        super().__init__(f"sqlite:///{path}")
-        self._path = path
-        self._locks = Path(f"{path}-locks")
-        self._files: dict[tuple[int, int], int] = {}
-        self._connection: sqlite3.Connection | None = None
-        self._connected()
+    """Two connections: one waits for other processes, one does not and is used without a thread."""
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            try:
-                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-                made = sqlite3.connect(
-                    self._path,
-                    timeout=BUSY_SECONDS,
-                    isolation_level=None,
-                    check_same_thread=False,
-                    cached_statements=64,
-                )
+    def __init__(self, path: str, synchronous: Literal["normal", "full"] = "normal") -> None:
+        super().__init__(f"sqlite:///{path}")
+        self.at_once = synchronous == "normal"
+        self._path = path
+        self._synchronous = synchronous
+        self._locks = Path(f"{path}-locks")
+        self._lock = -1
+        self._patient = self._connect(BUSY_SECONDS)
+        self._impatient = self._connect(0)
+        self._connection = self._patient
+        """The one in use."""
+        self._written = 0
+
+    def _connect(self, timeout: float) -> sqlite3.Connection:
+        try:
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            made = sqlite3.connect(self._path, timeout=timeout, isolation_level=None, check_same_thread=False)
+            if timeout:
+                made.execute("PRAGMA page_size = 8192")  # of a new file: most appends fill a page of 4,096 bytes badly
                 made.execute("PRAGMA journal_mode = WAL")
-                made.execute("PRAGMA synchronous = FULL")  # a call must not start before its start is on the disk
-            except (sqlite3.Error, OSError) as error:
-                raise UserError(
-                    f"{self.url} cannot be opened: {error}; name a file in a folder that is writable"
-                ) from None
-            self._connection = made
-        return self._connection
+            else:
+                made.execute("PRAGMA wal_autocheckpoint = 0")  # the other connection does that, in its thread
+            made.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except (sqlite3.Error, OSError) as error:
+            raise UserError(f"{self.url} cannot be opened: {error}; name a file in a folder that is writable") from None
+        return made
+
+    @contextmanager
+    def without_waiting(self) -> Generator[None]:
+        self._connection = self._impatient
+        try:
+            yield
+        finally:
+            self._connection = self._patient
 
     @contextmanager
     def transaction(self, *, writes: bool = True) -> Generator[None]:
-        connection = self._connected()
+        connection = self._connection
+        self._written += writes
         try:
             connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
@@ -70,55 +84,49 @@ class SqliteDatabase(Database):
             raise
 
     def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        return self._connected().execute(statement, values).fetchall()
+        return self._connection.execute(statement, values).fetchall()
 
     def change(self, statement: str, *values: Any) -> int:
-        return self._connected().execute(statement, values).rowcount
+        return self._connection.execute(statement, values).rowcount
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        return self._written >= CHECKPOINT
+
+    def checkpoint(self) -> None:
+        self._written = 0
+        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def version(self) -> int:
         """Another number after each change by another connection."""
-        return int(self._connected().execute("PRAGMA data_version").fetchone()[0])
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def lock(self, run: int, token: int) -> bool:
-        self._locks.mkdir(exist_ok=True)
-        path = self._locks / f"{run}-{token}"
-        while True:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            if not lock(file):
-                os.close(file)
-                return False
-            if _is_at(path, file):
-                self._files[run, token] = file
-                return True
-            os.close(file)  # it was removed between the two steps
+    def hold_lock(self) -> None:
+        if self._lock < 0:
+            self._locks.mkdir(exist_ok=True)
+            self._lock = os.open(self._locks / self.driver, os.O_RDWR | os.O_CREAT, 0o600)
+            lock(self._lock, wait=True)
 
-    def is_locked(self, run: int, token: int) -> bool:
+    def is_locked(self, driver: str) -> bool:
+        path = self._locks / driver
         try:
-            file = os.open(self._locks / f"{run}-{token}", os.O_RDWR)
+            file = os.open(path, os.O_RDWR)
         except FileNotFoundError:
             return False
         try:
-            return not lock(file)
+            if not lock(file, shared=True):  # two who look do not mistake each other for the driver
+                return True
+            with suppress(OSError):
+                os.unlink(path)  # its process died, and nobody else will ever have this name
+            return False
         finally:
             os.close(file)
 
-    def unlock(self, run: int, token: int) -> None:
-        file = self._files.pop((run, token), None)
-        if file is not None:
-            with suppress(OSError):
-                os.unlink(self._locks / f"{run}-{token}")  # before it is free, so that nobody locks a removed file
-            os.close(file)
-
     def close(self) -> None:
-        for run, token in [*self._files]:
-            self.unlock(run, token)
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-def _is_at(path: Path, file: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(file))
-    except FileNotFoundError:
-        return False
+        if self._lock >= 0:
+            with suppress(OSError):
+                os.unlink(self._locks / self.driver)
+            os.close(self._lock)
+            self._lock = -1
+        self._impatient.close()
+        self._patient.close()

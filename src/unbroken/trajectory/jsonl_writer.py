@@ -24,6 +24,8 @@ from unbroken.trajectory.redaction import Pieces, Redactor
 
 LOG = logging.getLogger("unbroken.trajectory")
 
+SOON = 0.002
+"""Seconds after which a result is handed over, if storing takes more than writing."""
 NOWHERE = -1
 """In place of a file that could not be opened."""
 
@@ -214,6 +216,13 @@ class JsonlWriter:
             self.settle()
             self._write()
 
+    def flush_soon(self) -> None:
+        """Now; or, if storing takes more than writing, in a moment, together with what happens until then."""
+        if self.target.later:
+            asyncio.get_running_loop().call_later(SOON, self.flush)
+        else:
+            self.flush()
+
     def end(self) -> None:
         self.flush()
         if self._timer is not None:
@@ -317,9 +326,10 @@ _FAR_AWAY = 1 << 40
 """Windows locks bytes, and then nobody else can read them: this one is beyond the end of every recording."""
 
 
-def lock(file: int, *, wait: bool = False) -> bool:
+def lock(file: int, *, wait: bool = False, shared: bool = False) -> bool:
     """False if somebody else holds it: another process, or another task or thread of this one. With `wait`, returns
-    once it is free. `OSError` if the file system has no locks."""
+    once it is free. Several may hold a `shared` one, unless the system has none. `OSError` if the file system has no
+    locks."""
     if sys.platform == "win32":
         place = os.lseek(file, 0, os.SEEK_CUR)
         os.lseek(file, _FAR_AWAY, os.SEEK_SET)
@@ -331,7 +341,8 @@ def lock(file: int, *, wait: bool = False) -> bool:
             os.lseek(file, place, os.SEEK_SET)
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -92,18 +92,19 @@ class Redactor:
             return data
         try:
             fields = cast("dict[str, Any]", loads_faithful(data))
-            shown = {name: value if name in _OWN_FIELDS else self._value(value) for name, value in fields.items()}
+            shown = {name: value if name in _OWN_FIELDS else self.value(value) for name, value in fields.items()}
             return json.dumps({**shown, "masked": True}, separators=(",", ":")).encode()
         except RecursionError:
             return b'{"line":"note","text":"a line with a secret in it is nested too deep to be masked","masked":true}'
 
-    def _value(self, value: Json) -> Json:
+    def value(self, value: Json) -> Json:
+        """Masks secrets in every text of a JSON value, and in its keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            return [self._value(each) for each in cast("list[Json]", value)]
+            return [self.value(each) for each in cast("list[Json]", value)]
         if isinstance(value, dict):
-            return {self.text(name): self._value(each) for name, each in cast("dict[str, Json]", value).items()}
+            return {self.text(name): self.value(each) for name, each in cast("dict[str, Json]", value).items()}
         if isinstance(value, int | float) and not isinstance(value, bool) and self._in_text(str(value)):
             return MASK
         return value

@@ -127,7 +127,8 @@ class RunRecorder(Middleware):
             self._write_resumed()
         else:
             self._write_head()
-        self._writer.flush()
+        if not target.later:
+            self._writer.flush()
         if not target.is_open:
             self._tell_broken()
 
@@ -342,7 +343,7 @@ class RunRecorder(Middleware):
             raise
         self._keep_result(call, context, result)
         if changes:  # at once: whatever runs next in this turn of the loop may take long, or end the process
-            self._writer.flush()
+            self._writer.flush_soon()
         return result
 
     def _spend(self, context: int, spend: Callable[[Usage], None], usage: Usage) -> None:
