@@ -12,7 +12,10 @@ from typer.core import TyperCommand, TyperGroup
 from unbroken.cli.exits import MISUSED, print_line
 from unbroken.cli.main import print_version
 
-COMMANDS = ["run", "resume", "chat", "replay", "dph", "serve", "keys", "decode", "probe", "faults", "view", "stats"]
+COMMANDS = [
+    *("run", "resume", "chat", "replay", "runs", "worker", "dph", "serve", "keys", "decode", "probe", "faults", "view"),
+    "stats",
+]
 """In the order in which `--help` lists them."""
 
 
@@ -50,6 +53,10 @@ def _load(name: str) -> Any:
             from unbroken.cli.chat import chat_command as command  # noqa: PLC0415 - start-up time
         case "replay":
             from unbroken.cli.run import replay_command as command  # noqa: PLC0415 - start-up time
+        case "runs":
+            from unbroken.cli.runs import app as command  # noqa: PLC0415 - start-up time
+        case "worker":
+            from unbroken.cli.worker import worker_command as command  # noqa: PLC0415 - start-up time
         case "dph":
             from unbroken.cli.dph import app as command  # noqa: PLC0415 - start-up time
         case "serve":

@@ -42,7 +42,7 @@ def run_command(
     with ending(setup):
         if setup.json and timeline:
             raise UserError("--json and --timeline cannot be used together: choose one of them")
-        asked = _prompt(prompt, image or [])
+        asked = read_prompt(prompt, image or [])
         with open_session(setup, watched=timeline) as session:
             try:
                 result = session.thread.play(lambda sink: session.agent.run(asked, sinks=[sink]))
@@ -63,7 +63,7 @@ run_command.__doc__ = f"""Ask a model, run the tools that it calls, print its an
     """
 
 
-def _prompt(given: str, images: list[str]) -> Prompt:
+def read_prompt(given: str, images: list[str]) -> Prompt:
     if given == "-":
         if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
             raise UserError("reading standard input failed: it is closed; give the prompt as an argument")

@@ -212,21 +212,25 @@ class Journal:
                 if not data:
                     await changed.wait()
 
-    async def recording(self, run_id: str) -> Recording:
-        """The recording of the run so far: for the viewer, statistics and replays."""
+    async def recorded_bytes(self, run_id: str) -> bytes:
+        """The recording as a file would hold it."""
         row, data = await self.work(lambda database: database.chunks(run_id, 0))
         if not data:
             raise UserError(f"run `{run_id}` has no recording yet: it is {row.state}, and nobody has driven it")
-        return parse(b"".join(data), run_id)
+        return b"".join(data)
+
+    async def recording(self, run_id: str) -> Recording:
+        """The recording of the run so far: for the viewer, statistics and replays."""
+        return parse(await self.recorded_bytes(run_id), run_id)
 
     async def export(self, run_id: str, path: str | os.PathLike[str]) -> Path:
         """Writes the recording to a file, or into a folder, and returns its name."""
-        await self.recording(run_id)  # it can be read
-        _, data = await self.work(lambda database: database.chunks(run_id, 0))
+        data = await self.recorded_bytes(run_id)
+        parse(data, run_id)  # it can be read
         target = Path(path)
         if target.is_dir():
             target = target / f"{''.join(c if c.isalnum() or c in '.-_' else '_' for c in run_id)}{SUFFIX}"
-        target.write_bytes(b"".join(data))
+        target.write_bytes(data)
         return target
 
     # For drivers and workers

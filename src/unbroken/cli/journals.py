@@ -1,0 +1,157 @@
+"""What the commands for durable runs share: the journal and the agents that options name, and `URL#run-id`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, TypeAlias, TypeVar, cast
+
+import typer
+
+from unbroken.agent import Agent
+from unbroken.cli.exits import INTERRUPTED, print_line
+from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, Superseded, open_journal
+from unbroken.errors import UnbrokenError, UserError
+
+T = TypeVar("T")
+
+REFUSED = 1
+"""The state of the run does not allow it."""
+UNREACHABLE = 3
+
+JournalUrl: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--journal", envvar="UNBROKEN_JOURNAL", metavar="URL", help="For example sqlite:///runs.db, postgresql://…"
+    ),
+]
+AgentsName: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--agents",
+        metavar="MODULE:NAME",
+        help="Where the agents are: app:agents, or app.py:agents; a dict by name, an Agent, or a function that "
+        "returns one of them.",
+    ),
+]
+
+
+@contextmanager
+def ending_durable() -> Generator[None]:
+    """Turns an error or an interrupt into a line and an exit code."""
+    try:
+        yield
+    except (AlreadyAnswered, Busy, Superseded) as error:
+        print_line(_as_options(str(error)))
+        raise typer.Exit(REFUSED) from None
+    except JournalUnavailable as error:
+        print_line(str(error))
+        raise typer.Exit(UNREACHABLE) from None
+    except UnbrokenError as error:
+        print_line(_as_options(str(error)))
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print_line("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+_OPTIONS = {
+    "Allow(), Deny() or Edit({…})": "--allow, --deny or --edit",
+    "the result of the call, or Deny()": "--result or --deny",
+    "use take_over=True": "give --take-over",
+    "give another run_id": "give another --id",
+}
+"""The advice in an error message, and the option that does the same."""
+
+
+def _as_options(message: str) -> str:
+    for spelled, option in _OPTIONS.items():
+        message = message.replace(spelled, option)
+    return message
+
+
+def in_journal(url: str, work: Callable[[Journal], Awaitable[T]], *, create: bool = False) -> T:
+    """Runs `work` with the opened journal. Without `create`, an SQLite file has to be there."""
+    if not url:
+        raise UserError("no journal was given; use --journal, as in sqlite:///runs.db, or set UNBROKEN_JOURNAL")
+    if not create:
+        refuse_missing(url)
+
+    async def run() -> T:
+        async with await open_journal(url) as journal:
+            return await work(journal)
+
+    return asyncio.run(run())
+
+
+def refuse_missing(url: str) -> None:
+    """A misspelled name must not make a new file."""
+    path = url.removeprefix("sqlite:///")
+    if path != url and path and not Path(path).is_file():
+        raise UserError(f"there is no journal {path}; `unbroken runs start` and `unbroken worker` make one")
+
+
+def load_agents(given: str) -> Mapping[str, Agent[Any, Any]]:
+    """The agents that `app:agents` or `folder/app.py:agents` names, by their names."""
+    if not given:
+        raise UserError("no agents were given; use --agents MODULE:NAME, as in app:agents")
+    place, colon, name = given.rpartition(":")
+    if not colon or not place or not name:
+        raise UserError(f"--agents {given}: write MODULE:NAME, as in app:agents")
+    module = _import(given, place)
+    try:
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise UserError(f"--agents {given}: {place} has no `{name}`") from None
+    if callable(found) and not isinstance(found, Agent | Mapping):
+        try:
+            found = found()
+        except Exception as error:
+            raise UserError(f"--agents {given}: `{name}()` failed: {type(error).__name__}: {error}") from error
+    if isinstance(found, Agent):
+        agent = cast("Agent[Any, Any]", found)
+        return {agent.name: agent}
+    if not isinstance(found, Mapping) or not found:
+        kind = _kind(cast("object", found))
+        raise UserError(f"--agents {given}: expected a dict of agents by name, or an Agent, got {kind}")
+    agents = cast("Mapping[Any, Any]", found)
+    for key, agent in agents.items():
+        if not isinstance(key, str) or not isinstance(agent, Agent):
+            raise UserError(f"--agents {given}: expected agents by name, got {key!r}: {_kind(agent)}")
+    return cast("Mapping[str, Agent[Any, Any]]", agents)
+
+
+def _kind(value: object) -> str:
+    return "an empty dict" if value == {} else type(value).__name__
+
+
+def _import(given: str, place: str) -> ModuleType:
+    here = os.getcwd()
+    try:
+        if place.endswith(".py") or os.sep in place:
+            file = Path(place).resolve()
+            here = str(file.parent)  # its neighbours are found
+            spec = importlib.util.spec_from_file_location(file.stem, file)
+            if spec is None or spec.loader is None or not file.is_file():
+                raise UserError(f"--agents {given}: there is no Python file {place}")
+            sys.path.insert(0, here)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules.setdefault(file.stem, module)
+            spec.loader.exec_module(module)
+            return module
+        sys.path.insert(0, here)  # as with `python -m`
+        return importlib.import_module(place)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        words = f": {error}" if str(error) else ""
+        raise UserError(f"--agents {given}: importing {place} failed: {type(error).__name__}{words}") from error
