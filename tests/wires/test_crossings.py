@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from unbroken import Request, Sampling, User, connect
+from unbroken import Assistant, Request, Sampling, User, connect
 from unbroken.messages import ToolSpec
 from unbroken.models.http import Written
 from unbroken.testing.server import find_refusals
@@ -270,6 +270,26 @@ def test_tools_that_no_other_provider_has_are_named(model: str) -> None:
     tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}, {"type": "image_generation"}]
     written = sent("openai-responses", model, {"tools": tools})
     assert written.left_out == ("tools.file_search", "tools.image_generation")
+
+
+@pytest.mark.parametrize("client", WIRES)
+@pytest.mark.parametrize("model", WIRES)
+def test_a_history_that_begins_with_the_assistant_is_accepted_everywhere(client: str, model: str) -> None:
+    greeting = (Assistant("Hello, I am Ann."), User.of("Hi. Who are you?"))
+    written = sent(client, model, find_wire(client).encode_request(Request(greeting, model="m")))
+    said = json.dumps(written.body)
+    assert said.index("I am Ann") < said.index("Who are you")
+    assert ("speaks first" in said) == (model in ("anthropic-messages", "gemini", "bedrock-converse"))
+    assert [name for name in written.left_out if name.endswith("[0]")] == (
+        ["contents[0]" if model == "gemini" else "messages[0]"] if "speaks first" in said else []
+    )
+
+
+def test_an_agent_reports_what_was_put_before_the_assistants_message() -> None:
+    model = connect("anthropic:claude-sonnet-4-5", api_key="key").model
+    written = model.prepare(Request((Assistant("Hello, I am Ann."), User.of("Hi."))))
+    assert [message["role"] for message in written.body["messages"]] == ["user", "assistant", "user"]
+    assert written.left_out == ("messages[0]",)
 
 
 ROWS: dict[Name, str] = {

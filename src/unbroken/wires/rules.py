@@ -351,6 +351,24 @@ def at_most_in(path: str, most: int) -> Function:
     )
 
 
+ASSISTANT_FIRST = "(The assistant speaks first.)"
+"""Said in the user's place before a history that begins with a message of the assistant."""
+
+
+def user_first(field: str, assistant: str, opening: Object) -> Function:
+    """The first message is the user's. `assistant`: the other role; `opening`: what is put before its message."""
+
+    def check(asked: Asked) -> list[str]:
+        messages = asked.body.get(field)
+        first: Json = cast("list[Json]", messages)[0] if isinstance(messages, list) and messages else None
+        begins = isinstance(first, dict) and cast("Object", first).get("role") == assistant
+        return [f"{field}[0]"] if begins else []
+
+    return Function(
+        check, lambda body: ({**body, field: [opening, *cast("list[Json]", body[field])]}, [f"{field}[0]"]), field
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StrictSchemas:
     """Schemas in which every object is closed (`additionalProperties: false`) and, unless `optional`, every property is

@@ -16,6 +16,8 @@ from unbroken.wires.claude_models import (
     Claude,
 )
 from unbroken.wires.rules import (
+    ANY_MODEL,
+    ASSISTANT_FIRST,
     Asked,
     AtMost,
     Between,
@@ -32,6 +34,7 @@ from unbroken.wires.rules import (
     StrictSchemas,
     Unique,
     When,
+    user_first,
 )
 from unbroken.wires.schemas import as_object, is_object
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
@@ -279,6 +282,15 @@ RULES = (
         ANTHROPIC,
         error="context_management: Extra inputs are not permitted",
         source="github.com/ericc-ch/copilot-api/issues/217",
+    ),
+    Rule(
+        "anthropic.user-first",
+        "the first message is the user's",
+        user_first("messages", "assistant", {"role": "user", "content": ASSISTANT_FIRST}),
+        ANY_MODEL,
+        ANTHROPIC,
+        error='messages: first message must use the "user" role',
+        source="github.com/lobehub/lobehub/issues/1601",
     ),
     Rule(
         "anthropic.no-prefill",

@@ -5,7 +5,19 @@ from __future__ import annotations
 from unbroken.wires.bedrock.converse_reasoning import FIELDS
 from unbroken.wires.body_paths import changed, places, shown
 from unbroken.wires.claude_models import OUTPUT_LIMITS, SINCE_4_7, Claude, adaptive_effort
-from unbroken.wires.rules import Between, Function, Mended, Named, NotTogether, Refused, Rule, When
+from unbroken.wires.rules import (
+    ANY_MODEL,
+    ASSISTANT_FIRST,
+    Between,
+    Function,
+    Mended,
+    Named,
+    NotTogether,
+    Refused,
+    Rule,
+    When,
+    user_first,
+)
 from unbroken.wires.schemas import as_object, is_object
 from unbroken.wires.values import Object, as_dict
 
@@ -26,6 +38,15 @@ def _without_forced(body: Object) -> Mended | None:
 
 
 RULES = (
+    Rule(
+        "bedrock.user-first",
+        "the first message is the user's",
+        user_first("messages", "assistant", {"role": "user", "content": [{"text": ASSISTANT_FIRST}]}),
+        ANY_MODEL,
+        BEDROCK,
+        "A conversation must start with a user message. Try again with a conversation that starts with a user message.",
+        source="github.com/langgenius/dify/issues/12340",
+    ),
     Rule(
         "bedrock.one-sampling-setting",
         "`temperature` and `topP` are not accepted together",

@@ -6,6 +6,7 @@ from unbroken.messages import Json
 from unbroken.wires.body_paths import changed, find, without
 from unbroken.wires.rules import (
     ANY_MODEL,
+    ASSISTANT_FIRST,
     Asked,
     Between,
     Function,
@@ -18,6 +19,7 @@ from unbroken.wires.rules import (
     Rule,
     When,
     at_most_in,
+    user_first,
 )
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 
@@ -140,6 +142,15 @@ def _unsigned(asked: Asked) -> list[str]:
 _JSON = "application/json"
 
 RULES = (
+    Rule(
+        "gemini.user-first",
+        "the first turn is the user's",
+        user_first("contents", "model", {"role": "user", "parts": [{"text": ASSISTANT_FIRST}]}),
+        ANY_MODEL,
+        GEMINI,
+        "Please ensure that function call turn comes immediately after a user turn or after a function response turn.",
+        source="ai.google.dev/gemini-api/docs/function-calling",
+    ),
     Rule(
         "gemini.no-thinking",
         "`thinkingConfig` is for models that think",
