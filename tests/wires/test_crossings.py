@@ -292,6 +292,24 @@ def test_an_agent_reports_what_was_put_before_the_assistants_message() -> None:
     assert written.left_out == ("messages[0]",)
 
 
+@pytest.mark.parametrize(
+    ("model", "fields", "include"),
+    [
+        ("openai:gpt-5", {"store": False}, ["reasoning.encrypted_content"]),
+        ("openai:gpt-5", {"store": False, "reasoning_effort": "low"}, ["reasoning.encrypted_content"]),
+        ("openai:gpt-5.1", {"store": False, "reasoning_effort": "none"}, None),
+        ("openai:gpt-5", {}, None),
+        ("openai:gpt-4.1", {"store": False}, None),
+    ],
+)
+def test_a_client_that_forbids_storing_keeps_the_reasoning_of_the_responses_api(
+    model: str, fields: dict[str, Any], include: list[str] | None
+) -> None:
+    written = sent("openai-chat", model, fields)
+    assert written.body.get("include") == include
+    assert written.left_out == ()
+
+
 ROWS: dict[Name, str] = {
     "max_tokens": "most tokens of the answer",
     "temperature": "temperature",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from unbroken.messages import Json
 from unbroken.wires.crossing import Crossing, Setting, Settings, Target, put, rest_of, simple, texts
-from unbroken.wires.openai_models import OPENAI
+from unbroken.wires.openai_models import OPENAI, REASONING
 from unbroken.wires.openai_settings import (
     FIELDS,
     decode_output,
@@ -69,9 +69,17 @@ def _decode_allowed(choice: Object) -> tuple[str, tuple[str, ...]] | None:
             return None
 
 
+def _reasons(body: Object, target: Target) -> bool:
+    effort = as_dict(body.get("reasoning")).get("effort")
+    return target.vendor in OPENAI and target.model in REASONING and effort != "none"
+
+
 def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     lost: list[str] = []
     body |= dict(portable_fields(settings, target))
+    if body.get("store") is False and _reasons(body, target):
+        # The provider keeps nothing, so the reasoning has to come back with the history.
+        body["include"] = ["reasoning.encrypted_content"]
     if "verbosity" in settings and target.vendor in OPENAI:
         put(body, "text.verbosity", settings["verbosity"].value)
     if (output := settings.get("output")) is not None:

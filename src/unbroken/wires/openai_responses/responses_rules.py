@@ -77,7 +77,7 @@ def _without_effort(body: Object) -> Mended | None:
 
 def _without_references(body: Object) -> Mended | None:
     """Without reasoning that only its id refers to, and without the ids of the items beside it: they would ask for it.
-    A client of another wire can forbid storing, but not ask for encrypted reasoning."""
+    They are of answers from before the client forbade storing."""
     items = find(without(body, "input[]{type=reasoning}{!encrypted_content}"), "input[]")
     bare = [{key: value for key, value in as_dict(item).items() if key != "id"} for _, item in items]
     return {**body, "input": bare}, ["input.reasoning"]
