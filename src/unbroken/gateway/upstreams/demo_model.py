@@ -15,12 +15,13 @@ from hashlib import sha256
 from json import dumps
 from math import ceil, floor
 from typing import Any
+from uuid import UUID
 
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta
 from unbroken.messages import Assistant, Json, Media, Message, OneTool, Request, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.models.scripted import Call, Say, Step, Uses, play_bytes
-from unbroken.wires import DEFAULT_WIRE
+from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.values import Object, as_dict, as_list, as_number, as_text
 
 # Made-up arguments that fit a common JSON schema and its property names.
@@ -307,9 +308,16 @@ def _calls(request: Request) -> list[Call]:
         for variant in range(CALLS if harmless else 1)
         for tool in harmless or tools[:1]
     )
-    # Ids must differ between conversations and stay the same for a retry.
-    origin = sha256(repr((request.messages, request.tools)).encode("utf-8", "replace")).hexdigest()[:20]
+    origin = _origin_of(request)
     return [Call(name, raw, id=f"call_{origin}_{at}") for at, (name, raw) in enumerate(wanted) if at < CALLS]
+
+
+def _origin_of(request: Request) -> str:
+    """For ids, which must differ between conversations and stay the same for a retry, and in the docs. It has the form
+    of a UUID, so that a gateway takes it for random as it takes those of most providers."""
+    body = find_wire(DEFAULT_WIRE).encode_request(request)
+    asked = dumps([body["messages"], body.get("tools")], sort_keys=True)
+    return UUID(bytes=sha256(asked.encode()).digest()[:16], version=4).hex[:20]
 
 
 def _is_risky(tool: ToolSpec) -> bool:
