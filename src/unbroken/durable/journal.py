@@ -73,6 +73,8 @@ class Journal:
         self._in_use = 0
         """Pieces of work that the thread has to do."""
         self._checkpoint: asyncio.Task[None] | None = None
+        self._releasing: set[asyncio.Task[None]] = set()
+        """Runs that are left when the database is back."""
 
     def redactor_of(self, secrets: Iterable[str]) -> Redactor:
         """Masks these secrets too, from now on in every run."""
@@ -90,6 +92,8 @@ class Journal:
         for task in (self._appending, self._checkpoint):
             if task is not None:
                 await asyncio.wait([task])
+        for task in self._releasing:
+            task.cancel()
         await self._changes.close()
         if self._database is not None:
             await self._in_thread(self._database.close)
@@ -266,8 +270,21 @@ class Journal:
             if self._database is not None:
                 self._database.forget(run, token)
             return
-        with suppress(JournalUnavailable):  # the lock ends with the connection, and the state is found out by the next
+        try:
             await self.work(lambda database: database.release(run, token, state, now), small=True)
+        except JournalUnavailable:
+            # This process lives, so nobody else would take the run as long as the journal says that it is driven here.
+            self._releasing.add(asyncio.create_task(self._release_later(run, token, state)))
+
+    async def _release_later(self, run: int, token: int, state: State) -> None:
+        """Leaves a run as soon as the database can be reached again."""
+        while self._database is not None:
+            with suppress(JournalUnavailable):
+                await self.work(lambda database: database.release(run, token, state, current_clock().now()))
+                break
+        current = asyncio.current_task()
+        if current is not None:
+            self._releasing.discard(current)
 
     def append(self, lines: Append) -> asyncio.Future[None]:
         """Stores lines in the order of the calls; the future fails with `Superseded` or `JournalUnavailable`. Lines of

@@ -60,10 +60,13 @@ class PostgresDatabase(Database):
                 raise Disconnected(_words(error)) from error
             except psycopg.Error as error:
                 raise UserError(f"{self.url} cannot be opened: {_words(error)}") from None
-            self._connection, before = made, self._process
-            self._process = made.info.backend_pid
-            if before:
-                self._lock_again(made, before)
+            if self._process:
+                try:
+                    self._lock_again(made, self._process)
+                except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                    made.close()
+                    raise Disconnected(_words(error)) from error
+            self._connection, self._process = made, made.info.backend_pid
         return self._connection
 
     def _lock_again(self, connection: psycopg.Connection[Any], before: int) -> None:
