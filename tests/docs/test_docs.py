@@ -32,6 +32,7 @@ from unbroken.gateway.config import ServeOptions, settings_from_options
 from unbroken.gateway.config.reading import PLACES
 from unbroken.gateway.setting_types import ConnectOptions
 from unbroken.gateway.turns import serial
+from unbroken.gateway.upstreams.upstream import open_upstreams
 from unbroken.messages import Usage
 from unbroken.models.connect import Settings, connect
 from unbroken.models.quirks import WAYS
@@ -239,7 +240,8 @@ def test_the_configurations_of_the_page_are_read_and_its_agent_answers(
     for code in blocks(GATEWAY, "python"):
         if named := re.match(r"# (\w+\.py)\n", code):
             (tmp_path / named[1]).write_text(code)
-    (configuration,) = blocks(GATEWAY, "toml")
+    platforms, configuration = blocks(GATEWAY, "toml")
+    check_platforms(tmp_path / "platforms.toml", platforms, monkeypatch)
     file = tmp_path / "unbroken.toml"
     file.write_text(configuration)
     settings = read_config(file)
@@ -248,6 +250,23 @@ def test_the_configurations_of_the_page_are_read_and_its_agent_answers(
         body = {"model": "shop", "max_tokens": 100, "messages": [{"role": "user", "content": "When do you open?"}]}
         with urlopen(HTTPRequest(f"{url}/v1/messages", json.dumps(body).encode())) as told:
             assert json.load(told)["content"] == [{"type": "text", "text": "From nine to five."}]
+
+
+def check_platforms(file: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the models can be connected to, with its own wire."""
+    for name in ("AZURE_OPENAI_API_KEY", "CO_API_KEY", "AWS_BEARER_TOKEN_BEDROCK"):
+        monkeypatch.setenv(name, "of-the-examples")
+    token = file.with_name("vertex-token")
+    token.write_text("of-the-examples")
+    file.write_text(text.replace("/run/secrets/vertex-token", str(token)))
+    upstreams = open_upstreams(read_config(file).upstreams)
+    assert {alias: upstream.wire for alias, upstream in upstreams.items()} == {
+        "claude-aws": "bedrock-converse",
+        "gemini-vertex": "gemini",
+        "gpt-azure": "openai-chat",
+        "command": "cohere-v2",
+        "qwen": "ollama",
+    }
 
 
 def test_the_configuration_to_deploy_is_valid_even_with_its_suggestions(tmp_path: Path) -> None:
