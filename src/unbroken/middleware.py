@@ -20,6 +20,7 @@ from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
+from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 
 Ask: TypeAlias = Callable[[Request], AsyncIterator[Sequence[Delta]]]
@@ -94,6 +95,11 @@ class Middleware:
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         """Around each tool call that runs. `call_next` never raises because a tool failed: that is a result."""
         return await call_next(call, context)
+
+    def finds_again(self, tool: Tool) -> bool:
+        """Does it run this tool's calls elsewhere, and find a call again that was running when the process died? Then a
+        resumed run passes it such a call, whatever `after_crash` says."""
+        return False
 
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
         """Returns the function that approves calls, in place of the one that was given."""

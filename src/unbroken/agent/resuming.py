@@ -155,6 +155,7 @@ def _prepare_recorded(
         performance.records, performance.verdicts = records_of(recording, cut.messages), verdicts_of(recording)
     sinks = (*agent.sinks, *as_middleware(options.get("sinks", ())))
     performance.middleware = continued(sinks, agent.middleware, recording, continuation, journal)
+    continuation.others = performance.middleware
     performance.next_seq, performance.continued = cut.next_seq, True
     performance.next_call = cut.next_call
     performance.events = tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN)

@@ -15,6 +15,7 @@ _PARTS = {
     "approve": "need of approval",
     "after_crash": "handling after a crash",
     "client": "place where it runs",
+    "queue": "queue",
 }
 """What is compared of a tool."""
 

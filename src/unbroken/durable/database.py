@@ -99,14 +99,11 @@ class Database:
         """Does another driver live?"""
         raise NotImplementedError
 
-    def lock_tenant(self, tenant: str) -> None:
-        """Until the end of the transaction nobody else counts the runs of this tenant."""
-
     def notify(self, runs: Iterable[int]) -> None:
         """Tells those who wait that these runs have changed."""
 
-    def version_lock(self) -> None:
-        """Waits until nobody else changes the tables."""
+    def serialize(self, name: str) -> None:
+        """Until the end of this transaction, no other one passes here with the same name."""
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -124,7 +121,7 @@ class Database:
     def migrate(self) -> None:
         """Makes the tables, or brings those of an older version up to date."""
         with self.transaction():
-            self.version_lock()
+            self.serialize("tables")
             self.change(VERSION_TABLE)
             rows = self.query("SELECT version FROM unbroken_version")
             version = int(rows[0][0]) if rows else 0
@@ -252,7 +249,7 @@ class Database:
             if alive and not take_over:
                 raise busy(run_id)
             if per_tenant is not None and row.state != "running":
-                self.lock_tenant(row.tenant)
+                self.serialize(f"tenant {row.tenant}")
                 if self.running_of(row.tenant) >= per_tenant:
                     raise busy(run_id, f"{per_tenant} runs of its tenant are active")
             token = row.drives + 1
@@ -319,6 +316,8 @@ class Database:
             return Superseded(
                 f"run `{run_id}` was taken over by another driver: nothing more of this one is stored", run_id
             )
+        if each.state in ("answered", "cancelled") and self.change("DELETE FROM unbroken_jobs WHERE run = ?", each.run):
+            self.change("DELETE FROM unbroken_progress WHERE run = ?", each.run)
         data, large, texts = take_out(each.data)
         for digest, text in texts.items():
             self.change(

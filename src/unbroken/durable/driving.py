@@ -147,7 +147,7 @@ class _Drive:
     async def run(self) -> Outcome:
         target = self._recorder.target
         task = self._task = asyncio.create_task(self._performance())
-        target.on_error = task.cancel
+        target.on_error = self._lose
         self._journal.watch(self._claim, self._superseded)
         stopping = None if self._stop is None else asyncio.create_task(self._stop_when(self._stop))
         try:
@@ -179,6 +179,7 @@ class _Drive:
         """Nothing is stored from here on, and what is left of the run is cancelled; unless it has just ended."""
         if self._task is not None and not self._task.done() and not self._recorder.target.ending:
             self._stopped = True
+            self._journal.left.add(self._claim.row.run_id)
             self._recorder.detach()
             self._task.cancel()
 
@@ -193,6 +194,11 @@ class _Drive:
         target, run_id = self._recorder.target, self._claim.row.run_id
         target.close()
         target.error = target.error or Superseded(f"run `{run_id}` was taken over by another driver", run_id)
+        self._lose()
+
+    def _lose(self) -> None:
+        """The run is no longer this driver's."""
+        self._journal.left.add(self._claim.row.run_id)
         if self._task is not None:
             self._task.cancel()
 

@@ -70,6 +70,8 @@ class Journal:
         self._changes = Changes(url, self._in_thread)
         self._queue: list[tuple[Append, asyncio.Future[None]]] = []
         self._appending: asyncio.Task[None] | None = None
+        self.left: set[str] = set()
+        """Runs whose driver in this process stops before their end: what runs for them elsewhere continues."""
         self._in_use = 0
         """Pieces of work that the thread has to do."""
         self._checkpoint: asyncio.Task[None] | None = None
@@ -264,6 +266,7 @@ class Journal:
 
     async def leave(self, claim: Claim, state: State | None) -> None:
         """Gives the run back, in this state, or in the one that the last append has set."""
+        self.left.discard(claim.row.run_id)
         run, token, now = claim.row.number, claim.token, current_clock().now()
         self._changes.unwatch(run, token)
         if state is None:

@@ -108,15 +108,12 @@ class PostgresDatabase(Database):
         self.query("SELECT pg_advisory_unlock_shared(?)", _key(driver))
         return False
 
-    def lock_tenant(self, tenant: str) -> None:
-        self.query("SELECT pg_advisory_xact_lock(?)", _key(f"tenant:{tenant}"))
-
     def notify(self, runs: Iterable[int]) -> None:
         for run in runs:
             self.query("SELECT pg_notify(?, ?)", CHANNEL, str(run))
 
-    def version_lock(self) -> None:
-        self.query("SELECT pg_advisory_xact_lock(?)", _key("tables"))
+    def serialize(self, name: str) -> None:
+        self.query("SELECT pg_advisory_xact_lock(?)", _key(name))
 
     def close(self) -> None:
         if self._connection is not None:

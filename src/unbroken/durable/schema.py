@@ -48,5 +48,31 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (run, call)
         ){without_rowid}""",
     ),
+    (
+        # Tool calls that run on other machines, by their idempotency keys, until their run has ended. `token` counts
+        # the workers that have taken it: only the last one may store a result.
+        """CREATE TABLE unbroken_jobs (
+            key TEXT PRIMARY KEY,
+            run BIGINT NOT NULL,
+            tenant TEXT NOT NULL,
+            queue TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            call {bytes} NOT NULL,
+            state TEXT NOT NULL DEFAULT 'waiting',
+            token BIGINT NOT NULL DEFAULT 0,
+            cancelled BIGINT NOT NULL DEFAULT 0,
+            result {bytes}
+        )""",
+        "CREATE INDEX unbroken_jobs_by_run ON unbroken_jobs (run)",
+        "CREATE INDEX unbroken_jobs_by_queue ON unbroken_jobs (queue, state)",
+        """CREATE TABLE unbroken_progress (
+            run BIGINT NOT NULL,
+            key TEXT NOT NULL,
+            position BIGINT NOT NULL,
+            message TEXT NOT NULL,
+            done DOUBLE PRECISION,
+            PRIMARY KEY (run, key, position)
+        ){without_rowid}""",
+    ),
 )
 """The statements that lead from each version to the next. Never change one that was released: add another."""

@@ -43,6 +43,9 @@ class Tool:
       says that the outcome is unknown. `"rerun"`: it runs again, because the tool honours `context.key`. A function
       `verify(arguments, key)` returns the result if the call took effect, and None if it did not: then it runs.
       `"wait"`: the run waits for a person. None means `"rerun"` for reads, and `"report"` for all others.
+    - `queue`: where its calls run in a durable run: workers of this queue, on other machines. This needs a middleware
+      that sends them there (`unbroken.durable.temporal.TemporalTools`, `unbroken.durable.dbos.DBOSTools`); without one
+      they run here.
     - `function` is None for a tool that runs at the client: its call ends the run as `waiting`.
     """
 
@@ -59,6 +62,7 @@ class Tool:
     repeat: bool = False
     approve: bool | Callable[[Arguments], bool] = False
     after_crash: AfterCrash | None = None
+    queue: str | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None and self.timeout <= 0:
@@ -78,6 +82,8 @@ class Tool:
             raise InvalidTool(f"tool `{self.name}`: only a read may be retried; use effect='read' or retries=0")
         if self.cache is not None and self.effect != "read":
             raise InvalidTool(f"tool `{self.name}`: only a read may be cached; use effect='read' or cache=None")
+        if self.queue == "":
+            raise InvalidTool(f"tool `{self.name}`: queue is empty; give the name of a queue, or None for none")
         if self.after_crash is not None:
             check_after_crash(f"tool `{self.name}`", self.after_crash)
 
@@ -152,6 +158,7 @@ def tool(
     repeat: bool = False,
     approve: bool | Callable[[Arguments], bool] = False,
     after_crash: AfterCrash | None = None,
+    queue: str | None = None,
     strict: bool | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
@@ -169,7 +176,7 @@ def tool(
     """Make a tool of a function: its parameters become a JSON Schema, its docstring the description.
 
     See `Tool` for the options (`effect`, `timeout`, `key`, `overlap`, `dedupe`, `cache`, `retries`, `repeat`,
-    `approve`, `after_crash`).
+    `approve`, `after_crash`, `queue`).
     """
 
     check_options("@tool", Tool, promises, hidden=_NO_PROMISES, also=_OWN_OPTIONS, error=InvalidTool)

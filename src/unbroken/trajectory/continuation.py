@@ -265,6 +265,8 @@ class Continuation(Middleware):
         self._same = False
         """The calls are those of the recording."""
         self._toolbox: Toolbox | None = None
+        self.others: Sequence[Middleware] = ()
+        """The middleware of the run."""
         self._result_limit = RESULT_LIMIT
         self._loose = dict(interrupted.loose)
         """Calls that have not been continued yet."""
@@ -349,9 +351,16 @@ class Continuation(Middleware):
     def began(self, prepared: Prepared, turn: int) -> bool:
         """Had this call started, without a result, and may it have changed something?"""
         call = prepared.call
-        return self._is_uncertain(call, turn, prepared.fingerprint) and self._writes(call) and not self._is_masked(call)
+        return self._is_uncertain(call, turn, prepared.fingerprint) and not self._is_masked(call)
 
     def _is_uncertain(self, call: ToolCall, turn: int, mark: str) -> bool:
+        return self._had_begun(call, turn, mark) and self._writes(call) and not self._is_found_again(call)
+
+    def _is_found_again(self, call: ToolCall) -> bool:
+        tool = self._toolbox.get(call.name) if self._toolbox is not None else None
+        return tool is not None and any(each.finds_again(tool) for each in self.others)
+
+    def _had_begun(self, call: ToolCall, turn: int, mark: str) -> bool:
         found = self._interrupted
         if not self._uncertain or found.turn != turn:
             return False
@@ -369,12 +378,12 @@ class Continuation(Middleware):
                 context.spend(given.usage)
             context.ran_before = given.seconds
             return replace(given.result, call_id=call.id)
-        uncertain = self._is_uncertain(call, context.turn, context.fingerprint) and self._writes(call)
         if self._is_masked(call):
-            return unknown(call) if uncertain else failure(call, MASKED, "not_executed")
+            begun = self._had_begun(call, context.turn, context.fingerprint) and self._writes(call)
+            return unknown(call) if begun else failure(call, MASKED, "not_executed")
         context.attempt += self._attempts(call, context)
         tool = self._toolbox.get(call.name) if self._toolbox is not None else None
-        if uncertain and tool is not None:
+        if tool is not None and self._is_uncertain(call, context.turn, context.fingerprint):
             settled = await settle(tool, call, context, self._result_limit)
             if settled is not None:
                 return replace(settled, call_id=call.id, name=call.name)

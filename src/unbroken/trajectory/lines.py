@@ -292,6 +292,7 @@ def tool_fields(tool: Tool) -> Line:
         "approve": "sometimes" if callable(tool.approve) else tool.approve,
         "after_crash": "verify" if callable(tool.after_crash) else tool.after_crash,
         "client": tool.function is None,
+        "queue": tool.queue,
     }
 
 

@@ -1,0 +1,466 @@
+"""Durable runs on Temporal: the engine wakes, the journal remembers.
+
+A workflow for each run starts one heartbeating activity after another, each of them a `drive`. Between them it waits
+for a signal (there are answers) or a timer (the time for answers is over). Only the run's id travels.
+"""
+
+# pyright: basic, reportMissingImports=false
+# temporalio is an extra of its own, and not in the environment in which the types are checked.
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from unbroken.agent.agent import Agent
+from unbroken.agent.limits import Limits
+from unbroken.agent.prompts import Prompt
+from unbroken.clock import current_clock
+from unbroken.durable.driving import drive
+from unbroken.durable.errors import AlreadyAnswered, Busy, Superseded, UnknownRun
+from unbroken.durable.jobs import Job, JobLimits
+from unbroken.durable.journal import Journal
+from unbroken.durable.remote_tools import JobRunner, RemoteTools
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.messages import Message
+from unbroken.tools.toolbox import Source
+
+try:
+    from temporalio import activity, workflow
+    from temporalio.api.enums.v1 import IndexedValueType
+    from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+    from temporalio.client import Client, WorkflowExecutionStatus
+    from temporalio.common import (
+        RetryPolicy,
+        SearchAttributeKey,
+        SearchAttributePair,
+        TypedSearchAttributes,
+        WorkflowIDConflictPolicy,
+        WorkflowIDReusePolicy,
+    )
+    from temporalio.exceptions import ApplicationError, is_cancelled_exception
+    from temporalio.service import RPCError, RPCStatusCode
+    from temporalio.worker import Worker
+except ImportError:
+    raise UserError("durable runs on Temporal need the package temporalio: pip install 'unbroken[temporal]'") from None
+
+LOG = logging.getLogger("unbroken.durable")
+T = TypeVar("T")
+
+TASK_QUEUE = "unbroken"
+"""The task queue of the workers that drive runs. A tool's `queue` is the task queue of the workers that run it."""
+LOST_AFTER = 30.0
+"""Seconds without a heartbeat after which a worker counts as lost."""
+PATIENCE = 60.0
+"""Seconds for which a Temporal server that cannot be reached is tried again."""
+AGENT = SearchAttributeKey.for_keyword("UnbrokenAgent")
+TENANT = SearchAttributeKey.for_keyword("UnbrokenTenant")
+STATE = SearchAttributeKey.for_keyword("UnbrokenState")
+_DRIVE, _CANCEL, _CALL = "unbroken-drive", "unbroken-cancel", "unbroken-call"
+_ALWAYS = timedelta(days=3650)
+_STICKY = timedelta(seconds=2)
+"""For so long a workflow waits for the worker that it was on; by default 10 s. Its history is short: another worker has
+it at once."""
+_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
+
+
+@dataclass(slots=True)
+class RunInput:
+    """What a workflow is started with."""
+
+    run_id: str
+    lost_after: float = LOST_AFTER
+    search_attributes: bool = True
+
+
+@dataclass(slots=True)
+class DriveReport:
+    """How far a drive has come: the state of the run, or `busy` if another driver has it, or its tenant has as many
+    active runs as it may."""
+
+    state: str
+    expires: float | None = None
+    error: str = ""
+
+
+@workflow.defn(name="unbroken-run", sandboxed=False)  # it does nothing but wait and start activities
+class RunWorkflow:
+    """Drives one run to its end."""
+
+    def __init__(self) -> None:
+        self._woken = False
+
+    @workflow.signal
+    def wake(self) -> None:
+        """There are answers for the run, or something else has changed."""
+        self._woken = True
+
+    @workflow.run
+    async def run(self, given: RunInput) -> str:
+        try:
+            return await self._run(given)
+        except BaseException as error:
+            if is_cancelled_exception(error):
+                await workflow.execute_activity(
+                    _CANCEL, given.run_id, start_to_close_timeout=timedelta(minutes=5), retry_policy=_RETRY
+                )
+                self._show(given, "cancelled")
+            raise
+
+    async def _run(self, given: RunInput) -> str:
+        tries = 0
+        while True:
+            self._woken = False
+            self._show(given, "running")
+            report = await workflow.execute_activity(
+                _DRIVE,
+                given.run_id,
+                result_type=DriveReport,
+                start_to_close_timeout=_ALWAYS,
+                heartbeat_timeout=timedelta(seconds=given.lost_after),
+                retry_policy=_RETRY,
+            )
+            if report.state == "busy":
+                tries += 1
+                await workflow.sleep(timedelta(seconds=min(0.5 * tries, 15)))
+            elif report.state == "waiting":
+                tries = 0
+                self._show(given, "waiting")
+                await self._wait(report.expires)
+            else:
+                self._show(given, report.state)
+                if report.state == "failed":
+                    raise ApplicationError(report.error, type="RunFailed", non_retryable=True)
+                return report.state
+            if workflow.info().is_continue_as_new_suggested():
+                workflow.continue_as_new(given)
+
+    async def _wait(self, expires: float | None) -> None:
+        seconds = None if expires is None else max(0.2, expires - workflow.time())
+        with suppress(asyncio.TimeoutError):
+            await workflow.wait_condition(lambda: self._woken, timeout=seconds)
+
+    def _show(self, given: RunInput, state: str) -> None:
+        if given.search_attributes:
+            workflow.upsert_search_attributes([STATE.value_set(state)])
+
+
+@workflow.defn(name="unbroken-job", sandboxed=False)
+class JobWorkflow:
+    """Runs one tool call: the journal holds it, and decides whether it may run again if its worker is lost."""
+
+    @workflow.run
+    async def run(self, key: str, lost_after: float) -> None:
+        await workflow.execute_activity(
+            _CALL,
+            key,
+            start_to_close_timeout=_ALWAYS,
+            heartbeat_timeout=timedelta(seconds=lost_after),
+            retry_policy=_RETRY,
+        )
+
+
+# Starting, answering, cancelling
+
+
+def workflow_id(run_id: str) -> str:
+    """The id of the workflow that drives a run."""
+    return f"unbroken-run-{run_id}"
+
+
+async def start_run(
+    client: Client,
+    journal: Journal,
+    agent: str,
+    prompt: Prompt,
+    *,
+    run_id: str | None = None,
+    tenant: str = "",
+    history: Sequence[Message] = (),
+    limits: Limits | None = None,
+    answer_within: float | None = None,
+    task_queue: str = TASK_QUEUE,
+    lost_after: float = LOST_AFTER,
+    search_attributes: bool = True,
+) -> str:
+    """Starts a run and its workflow, and returns the run's id. The same id starts nothing twice; a run that failed is
+    driven again. A worker that sends no heartbeat for `lost_after` seconds loses the run to another one."""
+    id = await journal.start(
+        agent, prompt, run_id=run_id, tenant=tenant, history=history, limits=limits, answer_within=answer_within
+    )
+    given = RunInput(id, lost_after, search_attributes)
+    await _start_workflow(client, given, agent, tenant, task_queue)
+    return id
+
+
+async def answer_run(
+    client: Client,
+    journal: Journal,
+    run_id: str,
+    answers: Mapping[str, object],
+    *,
+    task_queue: str = TASK_QUEUE,
+    lost_after: float = LOST_AFTER,
+    search_attributes: bool = True,
+) -> None:
+    """Stores answers to calls that the run waits for (see `Journal.answer`), and wakes its workflow."""
+    try:
+        await journal.answer(run_id, answers)
+    except AlreadyAnswered:  # whoever answered may have died before the signal
+        await wake_run(
+            client, journal, run_id, task_queue=task_queue, lost_after=lost_after, search_attributes=search_attributes
+        )
+        raise
+    await wake_run(
+        client, journal, run_id, task_queue=task_queue, lost_after=lost_after, search_attributes=search_attributes
+    )
+
+
+async def wake_run(
+    client: Client,
+    journal: Journal,
+    run_id: str,
+    *,
+    task_queue: str = TASK_QUEUE,
+    lost_after: float = LOST_AFTER,
+    search_attributes: bool = True,
+) -> None:
+    """Has the run driven now: after `journal.answer`, or if it has no workflow yet."""
+    row = await journal.run(run_id)
+    try:
+        await client.get_workflow_handle(workflow_id(run_id)).signal(RunWorkflow.wake)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        given = RunInput(run_id, lost_after, search_attributes)
+        await _start_workflow(client, given, row.agent, row.tenant, task_queue)
+
+
+async def cancel_run(client: Client, journal: Journal, run_id: str) -> None:
+    """Ends the run, wherever it is driven, and its workflow."""
+    await journal.cancel(run_id)
+    with suppress(RPCError):  # there is none, or it has ended: the run is cancelled in any case
+        await client.get_workflow_handle(workflow_id(run_id)).cancel()
+
+
+async def _start_workflow(client: Client, given: RunInput, agent: str, tenant: str, task_queue: str) -> None:
+    shown: list[SearchAttributePair[Any]] = []
+    if given.search_attributes:
+        shown = [SearchAttributePair(AGENT, agent), SearchAttributePair(STATE, "ready")]
+        shown += [SearchAttributePair(TENANT, tenant)] if tenant else []
+
+    async def start() -> None:
+        await client.start_workflow(
+            RunWorkflow.run,
+            given,
+            id=workflow_id(given.run_id),
+            task_queue=task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            search_attributes=TypedSearchAttributes(shown),
+        )
+
+    try:
+        await _patiently(start)
+    except RPCError as error:
+        if not shown or error.status is not RPCStatusCode.INVALID_ARGUMENT:
+            raise
+        await add_search_attributes(client)
+        await _patiently(start)
+
+
+async def add_search_attributes(client: Client) -> None:
+    """Makes the search attributes UnbrokenAgent, UnbrokenTenant and UnbrokenState known to the namespace. `start_run`
+    and `run_worker` do that if need be."""
+    kind = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+    wanted = {key.name: kind for key in (AGENT, TENANT, STATE)}
+    try:
+        await client.operator_service.add_search_attributes(
+            AddSearchAttributesRequest(namespace=client.namespace, search_attributes=wanted)
+        )
+    except RPCError as error:
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:
+            names = ", ".join(wanted)
+            raise UserError(
+                f"the search attributes {names} cannot be added to namespace {client.namespace!r} ({error.message}): "
+                f"add them as keywords with Temporal's own tools, or use search_attributes=False"
+            ) from None
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks again while the server cannot be reached."""
+    clock = current_clock()
+    began = clock.elapsed()
+    while True:
+        try:
+            return await ask()
+        except RPCError as error:
+            passing = error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED)
+            if not passing or clock.elapsed() - began > PATIENCE:
+                raise
+            await asyncio.sleep(0.5)
+
+
+# Workers
+
+
+async def run_worker(
+    client: Client,
+    agents: Mapping[str, Agent[Any, Any]],
+    journal: Journal,
+    *,
+    task_queue: str = TASK_QUEUE,
+    drives: int = 100,
+    per_tenant: int | None = None,
+    search_attributes: bool = True,
+) -> None:
+    """Drives runs until it is cancelled. `drives`: how many at the same time. `per_tenant`: how many runs of a tenant
+    may be active at the same time, on all workers."""
+    if search_attributes:
+        await _patiently(lambda: add_search_attributes(client))
+    activities = _DriveActivities(agents, journal, per_tenant)
+    worker = Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[RunWorkflow],
+        activities=[activities.drive, activities.cancel],
+        max_concurrent_activities=drives,
+        sticky_queue_schedule_to_start_timeout=_STICKY,
+        max_heartbeat_throttle_interval=timedelta(seconds=5),
+    )
+    await worker.run()
+
+
+async def run_tool_worker(
+    client: Client,
+    tools: Source,
+    journal: Journal,
+    *,
+    queue: str,
+    jobs: int = 100,
+    per_queue: int | None = None,
+    per_tool: int | Mapping[str, int] | None = None,
+    per_tenant: int | None = None,
+    deps: object = None,
+) -> None:
+    """Runs the calls of tools with this queue until it is cancelled. `jobs`: how many this worker runs at the same
+    time. `per_queue`, `per_tool`, `per_tenant`: how many all workers of the queue run at the same time. Tools get
+    `deps` as `context.deps`."""
+    runner = JobRunner(journal, tools, JobLimits(per_queue, per_tool, per_tenant), deps)
+    worker = Worker(
+        client,
+        task_queue=queue,
+        workflows=[JobWorkflow],
+        activities=[_JobActivities(runner).call],
+        max_concurrent_activities=jobs,
+        sticky_queue_schedule_to_start_timeout=_STICKY,
+        max_heartbeat_throttle_interval=timedelta(seconds=5),
+    )
+    await worker.run()
+
+
+class _DriveActivities:
+    def __init__(self, agents: Mapping[str, Agent[Any, Any]], journal: Journal, per_tenant: int | None) -> None:
+        self._agents = agents
+        self._journal = journal
+        self._per_tenant = per_tenant
+
+    @activity.defn(name=_DRIVE)
+    async def drive(self, run_id: str) -> DriveReport:
+        async with _Heartbeat():
+            try:
+                outcome = await drive(
+                    self._agents,
+                    self._journal,
+                    run_id,
+                    take_over=activity.info().attempt > 1,  # the worker of the attempt before is lost, or seems so
+                    per_tenant=self._per_tenant,
+                )
+            except (Busy, Superseded) as error:
+                LOG.info("%s", error)
+                return DriveReport("busy")
+            except UnknownRun as error:
+                raise ApplicationError(str(error), type="UnknownRun", non_retryable=True) from None
+        return DriveReport(outcome.state, outcome.expires, outcome.error)
+
+    @activity.defn(name=_CANCEL)
+    async def cancel(self, run_id: str) -> None:
+        try:
+            await self._journal.cancel(run_id)
+        except UserError as error:  # it has ended
+            LOG.info("%s", error)
+
+
+class _JobActivities:
+    def __init__(self, runner: JobRunner) -> None:
+        self._runner = runner
+
+    @activity.defn(name=_CALL)
+    async def call(self, key: str) -> None:
+        async with _Heartbeat():
+            ended = await self._runner.run(key)
+        if ended == "full":
+            wait = timedelta(seconds=min(0.1 * activity.info().attempt, 5))
+            raise ApplicationError("as many calls as may are running", type="Full", next_retry_delay=wait)
+
+
+class _Heartbeat:
+    """Sends heartbeats inside of this block. If the worker stops, the activity has failed: another one continues."""
+
+    async def __aenter__(self) -> None:
+        self._beating = asyncio.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        timeout = activity.info().heartbeat_timeout or timedelta(seconds=LOST_AFTER)
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(timeout.total_seconds() / 4)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._beating.cancel()
+        details = activity.cancellation_details()
+        if isinstance(error, asyncio.CancelledError) and details is not None and details.worker_shutdown:
+            now = timedelta(milliseconds=1)
+            raise ApplicationError("the worker stops", type="WorkerStopped", next_retry_delay=now) from None
+
+
+class TemporalTools(RemoteTools):
+    """Middleware that sends the calls of tools that have a queue to workers of the task queue with this name (see
+    `run_tool_worker`): `Agent(…, middleware=[TemporalTools(client, journal)])`."""
+
+    def __init__(self, client: Client, journal: Journal, *, lost_after: float = LOST_AFTER) -> None:
+        super().__init__(journal)
+        self._client = client
+        self._lost_after = lost_after
+
+    async def submit(self, job: Job) -> None:
+        async def start() -> None:
+            await self._client.start_workflow(
+                JobWorkflow.run,
+                args=[job.key, self._lost_after],
+                id=_job_id(job),
+                task_queue=job.queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            )
+
+        try:
+            await _patiently(start)
+        except RPCError as error:
+            raise UnbrokenError(f"Temporal refused the call: {error.message}") from None
+
+    async def is_lost(self, job: Job) -> bool:
+        try:
+            found = await self._client.get_workflow_handle(_job_id(job)).describe()
+        except RPCError as error:
+            return error.status is RPCStatusCode.NOT_FOUND
+        return found.status is not WorkflowExecutionStatus.RUNNING
+
+
+def _job_id(job: Job) -> str:
+    return f"unbroken-job-{job.key}"

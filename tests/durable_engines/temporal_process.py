@@ -1,0 +1,35 @@
+"""A worker on Temporal: `temporal_process.py runs|tools ADDRESS JOURNAL LEDGER [SECONDS]`."""
+
+# pyright: basic, reportMissingImports=false
+# The engines are in an environment of their own.
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+from ledger import Ledger
+from temporalio.client import Client
+from worker_agents import agents, remote_tools
+
+from unbroken.durable import open_journal
+from unbroken.durable.temporal import TemporalTools, run_tool_worker, run_worker
+
+
+async def main(what: str, address: str, url: str, path: str, seconds: str = "0.2") -> None:
+    logging.basicConfig(level=logging.INFO)
+    ledger = Ledger(path)
+    client = await Client.connect(address)
+    async with await open_journal(url) as journal:
+        print("ready", flush=True)  # noqa: T201 - the test waits for it
+        if what == "runs":
+            sends = TemporalTools(client, journal, lost_after=3)
+            await run_worker(client, agents(ledger, [sends], float(seconds)), journal)
+        else:
+            tools = remote_tools(ledger, float(seconds))
+            await run_tool_worker(client, tools, journal, queue="gpu", per_tenant=2)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
