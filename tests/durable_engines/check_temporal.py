@@ -76,9 +76,11 @@ async def ended(client: Client, run_id: str) -> str:
 
 
 async def results(journal: Journal, run_id: str) -> list[str]:
-    """How the calls of the run ended, in the order of the calls."""
-    found = [event for event in (await journal.recording(run_id)).events if isinstance(event, CallFinished)]
-    return [event.outcome for event in sorted(found, key=lambda event: event.call)]
+    """How the calls of the run ended, by their ids. A driver that continues a run repeats the event of a
+    call that had ended in the last round."""
+    events = (await journal.recording(run_id)).events
+    found = {event.call_id: event.outcome for event in events if isinstance(event, CallFinished)}
+    return [*found.values()]
 
 
 async def waits(journal: Journal, run_id: str, state: str = "waiting") -> Any:
@@ -107,6 +109,22 @@ def test_a_second_worker_finishes_the_run_of_a_killed_one(both: Scene) -> None:
     executions = scene.ledger.executions("step")
     assert len(executions) == 8
     assert set(executions.values()) == {1}
+
+
+def test_a_worker_that_stops_lets_its_call_finish_and_another_one_continues(scene: Scene) -> None:
+    async def act(client: Client, journal: Journal) -> None:
+        first = scene.worker(seconds=0.4)
+        run_id = await start_run(client, journal, "worker", "steps 6", run_id="r")
+        await scene.until(3, "step")
+        await asyncio.to_thread(first.stop)
+        scene.worker(seconds=0.4)
+        assert await ended(client, run_id) == "answered"
+        assert await results(journal, run_id) == ["done"] * 12
+        assert (await journal.run(run_id)).supersessions == 0
+
+    scene.play(act)
+    assert len(scene.ledger.processes()) == 2
+    assert set(scene.ledger.executions("step").values()) == {1}
 
 
 def test_a_worker_that_was_paused_past_its_heartbeat_adds_nothing(scene: Scene) -> None:

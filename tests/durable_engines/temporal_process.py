@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 
 from ledger import Ledger
@@ -19,6 +20,9 @@ from unbroken.durable.temporal import TemporalTools, run_tool_worker, run_worker
 
 async def main(what: str, address: str, url: str, path: str, seconds: str = "0.2") -> None:
     logging.basicConfig(level=logging.INFO)
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     ledger = Ledger(path)
     client = await Client.connect(address)
     async with await open_journal(url) as journal:

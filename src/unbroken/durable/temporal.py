@@ -56,6 +56,8 @@ TASK_QUEUE = "unbroken"
 """The task queue of the workers that drive runs. A tool's `queue` is the task queue of the workers that run it."""
 LOST_AFTER = 30.0
 """Seconds without a heartbeat after which a worker counts as lost."""
+GRACE = 30.0
+"""Seconds for which a worker that stops waits for running calls."""
 PATIENCE = 60.0
 """Seconds for which a Temporal server that cannot be reached is tried again."""
 AGENT = SearchAttributeKey.for_keyword("UnbrokenAgent")
@@ -317,10 +319,12 @@ async def run_worker(
     task_queue: str = TASK_QUEUE,
     drives: int = 100,
     per_tenant: int | None = None,
+    grace: float = GRACE,
     search_attributes: bool = True,
 ) -> None:
     """Drives runs until it is cancelled. `drives`: how many at the same time. `per_tenant`: how many runs of a tenant
-    may be active at the same time, on all workers."""
+    may be active at the same time, on all workers. When it is cancelled, it waits up to `grace` seconds for calls that
+    are running; other workers continue its runs."""
     if search_attributes:
         await _patiently(lambda: add_search_attributes(client))
     activities = _DriveActivities(agents, journal, per_tenant)
@@ -330,6 +334,7 @@ async def run_worker(
         workflows=[RunWorkflow],
         activities=[activities.drive, activities.cancel],
         max_concurrent_activities=drives,
+        graceful_shutdown_timeout=timedelta(seconds=grace),
         sticky_queue_schedule_to_start_timeout=_STICKY,
         max_heartbeat_throttle_interval=timedelta(seconds=5),
     )
@@ -346,11 +351,12 @@ async def run_tool_worker(
     per_queue: int | None = None,
     per_tool: int | Mapping[str, int] | None = None,
     per_tenant: int | None = None,
+    grace: float = GRACE,
     deps: object = None,
 ) -> None:
     """Runs the calls of tools with this queue until it is cancelled. `jobs`: how many this worker runs at the same
     time. `per_queue`, `per_tool`, `per_tenant`: how many all workers of the queue run at the same time. Tools get
-    `deps` as `context.deps`."""
+    `deps` as `context.deps`. When it is cancelled, it waits up to `grace` seconds for calls that are running."""
     runner = JobRunner(journal, tools, JobLimits(per_queue, per_tool, per_tenant), deps)
     worker = Worker(
         client,
@@ -358,6 +364,7 @@ async def run_tool_worker(
         workflows=[JobWorkflow],
         activities=[_JobActivities(runner).call],
         max_concurrent_activities=jobs,
+        graceful_shutdown_timeout=timedelta(seconds=grace),
         sticky_queue_schedule_to_start_timeout=_STICKY,
         max_heartbeat_throttle_interval=timedelta(seconds=5),
     )
@@ -372,7 +379,8 @@ class _DriveActivities:
 
     @activity.defn(name=_DRIVE)
     async def drive(self, run_id: str) -> DriveReport:
-        async with _Heartbeat():
+        stop = asyncio.Event()
+        async with _Heartbeat(stop):
             try:
                 outcome = await drive(
                     self._agents,
@@ -380,12 +388,15 @@ class _DriveActivities:
                     run_id,
                     take_over=activity.info().attempt > 1,  # the worker of the attempt before is lost, or seems so
                     per_tenant=self._per_tenant,
+                    stop=stop,
                 )
             except (Busy, Superseded) as error:
                 LOG.info("%s", error)
                 return DriveReport("busy")
             except UnknownRun as error:
                 raise ApplicationError(str(error), type="UnknownRun", non_retryable=True) from None
+        if outcome.state == "ready":
+            raise _stopped()
         return DriveReport(outcome.state, outcome.expires, outcome.error)
 
     @activity.defn(name=_CANCEL)
@@ -402,7 +413,7 @@ class _JobActivities:
 
     @activity.defn(name=_CALL)
     async def call(self, key: str) -> None:
-        async with _Heartbeat():
+        async with _Heartbeat(asyncio.Event()):
             ended = await self._runner.run(key)
         if ended == "full":
             wait = timedelta(seconds=min(0.1 * activity.info().attempt, 5))
@@ -410,10 +421,18 @@ class _JobActivities:
 
 
 class _Heartbeat:
-    """Sends heartbeats inside of this block. If the worker stops, the activity has failed: another one continues."""
+    """Sends heartbeats inside of this block, and sets the event when the worker stops. If the activity is cancelled
+    because it takes longer than the worker waits, it has failed: another one continues."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
 
     async def __aenter__(self) -> None:
-        self._beating = asyncio.create_task(self._beat())
+        self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._watch())]
+
+    async def _watch(self) -> None:
+        await activity.wait_for_worker_shutdown()
+        self._stop.set()
 
     async def _beat(self) -> None:
         timeout = activity.info().heartbeat_timeout or timedelta(seconds=LOST_AFTER)
@@ -422,11 +441,15 @@ class _Heartbeat:
             await asyncio.sleep(timeout.total_seconds() / 4)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._beating.cancel()
+        for task in self._tasks:
+            task.cancel()
         details = activity.cancellation_details()
         if isinstance(error, asyncio.CancelledError) and details is not None and details.worker_shutdown:
-            now = timedelta(milliseconds=1)
-            raise ApplicationError("the worker stops", type="WorkerStopped", next_retry_delay=now) from None
+            raise _stopped() from None
+
+
+def _stopped() -> ApplicationError:
+    return ApplicationError("the worker stops", type="WorkerStopped", next_retry_delay=timedelta(milliseconds=1))
 
 
 class TemporalTools(RemoteTools):
