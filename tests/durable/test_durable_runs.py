@@ -17,6 +17,7 @@ from unbroken.durable import (
     Busy,
     Journal,
     Outcome,
+    RunRow,
     Superseded,
     UnknownRun,
     drive,
@@ -78,8 +79,8 @@ def test_a_run_goes_as_far_as_the_first_approval_and_to_its_end_after_the_answer
         assert [call.id for call in outcome.result.pending] == ["r1"]
         (row,) = await journal.runs(state="waiting", tenant="acme")
         assert (row.run_id, row.agent, row.tenant, row.question) == ("order-7", "support", "acme", "Refund order 7")
-        assert [(call["id"], call["name"], call["arguments"]) for call in row.pending] == [
-            ("r1", "refund", {"order": 7})
+        assert [(call.id, call.name, call.arguments, call.needs) for call in row.pending] == [
+            ("r1", "refund", {"order": 7}, "approval")
         ]
         assert await journal.runs(state="waiting", tenant="other") == []
         await journal.answer(run_id, {"r1": Allow()})
@@ -195,6 +196,48 @@ def test_of_two_waiting_calls_one_may_be_answered_first(tmp_path: Path) -> None:
         assert outcome.result is not None
         assert outcome.result.calls[0].result.text == "refunded 1"
         assert "refunded 3" in outcome.result.calls[1].result.text
+
+    in_journal(tmp_path, work)
+
+
+def test_an_answer_that_comes_while_the_run_is_driven_is_not_lost(tmp_path: Path) -> None:
+    async def work(journal: Journal) -> None:
+        agents = support([Call("refund", order=1, id="a"), Call("refund", order=2, id="b")], "Both are done.")
+        run_id = await journal.start("support", "Refund both")
+        await drive(agents, journal, run_id)
+        await journal.answer(run_id, {"b": Allow()})
+        claim = await journal.claim(run_id)  # another process drives it, and dies
+        assert (await journal.run(run_id)).state == "running"
+        await journal.answer(run_id, {"a": Deny("no")})
+        assert not isinstance(claim, RunRow)
+        await journal.leave(claim, "ready")
+        outcome = await drive(agents, journal, run_id)
+        assert outcome.state == "answered"
+
+    in_journal(tmp_path, work)
+
+
+def test_a_run_that_waits_for_a_call_that_has_its_answer_is_ready(tmp_path: Path) -> None:
+    async def work(journal: Journal) -> None:
+        @tool(approve=True, overlap=True)
+        async def refund(order: int) -> str:
+            """Refunds, whatever else runs."""
+            return f"refunded {order}"
+
+        @tool(approve=True, overlap=True)
+        async def answer_the_other() -> str:
+            """Answers the other call while the run is driven."""
+            await journal.answer(run_id, {"a": Allow()})
+            return "answered"
+
+        answers = [Call("refund", order=1, id="a"), Call("answer_the_other", id="b")]
+        agents = support(answers, "Both are done.", tools=[refund, answer_the_other])
+        run_id = await journal.start("support", "Refund both")
+        await drive(agents, journal, run_id)
+        await journal.answer(run_id, {"b": Allow()})
+        assert (await drive(agents, journal, run_id)).state == "waiting"  # it did not know of the answer
+        assert (await journal.run(run_id)).state == "ready"
+        assert (await drive(agents, journal, run_id)).state == "answered"
 
     in_journal(tmp_path, work)
 

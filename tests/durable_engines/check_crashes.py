@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,7 @@ def restart(server: Any) -> None:
 
 
 @contextmanager
-def proxied(url: str, folder: Path) -> Iterator[tuple[str, Proxy]]:
+def proxied(url: str, folder: Path) -> Generator[tuple[str, Proxy]]:
     """The database behind a socket that can be cut."""
     before, _, real = url.partition("host=")
     proxy = Proxy(Path(real), folder)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from unbroken.durable.errors import AlreadyAnswered, Busy, Superseded, UnknownRun
 from unbroken.durable.large_values import put_back, take_out
-from unbroken.durable.records import Append, Claim, RunRow, State
+from unbroken.durable.records import Append, Claim, PendingCall, RunRow, State
 from unbroken.durable.schema import MIGRATIONS, VERSION_TABLE
 from unbroken.errors import UserError
 
@@ -327,7 +327,15 @@ class Database:
             "INSERT INTO unbroken_chunks (run, position, token, data, large) VALUES (?, ?, ?, ?, ?)",
             *(each.run, each.position, each.token, data, large),
         )
+        if each.state == "waiting":
+            self._look_for_answers(each)
         return None
+
+    def _look_for_answers(self, each: Append) -> None:
+        """A call that the run waits for now may have been answered while it was driven."""
+        answered = self._answers(each.run)
+        if any(call["call"] in answered for call in json.loads(each.pending)):
+            self.change("UPDATE unbroken_runs SET state = 'ready' WHERE number = ?", each.run)
 
     def tokens(self, runs: Sequence[int]) -> dict[int, tuple[int, State]]:
         """The current token and state of each run."""
@@ -409,7 +417,7 @@ def _row(row: tuple[Any, ...]) -> RunRow:
         created=float(row[4]),
         updated=float(row[5]),
         question=row[6],
-        pending=tuple(json.loads(row[7])),
+        pending=tuple(map(PendingCall, json.loads(row[7]))),
         expires=None if row[8] is None else float(row[8]),
         error=row[9],
         drives=int(row[10]),

@@ -12,6 +12,37 @@ STATES: tuple[State, ...] = ("ready", "running", "waiting", "answered", "failed"
 ENDED: tuple[State, ...] = ("answered", "failed", "cancelled")
 
 
+class PendingCall(dict[str, Any]):
+    """A call that a run waits for, as JSON; what it holds is there as attributes too."""
+
+    @property
+    def id(self) -> str:
+        return self["id"]
+
+    @property
+    def call(self) -> int:
+        """Its number in the run."""
+        return self["call"]
+
+    @property
+    def name(self) -> str:
+        """Of its tool."""
+        return self["name"]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self["arguments"] or {}
+
+    @property
+    def needs(self) -> Literal["approval", "result"]:
+        return self["needs"]
+
+    @property
+    def uncertain(self) -> bool:
+        """It had started when its process died, and may have taken effect."""
+        return bool(self.get("uncertain"))
+
+
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One run, as `journal.runs()` lists it."""
@@ -24,9 +55,8 @@ class RunRow:
     """Seconds since the epoch."""
     updated: float
     question: str
-    pending: tuple[dict[str, Any], ...] = ()
-    """The calls that it waits for, each with its number as `call`, its `id`, `name` and `arguments`, and what it
-    `needs`: an `approval` or a `result`."""
+    pending: tuple[PendingCall, ...] = ()
+    """The calls that it waits for; while it is ready or running again, those that it waited for last."""
     expires: float | None = None
     """When a waiting run goes on without an answer; None: never."""
     error: str = ""
