@@ -15,7 +15,7 @@ LAYERS = [
     {"cli"},
     {"gateway", "dph", "testing", "probing"},
     {"durable"},
-    {"agent", "viewer", "logs"},
+    {"agent", "viewer", "logs", "asgi"},
     {"trajectory"},
     {"middleware"},
     {"models"},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unbroken.gateway.http.asgi import Receive, Scope, Send
+from unbroken.asgi import Receive, Scope, Send
 from unbroken.gateway.http.uvicorn_server import App
 
 

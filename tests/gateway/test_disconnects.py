@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from unbroken.asgi import CancelOnDisconnect, ClientGone, DisconnectSignal
 from unbroken.errors import Unreachable
-from unbroken.gateway.http.asgi import CancelOnDisconnect, ClientGone, DisconnectSignal
 from unbroken.messages import Request, User
 from unbroken.models.connect import connect
 from unbroken.models.connections import Sent

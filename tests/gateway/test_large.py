@@ -30,7 +30,7 @@ from gateway_client import (
 from gateway_upstreams import FIELDS, Told, Upstream, events, telling
 
 from unbroken.deltas import CallReady, Delta, Ended, TextDelta, Verdict
-from unbroken.gateway.http.asgi import LARGE, LargeRequests, MemoryBudget, is_large
+from unbroken.gateway.http.large_requests import LARGE, LargeRequests, MemoryBudget, is_large
 from unbroken.gateway.stores.store import MemoryStore
 from unbroken.gateway.turns.call_ids import new_call_id
 from unbroken.messages import Assistant, Request, ToolCall, ToolMessage, User

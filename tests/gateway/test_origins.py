@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from gateway_client import run, serving, settings_for
 
-from unbroken.gateway.http.admission import is_foreign
+from unbroken.asgi import is_foreign
 from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
 
 

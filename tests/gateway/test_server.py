@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from unbroken.asgi import Receive, Scope, Send
 from unbroken.errors import UserError
-from unbroken.gateway.http.asgi import Receive, Scope, Send
 from unbroken.gateway.http.protocol import MOST_WAITING
 from unbroken.gateway.http.uvicorn_server import running, serve
 from unbroken.gateway.settings import GatewaySettings, UpstreamSettings

@@ -15,9 +15,9 @@ from gateway_client import MODEL_IN_PATH, THREE_CALLS, Client, path_of, run, ser
 from gateway_upstreams import FIELDS, Told, Upstream, events, telling
 
 from unbroken import UserError
+from unbroken.asgi import Refused
 from unbroken.gateway.config import settings_from_options
 from unbroken.gateway.config.reading import read_config
-from unbroken.gateway.http.asgi import Refused
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
 from unbroken.gateway.relay.passthrough import permit, read_form, write_form
 from unbroken.gateway.relay.references import MODEL_PATHS, read_path, read_rule

@@ -16,26 +16,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from unbroken.errors import UnbrokenError
-from unbroken.gateway.admin.pages import Page, Pages, Viewer
-from unbroken.gateway.admin.stats import Stats
-from unbroken.gateway.http.admission import UNLIMITED, KeyLimits, is_foreign, sent_key
-from unbroken.gateway.http.asgi import (
+from unbroken.asgi import (
     CancelOnDisconnect,
     ClientGone,
-    LargeRequests,
-    MemoryBudget,
     Receive,
     Refused,
     Response,
     Scope,
     Send,
-    StoreOnMainLoop,
-    is_large,
+    is_foreign,
     read_headers,
 )
-from unbroken.gateway.http.asgi import read_body as receive_body
+from unbroken.asgi import read_body as receive_body
+from unbroken.errors import UnbrokenError
+from unbroken.gateway.admin.pages import Page, Pages, Viewer
+from unbroken.gateway.admin.stats import Stats
+from unbroken.gateway.http.admission import UNLIMITED, KeyLimits, sent_key
 from unbroken.gateway.http.client_response import ClientResponse, Failure, failure_from, whole_seconds, without_address
+from unbroken.gateway.http.large_requests import LargeRequests, MemoryBudget, StoreOnMainLoop, is_large
 from unbroken.gateway.http.routes import (
     FORWARDED_HEADERS,
     Attempt,

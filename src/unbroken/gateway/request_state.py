@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unbroken.gateway.admin.stats import RecentRequest
-from unbroken.gateway.http.asgi import MemoryBudget, MemoryShare
 from unbroken.gateway.http.client_response import Failure
+from unbroken.gateway.http.large_requests import MemoryBudget, MemoryShare
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.references import ProviderIds

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from unbroken import __version__
+from unbroken.asgi import Refused, Response
 from unbroken.gateway.admin.openapi import openapi
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.admin.status_page import GatewayStatus, StoreStatus, status_json, status_page
 from unbroken.gateway.http.admission import KeyLimits
-from unbroken.gateway.http.asgi import Refused, Response
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, store_url

@@ -1,11 +1,7 @@
-"""Decides which requests are admitted: the key of a request, the limits of a key, and foreign web pages.
+"""Decides which requests are admitted: the key of a request, and the limits of a key.
 
 Limits are counted per process: with several workers, a key has its limit in each of them. Nothing waits, and a refused
 request does not count.
-
-Without keys, a web page in a browser on this machine must not get in. A page can post to any loopback address, and with
-a host name of its own that resolves there (DNS rebinding) it can read the answer too. Other clients send no `Origin`,
-and `localhost` or an address as `Host`.
 """
 
 from __future__ import annotations
@@ -13,14 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import TracebackType
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
+from unbroken.asgi import Scope
 from unbroken.clock import Clock, RealClock
-from unbroken.gateway.http.asgi import Scope
 from unbroken.gateway.keys import GatewayKey
-from unbroken.models.addresses import ip_version
 
 MINUTE = 60.0
 SOON = 1.0
@@ -118,30 +112,3 @@ def sent_key(headers: Mapping[str, str], scope: Scope) -> str:
         return found.strip()
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
     return query.get("key", [""])[0]
-
-
-def is_foreign(headers: Mapping[str, str], host: str) -> bool:
-    """Does this request come from a foreign web page? `headers` have lower-case names; `host` is the name that the
-    gateway listens on."""
-    return _is_foreign(
-        headers.get("host", ""), headers.get("origin", ""), headers.get("sec-fetch-site", ""), host.lower()
-    )
-
-
-@lru_cache(maxsize=256)
-def _is_foreign(host: str, origin: str, site: str, own_name: str) -> bool:
-    asked = _name(f"//{host}")
-    # A name without a dot belongs to the local network: nobody outside can make it resolve here.
-    own = "." not in asked or asked == own_name or asked.endswith(".localhost") or bool(ip_version(asked))
-    if not own:
-        return True
-    if site == "cross-site":
-        return True
-    return bool(origin) and _name(origin) != asked
-
-
-def _name(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").lower()
-    except ValueError:
-        return "no.name"

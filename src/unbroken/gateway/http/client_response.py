@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 
+from unbroken.asgi import JSON, Refused, Response
 from unbroken.decoding.verdict import judge_failure
 from unbroken.errors import (
     ContextTooLong,
@@ -20,7 +21,7 @@ from unbroken.errors import (
     Unreachable,
     UserError,
 )
-from unbroken.gateway.http.asgi import JSON, Refused, Response, send_on_main_loop
+from unbroken.gateway.http.large_requests import send_on_main_loop
 from unbroken.gateway.relay.references import Claiming
 from unbroken.gateway.stores import EntryTooLarge, StoreUnavailable
 from unbroken.wires import find_wire

@@ -19,8 +19,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from unbroken.asgi import DisconnectSignal
 from unbroken.clock import Deadline, deadline
-from unbroken.gateway.http.asgi import DisconnectSignal, MemoryBudget
+from unbroken.gateway.http.large_requests import MemoryBudget
 from unbroken.gateway.settings import GatewaySettings
 
 MOST_WAITING = 8

@@ -29,10 +29,10 @@ from prometheus_client import multiprocess
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
+from unbroken.asgi import Receive, Scope, Send
 from unbroken.errors import UserError
 from unbroken.gateway.admin.stats import COUNTS_DIR
 from unbroken.gateway.app import Gateway
-from unbroken.gateway.http.asgi import Receive, Scope, Send
 from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol, websocket_options
 from unbroken.gateway.settings import GatewaySettings
 

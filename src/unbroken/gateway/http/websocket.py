@@ -11,17 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from unbroken.asgi import ClientGone, DisconnectSignal, Receive, Refused, Response, Scope, Send
 from unbroken.errors import StreamError
-from unbroken.gateway.http.asgi import (
-    ClientGone,
-    DisconnectSignal,
-    MemoryBudget,
-    Receive,
-    Refused,
-    Response,
-    Scope,
-    Send,
-)
+from unbroken.gateway.http.large_requests import MemoryBudget
 from unbroken.wires.jsontext import dumps, loads
 from unbroken.wires.sse import Framer
 from unbroken.wires.values import Object, as_dict

@@ -10,8 +10,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.frames import Frame
 
+from unbroken.asgi import Refused
 from unbroken.clock import Deadline, deadline
-from unbroken.gateway.http.asgi import Refused
 from unbroken.gateway.http.protocol import BoundedConfig
 from unbroken.gateway.http.websocket import ConnectionState
 

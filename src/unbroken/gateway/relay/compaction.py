@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 
+from unbroken.asgi import Response
 from unbroken.deltas import Ended, PartialResponse, UsageReported, Verdict
 from unbroken.errors import ChainBroken, InvalidRequest
-from unbroken.gateway.http.asgi import Response
 from unbroken.gateway.http.routes import ClientRequest, check_body, check_held, check_supported, new_id, read_request
 from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.passthrough import relayed, send_on

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta
 from unbroken.errors import ProviderError
-from unbroken.gateway.http.asgi import off_loop
+from unbroken.gateway.http.large_requests import off_loop
 from unbroken.gateway.http.routes import ClientRequest, read_request
 from unbroken.gateway.relay.client_stream import ClientStream, CompleteResponse, StreamedResponse
 from unbroken.gateway.settings import GatewaySettings

@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl, urlencode
 from aiohttp import ClientError, ClientResponse, ClientTimeout
 from yarl import URL
 
+from unbroken.asgi import Refused, Response, Scope
 from unbroken.errors import InvalidRequest, StreamError, TimedOut, Unreachable
-from unbroken.gateway.http.asgi import Refused, Response, Scope
 from unbroken.gateway.http.routes import (
     FORWARDED_HEADERS,
     ClientRequest,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 from urllib.parse import unquote, unquote_to_bytes
 
+from unbroken.asgi import Refused
 from unbroken.errors import StreamError, UserError
-from unbroken.gateway.http.asgi import Refused
 from unbroken.gateway.stores import Store, StoreUnavailable
 from unbroken.gateway.turns.turn import item_key, owned_key, response_key
 from unbroken.messages import Json

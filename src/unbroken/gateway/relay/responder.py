@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from unbroken.asgi import Refused
 from unbroken.decoding.calls import too_many_calls
 from unbroken.decoding.decoder import look_at
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
 from unbroken.errors import ChainBroken, InvalidRequest, UnbrokenError
 from unbroken.gateway.admin.stats import Stats
-from unbroken.gateway.http.asgi import Refused, off_loop
+from unbroken.gateway.http.large_requests import off_loop
 from unbroken.gateway.http.routes import (
     ClientRequest,
     check_body,

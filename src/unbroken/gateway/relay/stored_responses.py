@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import cast
 from urllib.parse import parse_qs
 
+from unbroken.asgi import Refused, Response, Scope
 from unbroken.errors import InvalidRequest, StreamError
-from unbroken.gateway.http.asgi import Refused, Response, Scope, off_loop
+from unbroken.gateway.http.large_requests import off_loop
 from unbroken.gateway.http.routes import ClientRequest
 from unbroken.gateway.relay.exchange import Exchange
 from unbroken.gateway.turns.response_store import ResponseStore, final_object, response_in

@@ -30,7 +30,7 @@ from unbroken.deltas import (
     TextDelta,
 )
 from unbroken.errors import MissingKey, ProviderError, StreamError, Unavailable, UnbrokenError, UserError
-from unbroken.gateway.http.asgi import MAIN_LOOP
+from unbroken.gateway.http.large_requests import MAIN_LOOP
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.gateway.upstreams.demo_model import DemoModel
 from unbroken.messages import Assistant, Request, ToolCall
