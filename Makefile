@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-gateway bench-recording test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -86,6 +86,9 @@ course: $(VENV)/.ready  ## the course assistant on a page of its own, on a model
 
 command-agent: $(VENV)/.ready  ## the command agent and its block world on a page, on a model that needs no key
 	cd examples && ../$(BIN)/python -m command_agent serve
+
+refunds: $(VENV)/.ready  ## durable runs: three refunds, a worker that is killed, an approval; no key
+	@cd examples && ../$(BIN)/python -m refunds
 
 test-apps: $(VENV)/.ready  ## the pages of both applications in a real Chromium (needs chromium)
 	$(BIN)/python -m pytest tests/course_browser/check_course_page.py tests/command_browser/check_command_page.py
