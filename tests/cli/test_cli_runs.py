@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import durable_app
 import pytest
 from terminals import Terminal, in_pipe, invoke
 from typer.testing import Result
+
+from unbroken.durable.journal import connect
 
 JOURNAL = "sqlite:///runs.db"
 
@@ -222,19 +224,14 @@ def test_events_as_json_while_a_run_is_driven() -> None:
     assert (done.exit_code, events[0], events[-1]) == (0, "run_started", "run_finished")
 
 
-def test_a_run_that_another_driver_has_is_refused_unless_it_is_taken_over(tmp_path: Path) -> None:
+def test_a_run_that_another_driver_has_is_refused_unless_it_is_taken_over() -> None:
     runs("start", "support", "hello", "--id", "r")
-    with sqlite3.connect("runs.db") as database:
-        database.execute("UPDATE unbroken_runs SET state = 'running', token = 1")
-    database.close()
-    Path("runs.db-locks").mkdir(exist_ok=True)
-    from unbroken.trajectory.jsonl_writer import lock  # noqa: PLC0415
-
-    with open("runs.db-locks/1-1", "w") as file:
-        assert lock(file.fileno())
-        done = drive("r")
-        assert (done.exit_code, "give --take-over if you know" in done.stderr) == (1, True)
-        assert drive("r", "--take-over").exit_code == 0
+    other = connect(JOURNAL)
+    other.claim("r", time.time())
+    done = drive("r")
+    assert (done.exit_code, "give --take-over if you know" in done.stderr) == (1, True)
+    assert drive("r", "--take-over").exit_code == 0
+    other.close()
     assert shown("r")["supersessions"] == 1
 
 

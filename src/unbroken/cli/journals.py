@@ -1,4 +1,4 @@
-"""What the commands for durable runs share: the journal and the agents that options name, and `URL#run-id`."""
+"""What the commands for durable runs share: the journal and the agents that options name, and exit codes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import typer
 from unbroken.agent import Agent
 from unbroken.cli.exits import INTERRUPTED, print_line
 from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, Superseded, open_journal
+from unbroken.durable.recorded_runs import refuse_missing
 from unbroken.errors import UnbrokenError, UserError
 
 T = TypeVar("T")
@@ -89,13 +90,6 @@ def in_journal(url: str, work: Callable[[Journal], Awaitable[T]], *, create: boo
             return await work(journal)
 
     return asyncio.run(run())
-
-
-def refuse_missing(url: str) -> None:
-    """A misspelled name must not make a new file."""
-    path = url.removeprefix("sqlite:///")
-    if path != url and path and not Path(path).is_file():
-        raise UserError(f"there is no journal {path}; `unbroken runs start` and `unbroken worker` make one")
 
 
 def load_agents(given: str) -> Mapping[str, Agent[Any, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
@@ -89,6 +90,20 @@ LogLevelName: TypeAlias = Annotated[
     ),
 ]
 Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Log what happens; show the traceback of an error.")]
+
+
+def is_journal(place: str) -> bool:
+    """Is this the URL of a journal, and not the name of a file?"""
+    return place.startswith(("sqlite:///", "postgresql://", "postgres://"))
+
+
+def shown_place(place: str) -> str:
+    """The name of a file, or the URL of a journal, without its password."""
+    if not is_journal(place) or place.startswith("sqlite"):
+        return place
+    parts = urlsplit(place)
+    login, at, host = parts.netloc.rpartition("@")
+    return urlunsplit((parts.scheme, f"{login.partition(':')[0]}{at}{host}", parts.path, "", parts.fragment))
 
 
 @dataclass(frozen=True, slots=True)

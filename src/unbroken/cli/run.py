@@ -20,6 +20,7 @@ from unbroken.cli.session import build_tools, logged, open_screen, open_session
 from unbroken.cli.terminal_text import clean, counted
 from unbroken.cli.terminal_text import seconds as in_seconds
 from unbroken.cli.timeline import Timeline, legend
+from unbroken.durable.recorded_runs import RecordedRuns
 from unbroken.errors import UnbrokenError, UnknownProvider, UserError
 from unbroken.events import RunFailed, RunFinished
 from unbroken.messages import Media, Text, ToolResult
@@ -90,7 +91,12 @@ SAME, DEPARTED = 0, 1
 
 @options.takes("tools", *options.OUTPUT)
 def replay_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording, written by `--record` or `record=`.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|URL#ID", help="A recording, written by `--record` or `record=`, or a run of a journal."
+        ),
+    ],
     setup: options.Setup,
     live_tools: Annotated[
         bool, typer.Option("--live-tools", help="Run the tools; only the model is replayed.")
@@ -113,10 +119,17 @@ def replay_command(
             raise UserError(f"--speed {speed:g}: give a number above 0")
         if live_tools and not setup.tools:
             raise UserError("--live-tools needs the tools: name their file with --tools FILE.py")
-        recording = read_recording(file)
+        recording = _read_run(file) if options.is_journal(file) else read_recording(file)
         for problem in recording.problems:
-            print_line(f"{file}: {problem}")
+            print_line(f"{options.shown_place(file)}: {problem}")
         raise typer.Exit(_play(recording, setup, live_tools, speed))
+
+
+def _read_run(place: str) -> Recording:
+    with RecordedRuns(place) as runs:
+        if not runs.one:
+            raise UserError(f"{runs.url} is a journal: name one of its runs, as in {runs.url}#ID")
+        return runs.recording(runs.name)
 
 
 def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: float | None) -> int:
@@ -189,6 +202,8 @@ def resume_command(
 ) -> None:
     with ending(setup):
         answers = _answers(answer or ())
+        if options.is_journal(file):
+            raise UserError("a run of a journal is continued by `unbroken runs answer` and `unbroken runs drive`")
         recording = read_recording(file)
         for problem in recording.problems:
             print_line(f"{file}: {problem}")

@@ -1,11 +1,12 @@
-"""`unbroken stats DIR|FILE…`: statistics of many recorded runs. This module reads and adds up; `stats_tables` draws."""
+"""`unbroken stats DIR|FILE|URL…`: statistics of many recorded runs. This module reads and adds up; `stats_tables`
+draws."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
@@ -18,7 +19,9 @@ from rich.status import Status
 from unbroken.agent.limits import Prices
 from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_line
 from unbroken.cli.main import is_terminal
+from unbroken.cli.options import is_journal, shown_place
 from unbroken.cli.stats_tables import Counted, LeftOut, show_json, show_plain, show_tables
+from unbroken.durable.recorded_runs import RecordedRun, RecordedRuns
 from unbroken.errors import UserError
 from unbroken.trajectory.alerts import ALERTS, Alert, fired
 from unbroken.trajectory.metrics import Metrics
@@ -35,7 +38,9 @@ _DEAREST = 1e9
 
 
 def stats_command(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR|FILE…", help="Recordings, or folders of them.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="DIR|FILE|URL…", help="Recordings, folders of them, or journals.")
+    ],
     by: Annotated[
         str, typer.Option(metavar="model|agent", help="One column for each of them, and one for the total.")
     ] = "",
@@ -60,7 +65,8 @@ def stats_command(
     watched = _alerts(alert or ())
     priced = _prices(prices)
     try:
-        found = _read(_files(paths), by, priced)
+        with ExitStack() as opened:
+            found = _read(_files(paths, opened), by, priced)
     except KeyboardInterrupt:
         print_line("interrupted")
         raise typer.Exit(INTERRUPTED) from None
@@ -80,9 +86,11 @@ def stats_command(
         if found.recordings:
             (show_tables if is_terminal(sys.stdout) else show_plain)(counted)
     if not found.recordings:
-        below = sorted({str(file.parent) for path in paths for file in Path(path).glob(f"*/*{SUFFIX}")})
+        below = sorted(
+            {str(file.parent) for path in paths for file in Path(path).glob(f"*/*{SUFFIX}") if not is_journal(path)}
+        )
         hint = f"; some are in {below[0]}: name that folder" if below else ""
-        print_line(f"nothing to count in {' '.join(map(str, paths))}: no recording could be read{hint}")
+        print_line(f"nothing to count in {' '.join(map(shown_place, paths))}: no recording could be read{hint}")
         raise typer.Exit(MISUSED)
     if check and not found.all.queries:
         print_line(
@@ -128,11 +136,11 @@ class _Found:
     left_out: list[LeftOut] = field(default_factory=list[LeftOut])
 
 
-def _read(files: Sequence[Path], by: str, prices: Prices | None) -> _Found:
+def _read(files: Sequence[Path | RecordedRun], by: str, prices: Prices | None) -> _Found:
     found = _Found(Metrics(prices=prices))
     with _progress(len(files)) as step:
         for file in files:
-            step(file)
+            step()
             try:
                 recording = _recording(file)
             except UserError as error:
@@ -147,7 +155,9 @@ def _read(files: Sequence[Path], by: str, prices: Prices | None) -> _Found:
     return found
 
 
-def _recording(file: Path) -> Recording:
+def _recording(file: Path | RecordedRun) -> Recording:
+    if isinstance(file, RecordedRun):
+        return file.read()
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is not a file but a pipe or a device, which could block for ever")
     return read_recording(file)
@@ -157,10 +167,14 @@ def _group(recording: Recording, by: str) -> str:
     return (recording.model if by == "model" else recording.agent_name) or "?"
 
 
-def _files(paths: Sequence[Path]) -> list[Path]:
-    """Each file once, in the order given; those of a folder by name."""
-    files: dict[Path, None] = {}
-    for path in paths:
+def _files(places: Sequence[str], opened: ExitStack) -> list[Path | RecordedRun]:
+    """Each file once, in the order given; those of a folder by name. And the runs of journals, the latest first."""
+    files: dict[Path | RecordedRun, None] = {}
+    for place in places:
+        if is_journal(place):
+            files |= dict.fromkeys(opened.enter_context(RecordedRuns(place)).runs())
+            continue
+        path = Path(place)
         if not path.is_dir():
             files[path] = None
             continue
@@ -186,7 +200,7 @@ class _Step:
         self._began = self._shown = monotonic()
         self.status: Status | None = None
 
-    def __call__(self, file: Path) -> None:
+    def __call__(self) -> None:
         now = monotonic()
         if self.status is None and now - self._began > _LONG and is_terminal(sys.stderr):
             self.status = Console(stderr=True).status("")

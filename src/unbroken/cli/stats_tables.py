@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unbroken.cli.terminal_text import one_line
+from unbroken.durable.recorded_runs import RecordedRun
 from unbroken.trajectory.alerts import Fired
 from unbroken.trajectory.facts import Histogram
 from unbroken.trajectory.metrics import Metrics, ToolMetrics
@@ -30,7 +31,7 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    path: Path
+    path: Path | RecordedRun
     reason: str
 
 

@@ -1,4 +1,4 @@
-"""`unbroken view FILE|DIR`: recordings in the browser, in one HTML file, in the terminal, or as JSON.
+"""`unbroken view FILE|DIR|URL`: recordings in the browser, in one HTML file, in the terminal, or as JSON.
 
 `viewer` builds what is shown; this module selects the output, and opens the browser.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +17,11 @@ import typer
 from rich.console import Console
 
 from unbroken.cli.exits import print_line
-from unbroken.cli.options import LogLevelName
+from unbroken.cli.options import LogLevelName, is_journal, shown_place
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.trajectory.recording import is_recording
-from unbroken.viewer.listing import Shelf, recordings_below
+from unbroken.viewer.listing import Listing, Shelf, recordings_below
 from unbroken.viewer.picture import picture_json
 from unbroken.viewer.server import whole_page
 from unbroken.viewer.terminal import COARSE, FINE, list_lines, picture_lines
@@ -29,7 +31,13 @@ _NAMED = 5
 
 
 def view_command(
-    path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A recording, or a folder of recordings.")],
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|DIR|URL",
+            help="A recording, a folder of recordings, a journal, or URL#ID for one of its runs.",
+        ),
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free one.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
     html: Annotated[
@@ -51,24 +59,40 @@ def view_command(
         raise UserError("--html: the name of the file is empty; give one, or - to print the page")
     if sum((bool(html), plain, json)) > 1:
         raise UserError("--html, --plain and --json cannot be used together: choose one of them")
-    shelf = Shelf(path)
-    if not shelf.one and not shelf.rows(0):
-        raise UserError(f"there is no recording in {path}: {_instead(path)}")
-    if html:
-        _write(shelf, html)
-    elif plain:
-        _print(shelf)
-    elif json:
-        value = shelf.draw(shelf.name) if shelf.one else shelf.rows()
-        typer.echo(picture_json(value).decode("utf-8", "replace"))
-    else:
-        try:
-            asyncio.run(_serve(shelf, port, not no_open and _has_display()))
-        except KeyboardInterrupt:
-            typer.echo("", err=True)  # after the ^C
+    with _opened(place) as shelf:
+        if not shelf.one and not shelf.rows(0):
+            raise UserError(f"there is no recording in {shown_place(place)}: {_instead(shelf)}")
+        if html:
+            _write(shelf, html)
+        elif plain:
+            _print(shelf)
+        elif json:
+            value = shelf.draw(shelf.name) if shelf.one else shelf.rows()
+            typer.echo(picture_json(value).decode("utf-8", "replace"))
+        else:
+            try:
+                asyncio.run(_serve(shelf, port, not no_open and _has_display()))
+            except KeyboardInterrupt:
+                typer.echo("", err=True)  # after the ^C
 
 
-def _instead(folder: Path) -> str:
+@contextmanager
+def _opened(place: str) -> Generator[Listing]:
+    if not is_journal(place):
+        yield Shelf(Path(place))
+        return
+    from unbroken.durable.recorded_runs import MOST_LISTED, RecordedRuns  # noqa: PLC0415 - start-up time
+
+    with RecordedRuns(place) as runs:
+        if not runs.one and (count := runs.count()) > MOST_LISTED:
+            print_line(f"only the latest {MOST_LISTED:,} of {count:,} runs are listed; URL#ID shows any of them")
+        yield runs
+
+
+def _instead(shelf: Listing) -> str:
+    if not isinstance(shelf, Shelf):
+        return "`unbroken runs start` adds a run"
+    folder = shelf.path
     below = recordings_below(folder)
     if not below:
         return "Agent(record=…) and unbroken run --record write recordings"
@@ -76,7 +100,7 @@ def _instead(folder: Path) -> str:
     return f"some are in {named}; name that folder" if len(below) == 1 else f"some are in {named}; name one of them"
 
 
-async def _serve(shelf: Shelf, port: int, opens: bool) -> None:
+async def _serve(shelf: Listing, port: int, opens: bool) -> None:
     import webbrowser  # noqa: PLC0415 - start-up time
 
     from unbroken.viewer.server import serving  # noqa: PLC0415 - start-up time: it loads aiohttp
@@ -96,7 +120,7 @@ def _has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _write(shelf: Shelf, out: str) -> None:
+def _write(shelf: Listing, out: str) -> None:
     if out != "-" and is_recording(out):
         raise UserError(f"{out} is a recording and would be overwritten: name another file for the page")
     page, left_out = whole_page(shelf)
@@ -111,12 +135,11 @@ def _write(shelf: Shelf, out: str) -> None:
         raise UserError(f"writing {out} failed: {error.strerror or error}; name another file") from None
 
 
-def _print(shelf: Shelf) -> None:
+def _print(shelf: Listing) -> None:
     console = Console(highlight=False)
     glyphs = FINE if console.encoding.lower().startswith("utf") else COARSE
-    rows = shelf.rows()
     if not shelf.one:
-        lines = list_lines(rows, console.width)
+        lines = list_lines(shelf.rows(), console.width)
     else:
         lines = picture_lines(shelf.draw(shelf.name), console.width, glyphs)
     for line in lines:

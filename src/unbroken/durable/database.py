@@ -304,7 +304,7 @@ class Database:
             values += [each.state, each.pending, each.expires, each.error]
         guard = [each.run, each.token, each.position]
         stored = self.change(
-            f"UPDATE unbroken_runs SET chunks = chunks + 1, updated = ?{changed} "
+            f"UPDATE unbroken_runs SET chunks = chunks + {int(bool(each.data))}, updated = ?{changed} "
             f"WHERE number = ? AND token = ? AND chunks = ?",
             *(*values, *guard),
         )
@@ -318,6 +318,8 @@ class Database:
             )
         if each.state in ("answered", "cancelled") and self.change("DELETE FROM unbroken_jobs WHERE run = ?", each.run):
             self.change("DELETE FROM unbroken_progress WHERE run = ?", each.run)
+        if not each.data:
+            return None
         data, large, texts = take_out(each.data)
         for digest, text in texts.items():
             self.change(
@@ -345,6 +347,27 @@ class Database:
         return {int(row[0]): (int(row[1]), cast("State", row[2])) for row in rows}
 
     # What was recorded
+
+    def has_tables(self) -> bool:
+        """Is there a journal?"""
+        raise NotImplementedError
+
+    def ends(self, first: int, last: int) -> dict[int, tuple[bytes, bytes, int]]:
+        """The first and the last append of the runs with these numbers, without large texts, and the bytes of all."""
+        with self.transaction(writes=False):
+            sizes = self.query(
+                "SELECT run, SUM(LENGTH(data)) FROM unbroken_chunks WHERE run BETWEEN ? AND ? GROUP BY run",
+                *(first, last),
+            )
+            rows = self.query(
+                "SELECT run, position, data FROM unbroken_chunks JOIN unbroken_runs ON number = run "
+                "WHERE run BETWEEN ? AND ? AND (position = 0 OR position = chunks - 1) ORDER BY run, position",
+                *(first, last),
+            )
+        ends: dict[int, list[bytes]] = {}
+        for run, _, data in rows:
+            ends.setdefault(int(run), []).append(bytes(data))
+        return {int(run): (ends[int(run)][0], ends[int(run)][-1], int(size)) for run, size in sizes}
 
     def chunks(self, run_id: str, after: int) -> tuple[RunRow, list[bytes]]:
         """The run, and its appends from this one on."""

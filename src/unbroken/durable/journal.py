@@ -85,7 +85,7 @@ class Journal:
         return self.redactor
 
     async def open(self) -> None:
-        self._database = await self._in_thread(lambda: _connect(self._url))
+        self._database = await self._in_thread(lambda: connect(self._url))
         await self.work(Database.migrate)
         self._changes.database = self._database
 
@@ -448,7 +448,8 @@ def _cancelled_lines(claim: Claim, reason: str) -> bytes:
     return encode({"line": "event", **event_to_json(event)}) + b"\n"
 
 
-def _connect(url: str) -> Database:
+def connect(url: str) -> Database:
+    """The database of this journal, without tables if it is new."""
     if url.startswith("sqlite:///"):
         path, _, query = url.removeprefix("sqlite:///").partition("?")
         if not path:

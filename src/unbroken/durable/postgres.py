@@ -98,6 +98,9 @@ class PostgresDatabase(Database):
     def change(self, statement: str, *values: Any) -> int:
         return self._connected().execute(_marked(statement), values or None).rowcount
 
+    def has_tables(self) -> bool:
+        return self.query("SELECT to_regclass('unbroken_version')")[0][0] is not None
+
     def hold_lock(self) -> None:
         if not self._locked:
             self._locked = bool(self.query("SELECT pg_try_advisory_lock(?)", _key(self.driver))[0][0])

@@ -89,6 +89,9 @@ class SqliteDatabase(Database):
     def change(self, statement: str, *values: Any) -> int:
         return self._connection.execute(statement, values).rowcount
 
+    def has_tables(self) -> bool:
+        return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = 'unbroken_version'"))
+
     @property
     def needs_checkpoint(self) -> bool:
         return self._written >= CHECKPOINT

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -249,6 +250,19 @@ def summarize(path: Path) -> Summary:
         return Summary(path, problem=str(error))
     except OSError as error:
         return Summary(path, problem=f"{path} cannot be read: {error.strerror or error}")
+    return _summary(path, size, head, end)
+
+
+def summarize_ends(name: Path, beginning: bytes, end: bytes, size: int) -> Summary:
+    """The summary of a recording that is no file, from its first line and its last lines."""
+    try:
+        head = read_head(name, beginning.partition(b"\n")[0])
+    except UserError as error:
+        return Summary(name, problem=str(error))
+    return _summary(name, size, head, _ending(BytesIO(end), len(end)))
+
+
+def _summary(path: Path, size: int, head: Line, end: Line) -> Summary:
     usage = as_dict(end.get("usage"))
     failed = end.get("event") == "run_failed"
     began, ended = number(head.get("time")), number(end.get("time"))

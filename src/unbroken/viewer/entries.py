@@ -96,7 +96,7 @@ def entries_of(recording: Recording, times: Sequence[float]) -> tuple[tuple[Entr
     pieces: list[Entry] = []
     """Pieces of a stream: each was an event, whose number no other event has."""
     next_seq = missing = 0
-    silent = False
+    begun = silent = False
     """A retried answer is emitted when it is complete."""
     for at, line in zip(times, recording.lines, strict=True):
         is_event = line["line"] == "event"
@@ -105,6 +105,9 @@ def entries_of(recording: Recording, times: Sequence[float]) -> tuple[tuple[Entr
         entry = Entry(at, count(line, "turn"), kind, is_event, fields)
         found.append(entry)
         if is_event:
+            if kind == "run_started" and not begun:
+                next_seq = count(line, "seq")  # that of a durable run is 1
+            begun = True
             for seq, piece in zip(range(next_seq, count(line, "seq")), pieces, strict=False):
                 piece.kind, piece.event, piece.fields = _PIECES[piece.kind], True, {"seq": seq, **piece.fields}
             missing += max(count(line, "seq") - next_seq - len(pieces), 0)

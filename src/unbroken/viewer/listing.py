@@ -6,9 +6,11 @@ A name is looked up among those of the folder and never becomes a path: nothing 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from unbroken.errors import StreamError, UserError
 from unbroken.trajectory.recording import SUFFIX, Summary, is_recording, list_recordings, read_recording, summarize
@@ -46,6 +48,20 @@ class Row:
     size: int = 0
 
 
+class Listing(Protocol):
+    """What the viewer shows: several recordings, or a single one."""
+
+    name: str
+    one: bool
+    """There is a single one, and `name` is its name."""
+
+    def rows(self, search: int = SEARCHED) -> list[Row]: ...
+
+    def draw(self, name: str) -> Picture:
+        """Raises `UserError` if there is no such recording, or if it cannot be read."""
+        ...
+
+
 class Shelf:
     """`path` is a folder of recordings, or one recording."""
 
@@ -69,7 +85,7 @@ class Shelf:
             if failed is None and not summary.problem and summary.size <= search:
                 search -= summary.size
                 failed = self._count(summary)
-            rows.append(_row(summary, failed))
+            rows.append(row_of(summary, failed))
         return rows
 
     def draw(self, name: str) -> Picture:
@@ -91,28 +107,28 @@ class Shelf:
 
     def _count(self, summary: Summary) -> int | None:
         try:
-            found = count_failed(summary.path)
+            with summary.path.open("rb") as file:
+                found = count_failed(file)
         except OSError:
             return None
         self._failed[summary.path.name, summary.size] = found
         return found
 
 
-def count_failed(path: Path) -> int:
+def count_failed(lines: Iterable[bytes]) -> int:
     """Counts calls that were answered with an error. Other lines are not parsed: inside JSON strings quotation marks
     are escaped, so the search finds only real fields. A call that is adopted, for example in a resumed run, is counted
     as the one that adopts it."""
     failed: set[bytes | tuple[str, str]] = set()
-    with path.open("rb") as file:
-        for line in file:
-            start = line[:64]
-            if b'"event":"call_finished"' in start and b'"error":true' in line:
-                if b'"dropped":true' not in line:  # schema 1
-                    failed.add(_call_of(line, "call") or line)
-            elif b'"event":"call_adopted"' in start:
-                failed.discard(_call_of(line, "adopted") or line)
-            elif b'"event":"call_dropped"' in start:
-                failed.discard(_call_of(line, "call") or line)
+    for line in lines:
+        start = line[:64]
+        if b'"event":"call_finished"' in start and b'"error":true' in line:
+            if b'"dropped":true' not in line:  # schema 1
+                failed.add(_call_of(line, "call") or line)
+        elif b'"event":"call_adopted"' in start:
+            failed.discard(_call_of(line, "adopted") or line)
+        elif b'"event":"call_dropped"' in start:
+            failed.discard(_call_of(line, "call") or line)
     return len(failed)
 
 
@@ -142,7 +158,7 @@ def _state(summary: Summary) -> str:
     return RECORDED if summary.agent_name == RECORDED else "unfinished"
 
 
-def _row(summary: Summary, failed: int | None) -> Row:
+def row_of(summary: Summary, failed: int | None) -> Row:
     known = bool(summary.stop_reason or summary.requests)
     return Row(
         shown_name(summary.path),

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from unbroken.errors import UserError
-from unbroken.viewer.listing import SEARCHED_AT_ONCE, Row, Shelf
+from unbroken.viewer.listing import SEARCHED_AT_ONCE, Listing, Row
 from unbroken.viewer.picture import picture_json
 
 # The page: `page.html` as it is served, or as one file that holds what it shows and needs nothing else. Nothing runs on
@@ -56,7 +56,7 @@ def served_page() -> bytes:
     return _PAGE.encode()
 
 
-def whole_page(shelf: Shelf, most: int = MOST) -> tuple[bytes, list[str]]:
+def whole_page(shelf: Listing, most: int = MOST) -> tuple[bytes, list[str]]:
     """One file with all recordings, and a list of what was left out. Runs that do not fit are only in the list."""
     rows = shelf.rows()
     pictures: list[bytes] = []
@@ -81,7 +81,7 @@ def whole_page(shelf: Shelf, most: int = MOST) -> tuple[bytes, list[str]]:
     return b"".join((top.encode(), policy.encode(), middle.encode(), _harmless(data), bottom.encode())), left_out
 
 
-def _draw(shelf: Shelf, row: Row) -> bytes | str:
+def _draw(shelf: Listing, row: Row) -> bytes | str:
     try:
         return picture_json(shelf.draw(row.name))
     except UserError as error:
@@ -107,7 +107,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving(shelf: Shelf, port: int = 0) -> AsyncGenerator[str]:
+async def serving(shelf: Listing, port: int = 0) -> AsyncGenerator[str]:
     """Serves the page and yields its address."""
     runner = web.AppRunner(application(shelf), access_log=None, logger=_LOG, shutdown_timeout=1.0)
     await runner.setup()
@@ -123,7 +123,7 @@ async def serving(shelf: Shelf, port: int = 0) -> AsyncGenerator[str]:
         await runner.cleanup()
 
 
-def application(shelf: Shelf) -> web.Application:
+def application(shelf: Listing) -> web.Application:
     async def page(request: web.Request) -> web.Response:
         return web.Response(body=served_page(), content_type="text/html", charset="utf-8", headers=PAGE_HEADERS)
 
