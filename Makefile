@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-gateway bench-recording test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-gateway bench-recording test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,13 @@ bench-gateway: $(VENV)/.ready $(if $(LITELLM),$(VENV)/litellm)  ## the gateway's
 
 bench-recording: $(VENV)/.ready  ## what recording a run costs, and how long 1,000 recordings take to list
 	$(BIN)/python bench/recording.py
+
+$(VENV)/durable-peer:
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check 'pydantic-ai-slim[openai,dbos]'
+
+bench-durable: $(VENV)/.ready $(VENV)/durable-peer  ## what a durable run costs, beside pydantic-ai on DBOS
+	$(BIN)/python bench/durable.py
+	$(VENV)/durable-peer/bin/python -W ignore bench/durable_peer.py
 
 bench-dph: $(VENV)/.ready  ## how long DPH programs take to be read and checked; minutes
 	$(BIN)/python bench/dph.py

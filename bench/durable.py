@@ -81,8 +81,10 @@ async def measure(pause: float, rounds: int, times: int) -> tuple[dict[str, list
             files = [file.stat().st_size for file in (place / "files").iterdir()]
             await journal.work(lambda database: database.query("PRAGMA wal_checkpoint(TRUNCATE)"))
             stored = (place / "runs.db").stat().st_size / (3 + rounds * times)
-            print(f"  bytes: recording {statistics.mean(files):.0f}, journal {stored:.0f}, "
-                  f"ratio {stored / statistics.mean(files):.2f}   at most 1.5")
+            print(
+                f"  bytes: recording {statistics.mean(files):.0f}, journal {stored:.0f}, "
+                f"ratio {stored / statistics.mean(files):.2f}   at most 1.5"
+            )
             return cpu, wall
 
 
@@ -98,7 +100,9 @@ def main() -> None:
         print(title)
         cpu, wall = asyncio.run(measure(pause, rounds, times))
         for name in cpu:
-            print(f"  {name:9} {statistics.median(cpu[name]) * 1000:7.2f} ms CPU {statistics.median(wall[name]) * 1000:8.1f} ms")
+            print(
+                f"  {name:9} {statistics.median(cpu[name]) * 1000:7.2f} ms CPU {statistics.median(wall[name]) * 1000:8.1f} ms"
+            )
         print(f"  durable / in memory, CPU  {ratio(cpu, 'durable'):.2f}   {most}")
         print(f"  durable / in memory, time {ratio(wall, 'durable'):.2f}")
         print(f"  recorded / in memory, CPU {ratio(cpu, 'recorded'):.2f}")
