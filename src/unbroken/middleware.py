@@ -62,6 +62,9 @@ class RunStart:
     """Returns the keys and tokens of the model, as far as they are known by now."""
     asks: Model | None = None
     """The model itself."""
+    trace: dict[str, str] | None = None
+    """Of a durable run: `traceparent` names the span that all its parts belong to. If it is empty, whoever traces the
+    first part fills it in."""
 
 
 class Middleware:

@@ -62,6 +62,8 @@ class Performance:
     """The prompt that follows the open calls of the given history."""
     earlier: Earlier | None = None
     """What is known of an earlier part of the run, which waited or whose process died."""
+    trace: dict[str, str] | None = None
+    """The span that the parts of a durable run belong to."""
 
     def messages(self) -> tuple[Message, ...]:
         """The history as it is now, every call answered."""
@@ -130,6 +132,7 @@ class Performance:
             emit=run.emitter.emit,
             secrets=lambda model=plan.model: getattr(model, "secrets", ()),
             asks=plan.model,
+            trace=self.trace,
         )
         try:
             for each in middleware:

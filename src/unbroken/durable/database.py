@@ -36,6 +36,7 @@ class NewRun:
     question: str
     input: str
     now: float
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +147,9 @@ class Database:
         """Adds a run, unless there is one with this id. `UserError` if that one was asked something else."""
         with self.transaction():
             added = self.change(
-                "INSERT INTO unbroken_runs (run_id, agent, tenant, state, created, updated, question, input) "
-                "VALUES (?, ?, ?, 'ready', ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING",
-                *(new.run_id, new.agent, new.tenant, new.now, new.now, new.question, new.input),
+                "INSERT INTO unbroken_runs (run_id, agent, tenant, state, created, updated, question, input, trace) "
+                "VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING",
+                *(new.run_id, new.agent, new.tenant, new.now, new.now, new.question, new.input, new.trace),
             )
             rows = self.query("SELECT number, agent, tenant, input FROM unbroken_runs WHERE run_id = ?", new.run_id)
             if tuple(rows[0][1:]) != (new.agent, new.tenant, new.input):
@@ -241,7 +242,7 @@ class Database:
         ended, or waits, is only returned, unless `always`."""
         with self.transaction():
             self.hold_lock()
-            found = self._select(f"{_ROW}, input, driver", run_id, self.for_update)
+            found = self._select(f"{_ROW}, trace, input, driver", run_id, self.for_update)
             row, driver = _row(found), str(found[-1])
             if not always and not _is_drivable(row, now):
                 return row
@@ -259,7 +260,7 @@ class Database:
                 *(token, self.driver, now, int(alive), row.number),
             )
         self._held.add((row.number, token))
-        return Claim(row, token, json.loads(found[-2]))
+        return Claim(row, token, json.loads(found[-2]), trace=str(found[-3]))
 
     def _is_alive(self, row: RunRow, driver: str) -> bool:
         """Does its last driver live and drive it?"""
@@ -302,6 +303,9 @@ class Database:
         if each.state is not None:
             changed = ", state = ?, pending = ?, expires = ?, error = ?"
             values += [each.state, each.pending, each.expires, each.error]
+        if each.trace:
+            changed += ", trace = ?"
+            values.append(each.trace)
         guard = [each.run, each.token, each.position]
         stored = self.change(
             f"UPDATE unbroken_runs SET chunks = chunks + {int(bool(each.data))}, updated = ?{changed} "

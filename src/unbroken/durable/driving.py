@@ -113,6 +113,7 @@ class _Drive:
         self._performance = self._begin(sinks) if recording is None else self._continue(recording, sinks)
         system = self._performance.plan(self._performance.clock or current_clock()).system
         self._recorder.instructions = system.text if system is not None else ""
+        self._performance.trace = self._recorder.target.trace
         self._task: asyncio.Task[Result[Any]] | None = None
         self._stop = stop
         self._stopped = False

@@ -29,6 +29,7 @@ from unbroken.events import Event, RunFailed, event_to_json
 from unbroken.messages import Message
 from unbroken.trajectory.line_reader import EventReader, LineReader
 from unbroken.trajectory.lines import encode
+from unbroken.trajectory.otel import current_traceparent
 from unbroken.trajectory.recording import SUFFIX, Recording, parse_recording
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.transcript import to_json
@@ -146,7 +147,7 @@ class Journal:
             given["answer_within"] = answer_within
         text = " ".join("".join(getattr(part, "text", "") for part in question.parts).split())
         shown = self.redactor.text(text)[:_QUESTION]
-        new = NewRun(id, agent, tenant, shown, json.dumps(given), current_clock().now())
+        new = NewRun(id, agent, tenant, shown, json.dumps(given), current_clock().now(), current_traceparent())
         await self.work(lambda database: database.start(new), small=True)
         self._changes.ring()
         return id

@@ -56,6 +56,8 @@ class JournalTarget(Target):
         self._journal = journal
         self._claim = claim
         self._position = claim.row.chunks
+        self.trace = {"traceparent": claim.trace} if claim.trace else {}
+        """The span that this drive belongs to; tracing middleware fills it in if there is none."""
         self._last: asyncio.Future[None] | None = None
 
     def has_lines(self) -> bool:
@@ -63,6 +65,8 @@ class JournalTarget(Target):
 
     def write(self, data: bytes, urgent: bool) -> None:
         append = Append(self._claim.row.number, self._claim.token, self._position, data, 0.0, **self.ending)
+        if self.trace and not self._claim.trace:
+            append.trace = self._claim.trace = self.trace["traceparent"]
         self._position += 1
         last = self._last = self._journal.append(append)
         if last.done():

@@ -83,6 +83,8 @@ class Claim:
     """The recording so far."""
     answers: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     """All answers so far, by the numbers of the calls."""
+    trace: str = ""
+    """The span that all drives belong to, as a `traceparent` header; empty if there is none yet."""
 
 
 @dataclass(slots=True)
@@ -98,3 +100,5 @@ class Append:
     pending: str = "[]"
     expires: float | None = None
     error: str = ""
+    trace: str = ""
+    """The span of the first drive."""

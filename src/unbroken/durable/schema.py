@@ -74,5 +74,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (run, key, position)
         ){without_rowid}""",
     ),
+    # The span that the drives of a run belong to.
+    ("ALTER TABLE unbroken_runs ADD COLUMN trace TEXT NOT NULL DEFAULT ''",),
 )
 """The statements that lead from each version to the next. Never change one that was released: add another."""

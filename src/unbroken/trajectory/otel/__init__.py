@@ -6,6 +6,7 @@ is imported by the first `OpenTelemetry()`. Where spans and metrics go is up to 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,21 @@ from unbroken.middleware import Middleware, RunStart
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
+    from opentelemetry.trace import Span, TracerProvider
+
+
+def current_traceparent() -> str:
+    """The current span as a `traceparent` header; empty if there is none. Loads nothing: without OpenTelemetry there is
+    no span."""
+    trace = sys.modules.get("opentelemetry.trace")
+    return "" if trace is None else traceparent(trace.get_current_span())
+
+
+def traceparent(span: Span) -> str:
+    context = span.get_span_context()
+    if not context.is_valid:
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
 class OpenTelemetry(Middleware):

@@ -12,7 +12,16 @@ from typing import Any, TypeAlias, assert_never
 from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, Meter, MeterProvider, get_meter
 from opentelemetry.propagate import inject
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+    get_tracer,
+    set_span_in_context,
+)
 
 from unbroken import errors
 from unbroken.errors import ProviderError, StreamError
@@ -282,10 +291,18 @@ class Tracing:
     def exportable_json(self, value: Any) -> str:
         return self.exportable(json_text(value))
 
-    def start(self, operation: str, of: str, kind: SpanKind, attributes: dict[str, Any], time: float) -> Span:
+    def start(
+        self,
+        operation: str,
+        of: str,
+        kind: SpanKind,
+        attributes: dict[str, Any],
+        time: float,
+        links: Sequence[Link] = (),
+    ) -> Span:
         """A span below that of the run."""
         about = {"gen_ai.operation.name": operation, **self._about, **attributes}
-        return self._tracer.start_span(f"{operation} {of}", self._above, kind, about, start_time=nanoseconds(time))
+        return self._tracer.start_span(f"{operation} {of}", self._above, kind, about, links, nanoseconds(time))
 
     def put_below(self, span: Span) -> None:
         """The spans that start from now on are below this one."""

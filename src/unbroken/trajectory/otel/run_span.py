@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from opentelemetry.context import get_current
+from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import Span, SpanKind, TracerProvider
+from opentelemetry.trace import Link, Span, SpanKind, TracerProvider, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from unbroken.deltas import Delta
 from unbroken.events import (
@@ -40,6 +41,7 @@ from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.facts import NO_RESPONSE
+from unbroken.trajectory.otel import traceparent
 from unbroken.trajectory.otel.names import (
     CANCELLED,
     Asked,
@@ -61,6 +63,19 @@ def tracing(
     return partial(RunTrace, Telemetry(tracer_provider, meter_provider, content))
 
 
+def _place(shared: dict[str, str] | None) -> tuple[Context, list[Link]]:
+    """Where the span of a run belongs. A part of a durable run belongs below the first part, or below the span that was
+    current when the run was started; if another span is current, below that one, with a link."""
+    current = get_current()
+    if not shared:
+        return current, []
+    first = TraceContextTextMapPropagator().extract(shared, Context())
+    there, here = get_current_span(first).get_span_context(), get_current_span(current).get_span_context()
+    if not here.is_valid:
+        return first, []
+    return current, [] if here.trace_id == there.trace_id else [Link(there)]
+
+
 class RunTrace(Middleware):
     """The trace of one run. Its parent is the span that is current where the run is awaited."""
 
@@ -68,7 +83,8 @@ class RunTrace(Middleware):
     edits_answers = False
 
     def __init__(self, telemetry: Telemetry, head: RunStart) -> None:
-        self._tracing = tracing = Tracing(telemetry, head, get_current())
+        outside, links = _place(head.trace)
+        self._tracing = tracing = Tracing(telemetry, head, outside)
         self._began = head.clock.elapsed()
         about: dict[str, Any] = {**Asked.named(head.model).attributes()}
         if head.resumed:
@@ -76,7 +92,9 @@ class RunTrace(Middleware):
         if tracing.content:
             question = () if head.question is None else (head.question,)
             about["gen_ai.input.messages"] = tracing.exportable_json(history((*head.messages, *question)))
-        self._span = tracing.start("invoke_agent", head.agent, SpanKind.INTERNAL, about, head.clock.now())
+        self._span = tracing.start("invoke_agent", head.agent, SpanKind.INTERNAL, about, head.clock.now(), links)
+        if head.trace is not None and not head.trace and (own := traceparent(self._span)):
+            head.trace["traceparent"] = own
         tracing.put_below(self._span)
         self._view = RunView()
         self._calls = CallSpans(tracing, self._view)
