@@ -92,7 +92,7 @@ class Decoder:
             max_calls=max_calls,
         )
         self._assembler.calls.shortened = short
-        if request is not None and any(tool.kind == "custom" for tool in request.tools):
+        if request is not None and [tool for tool in request.tools if tool.kind == "custom"]:
             self._assembler.calls.custom = custom_as_functions(request.tools, wire)
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
@@ -258,7 +258,7 @@ class Decoder:
 def _schemas(tools: Collection[str] | None, request: Request | None) -> Mapping[str, Mapping[str, Json]]:
     if not tools:
         return {}
-    if isinstance(tools, Mapping):
+    if isinstance(tools, dict | Mapping):  # asked for a dict first, because a protocol takes longer
         return cast("Mapping[str, Mapping[str, Json]]", tools)
     return {tool.name: tool.parameters for tool in request.tools} if request else {}
 
@@ -306,7 +306,7 @@ def guess_wire(body: bytes) -> str | None:
     """The name of the wire, or None when no event looks like any of them."""
     for event in _events(body):
         # The first wire comes last: most servers imitate it, so its errors are the least specific.
-        for wire in reversed(WIRES.values()):
+        for wire in reversed([*WIRES.values()]):
             if wire.recognises(event):
                 return wire.name
     return _guess_from_head(body[:HEAD])

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from unbroken.errors import InvalidRequest
 from unbroken.messages import Effort, Json, OneTool, Request, System, User
-from unbroken.wires import WIRES, Wire, find_wire
-from unbroken.wires.rules import RulesByField, beside, obey, rules_for, to_obey
+from unbroken.wires import Wire, find_wire
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
+
+if TYPE_CHECKING:
+    from unbroken.wires.rules import RulesByField
 
 # What to do if a provider requires its own reasoning back and it is missing: dropped by a client, or from another
 # provider.
@@ -25,7 +26,7 @@ from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
 LostReasoning: TypeAlias = Literal["", "blank", "off", "placeholder"]
 """Not required; a blank in its place; thinking turned off for this request; a documented placeholder."""
 
-WAYS = tuple(dict.fromkeys(way for wire in WIRES.values() for way in wire.lost_reasoning))
+WAYS = tuple(way for way in get_args(LostReasoning) if way)
 
 
 def replace_lost_reasoning(body: Object, request: Request, way: LostReasoning, wire: Wire) -> tuple[Object, str]:
@@ -79,24 +80,17 @@ class Quirks:
 @lru_cache(256)
 def rules_of(wire: str, vendor: str, model: str) -> RulesByField:
     """What the requests for a model have to obey."""
+    from unbroken.wires.rules import rules_for, to_obey  # noqa: PLC0415 - start-up time
+
     return to_obey(rules_for(find_wire(wire).rules(), vendor, model))
 
 
 @lru_cache(64)
 def rules_beside_tools(wire: str, vendor: str, model: str) -> RulesByField:
     """The same for a request whose tools are known to be accepted."""
+    from unbroken.wires.rules import beside  # noqa: PLC0415 - start-up time
+
     return beside(rules_of(wire, vendor, model), "tools")
-
-
-def is_accepted(body: Mapping[str, Json], rules: RulesByField, quirks: Quirks, model: str) -> bool:
-    """Whether the rules leave a client's own body as it is, so that it can be sent before it is decoded."""
-    if not rules:
-        return True
-    spelled = fit_spelled({**body}, quirks)
-    try:
-        return obey(rules, spelled, model, {}, bool(body.get("stream")))[0] is spelled
-    except InvalidRequest:
-        return False
 
 
 def fit_request(request: Request, quirks: Quirks) -> Request:

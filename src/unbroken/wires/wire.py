@@ -18,12 +18,12 @@ from unbroken.wires.framing import SSE, Framing
 from unbroken.wires.http_api import HttpApi, status_of
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.raw_history import RawHistory, Relay
-from unbroken.wires.rules import Rule
 from unbroken.wires.values import MISSHAPEN, TOOL_NAME, IdRule, Object
 
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.rules import Rule
 
 
 class Receiver(Protocol):

@@ -18,6 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from unbroken.decoding.arguments import Pending, parse_arguments
@@ -58,19 +59,26 @@ _AT_START = {mark: dialect for dialect in DIALECTS for mark in dialect.marks if 
 _NAMED = next(dialect for dialect in DIALECTS if dialect.place == "name")
 _AT_LINE = tuple(mark for mark, dialect in _MARKED if dialect.place == "line")
 _MARKS = frozenset((*_BY_MARK, *_REASONING_ENDS))
-_MARK = _found_in(sorted(_MARKS))
-_FENCE_ONLY = ((_FENCE[0], _found_in([_FENCE])),)
+_IS_FENCE = _found_in([_FENCE])
 _NOT_BLANK = re.compile(r"[^ \t\r\n]")
+_FIRST_CHARACTERS = frozenset([" ", "\t", "\r", "\n", *(mark[0] for mark in (*_MARKS, *_AT_START))])
 
 # A mark that begins with a letter has another first character in it (`functools[`), so that plain text can be passed on
 # without looking at each such letter: only the end of a piece needs it.
 _WORDS = tuple(mark for mark in _AT_LINE if mark[0].isalpha())
 _LETTERS = frozenset("".join(word[:-1] for word in _WORDS))
 _LONGEST_WORD = max(map(len, _WORDS))
-_BY_CHARACTER = tuple(
-    (character, _found_in(sorted(mark for mark in _MARKS if mark[0] == character)))
-    for character in sorted({mark[0] for mark in _MARKS.difference(_WORDS)})
-)
+_CHARACTERS = "".join(sorted({mark[0] for mark in _MARKS.difference(_WORDS)}))
+_ANY_CHARACTER = re.compile(f"[{re.escape(_CHARACTERS + ''.join(word[-1] for word in _WORDS))}]")
+_SHORT = 64
+"""In fewer characters than this, one search for all these characters is faster than one search for each."""
+
+
+@cache
+def _is_mark(first: str = "") -> re.Pattern[str]:
+    """Matches the marks with this first character; without one, all marks. Compiled when it is needed, because all of
+    them take 30 ms of start-up time."""
+    return _found_in(sorted(mark for mark in _MARKS if mark.startswith(first)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +104,6 @@ class Prose:
         max_held: int = MAX_HELD,
     ) -> None:
         self.offered = Offered(names, schemas)
-        self._starts = {*_AT_START, *self.offered.names} - {""}
-        self._longest_start = max(map(len, self._starts))
         self._reader = Reader(max_held)
         self._steps: Steps[None] | None = None
         self._dialect: Dialect = DIALECTS[0]
@@ -125,12 +131,14 @@ class Prose:
 
     def doubt(self, text: str) -> int:
         """Of text that comes while it is quiet: where a mark may begin; -1 if all of it is plain."""
+        if not text[_SHORT:] and _ANY_CHARACTER.search(text) is None:
+            return self._last_word(text) if text[-1] in _LETTERS else -1
         first = -1
-        for character, pattern in _FENCE_ONLY if self._quoting else _BY_CHARACTER:
+        for character in _FENCE[0] if self._quoting else _CHARACTERS:
             # Two steps, because a search for a character is a hundred times faster than one for a pattern, and a
             # pattern with one first character five times faster than one with several.
             if character in text:
-                found = pattern.search(text)
+                found = (_IS_FENCE if self._quoting else _is_mark(character)).search(text)
                 if found is not None and not 0 <= first < found.start():
                     first = found.start()
         for word in _WORDS:
@@ -142,8 +150,8 @@ class Prose:
     def skip(self, text: str) -> None:
         """This text came while it was quiet, and is plain. Only its last character can matter later."""
         reader = self._reader
-        reader.text = text
-        reader.at = reader.begin = reader.end = len(text)
+        reader.before, reader.text = text[-1], ""
+        reader.at = reader.begin = reader.end = 0
 
     def _last_word(self, text: str) -> int:
         """Where the last line begins, if it is the beginning of a mark that begins with a letter; else -1."""
@@ -156,11 +164,17 @@ class Prose:
     def feed(self, text: str) -> list[str | ProseCall]:
         if not text:
             return []
+        if self._fresh and not self._reader.text and self._begins_as_text(text[0]):
+            self._fresh = False
         if self.quiet and self.doubt(text) < 0:
             self.skip(text)
             return [text]
         self._reader.add(text)
         return self._continue()
+
+    def _begins_as_text(self, first: str) -> bool:
+        """Whether a response with this first character cannot begin with a call: nearly all are like that."""
+        return first not in _FIRST_CHARACTERS and not any(name.startswith(first) for name in self.offered.names)
 
     def end(self) -> list[str | ProseCall]:
         """No more text comes: what is still held becomes a call, where its form may end so, or text."""
@@ -187,7 +201,7 @@ class Prose:
                 return False
         reader = self._reader
         at = reader.at
-        pattern = _FENCE_ONLY[0][1] if self._quoting else _MARK
+        pattern = _IS_FENCE if self._quoting else _is_mark()
         while found := pattern.search(reader.text, at):
             place, mark = found.start(), found.group()
             at = place + 1
@@ -214,19 +228,20 @@ class Prose:
         if found is None:
             return None
         place = found.start()
-        mark = _MARK.match(text, place)
+        mark = _is_mark().match(text, place)
         if mark and self._counts(mark.group(), place) and (mark.group() in _MARKS or not reader.ended):
             self._fresh = mark.group() not in _MARKS
             return None
-        rest = text[place : place + self._longest_start]
-        if not reader.ended and any(len(rest) < len(mark) and mark.startswith(rest) for mark in self._starts):
+        starts = {*_AT_START, *self.offered.names} - {""}
+        rest = text[place : place + max(map(len, starts))]
+        if not reader.ended and any(len(rest) < len(mark) and mark.startswith(rest) for mark in starts):
             self._give(out, place)
             return False
         self._fresh = False
         for mark, dialect in _AT_START.items():
             if rest.startswith(mark):
                 return self._begin(out, place, mark, dialect)
-        if any(rest.startswith(name) for name in self._starts):
+        if any(rest.startswith(name) for name in starts):
             return self._begin(out, place, "", _NAMED)
         return None
 

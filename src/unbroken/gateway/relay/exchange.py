@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta
-from unbroken.errors import ProviderError
+from unbroken.errors import InvalidRequest, ProviderError
 from unbroken.gateway.http.large_requests import off_loop
 from unbroken.gateway.http.routes import ClientRequest, read_request
 from unbroken.gateway.relay.client_stream import ClientStream, CompleteResponse, StreamedResponse
@@ -30,15 +30,17 @@ from unbroken.gateway.turns.serial import AskModel, Reason
 from unbroken.gateway.turns.turn import Turn, asked_key, chain, context_of, turn_key
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolMessage, Usage
+from unbroken.models.addresses import Endpoint
 from unbroken.models.connections import Sent
 from unbroken.models.http import HTTPModel, Written
 from unbroken.models.model import RESPONSE_LIMIT, Model
-from unbroken.models.quirks import is_accepted, rules_of
+from unbroken.models.quirks import fit_spelled, rules_of
 from unbroken.models.relay import PassingDecoder, RelayRequest, Verbatim, relay_request
 from unbroken.models.retrying import RetryingModel
 from unbroken.transcript import HistoryEdit, repair
 from unbroken.wires import find_wire
 from unbroken.wires.chain import repair_raw
+from unbroken.wires.rules import obey
 from unbroken.wires.values import as_dict, as_text, dicts, fit
 from unbroken.wires.writer import ResponseWriter
 
@@ -67,9 +69,19 @@ def can_forward(incoming: ClientRequest) -> bool:
     said = cast("list[Json]", body[find_wire(wire).http.messages_field])
     if not all(as_text(as_dict(message).get("role")) in _FRESH for message in said):
         return False
-    endpoint = http.endpoint
-    rules = rules_of(wire, endpoint.vendor, endpoint.model)
-    return is_accepted(body, rules, endpoint.quirks, endpoint.model)
+    return _is_accepted(body, http.endpoint)
+
+
+def _is_accepted(body: Mapping[str, Json], endpoint: Endpoint) -> bool:
+    """Do the rules of the model leave the body as it is?"""
+    rules = rules_of(endpoint.wire, endpoint.vendor, endpoint.model)
+    if not rules:
+        return True
+    spelled = fit_spelled({**body}, endpoint.quirks)
+    try:
+        return obey(rules, spelled, endpoint.model, {}, bool(body.get("stream")))[0] is spelled
+    except InvalidRequest:
+        return False
 
 
 async def send(incoming: ClientRequest) -> Sent:

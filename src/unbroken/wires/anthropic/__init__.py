@@ -10,12 +10,12 @@ from unbroken.wires.anthropic.messages_decoder import MARKS, MessagesDecoder, re
 from unbroken.wires.anthropic.messages_encoder import MessagesEncoder, MessagesProviderWriter, error_body, error_event
 from unbroken.wires.anthropic.messages_relay import HISTORY, RELAY, MessagesHttp, keep_first_call
 from unbroken.wires.anthropic.messages_requests import ID_RULE, NAME_RULE, decode_request, encode_request
-from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.rules import Rule
 
 
 def _for_tests() -> ForTests:

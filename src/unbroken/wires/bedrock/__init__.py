@@ -12,12 +12,12 @@ from unbroken.wires.bedrock.converse_reasoning import turn_reasoning_off
 from unbroken.wires.bedrock.converse_relay import HISTORY, RELAY, ConverseHttp, keep_first_call
 from unbroken.wires.bedrock.converse_requests import decode_request, encode_request
 from unbroken.wires.framing import EVENT_STREAM
-from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.rules import Rule
 
 
 @cache

@@ -10,12 +10,12 @@ from unbroken.wires.cohere.cohere_encoder import CohereEncoder, CohereProviderWr
 from unbroken.wires.cohere.cohere_messages import NAME
 from unbroken.wires.cohere.cohere_relay import HISTORY, RELAY, CohereHttp, keep_first_call
 from unbroken.wires.cohere.cohere_requests import decode_request, encode_request
-from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.rules import Rule
 
 
 @cache

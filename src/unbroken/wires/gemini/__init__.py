@@ -11,12 +11,12 @@ from unbroken.wires.gemini.gemini_encoder import GeminiEncoder, GeminiProviderWr
 from unbroken.wires.gemini.gemini_parts import NAME, NAME_RULE
 from unbroken.wires.gemini.gemini_relay import HISTORY, RELAY, GeminiHttp, keep_first_call
 from unbroken.wires.gemini.gemini_requests import decode_request, encode_request
-from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.rules import Rule
 
 
 def _for_tests() -> ForTests:

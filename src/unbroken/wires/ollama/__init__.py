@@ -11,12 +11,12 @@ from unbroken.wires.ollama.ollama_encoder import OllamaEncoder, OllamaProviderWr
 from unbroken.wires.ollama.ollama_messages import NAME
 from unbroken.wires.ollama.ollama_relay import HISTORY, RELAY, OllamaHttp, keep_first_call
 from unbroken.wires.ollama.ollama_requests import decode_request, encode_request
-from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.rules import Rule
 
 
 @cache

@@ -10,12 +10,12 @@ from unbroken.wires.openai_chat.chat_encoder import ChatEncoder, ChatProviderWri
 from unbroken.wires.openai_chat.chat_messages import ID_RULE, NAME, blank_reasoning
 from unbroken.wires.openai_chat.chat_relay import HISTORY, RELAY, ChatHttp, keep_first_call
 from unbroken.wires.openai_chat.chat_requests import decode_request, encode_request
-from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.rules import Rule
 
 
 def _for_tests() -> ForTests:

@@ -17,12 +17,12 @@ from unbroken.wires.openai_responses.responses_items import NAME
 from unbroken.wires.openai_responses.responses_messages import ID_RULE
 from unbroken.wires.openai_responses.responses_relay import HISTORY, RELAY, keep_first_call
 from unbroken.wires.openai_responses.responses_requests import decode_request, encode_request
-from unbroken.wires.rules import Rule
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.rules import Rule
 
 
 def _for_tests() -> ForTests:
