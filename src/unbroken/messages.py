@@ -274,6 +274,10 @@ class Sampling:
     seed: int | None = None
 
 
+UNSET = Sampling()
+"""The provider's defaults."""
+
+
 @quick
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -293,7 +297,7 @@ class Request:
     stream: bool = True
     reasoning: Effort | None = None
     cache: bool = False
-    sampling: Sampling = Sampling()
+    sampling: Sampling = UNSET
     extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
     model: str = ""
     wire: str = ""

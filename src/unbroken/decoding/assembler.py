@@ -99,19 +99,20 @@ class Assembler:
     def settle(self) -> None:
         """Search the text that was passed on since the last time. Once for each read and before each call, not for each
         delta: that would cost a fifth of decoding plain text, this costs a twentieth."""
-        if self._prose is None or not self._quiet or self._searched == len(self._text):
+        new = len(self._text) - self._searched
+        if not new or not self._quiet or self._prose is None:
             return
-        text = "".join(self._text[self._searched :])
+        text = self._text[-1] if new == 1 else "".join(self._text[-new:])
         doubt = self._prose.doubt(text)
         if doubt < 0:
             self._prose.skip(text)
             self._settled()
             return
         deltas = self.deltas
-        new = deltas[self._passed :]
+        came = deltas[self._passed :]
         del deltas[self._passed :], self._text[self._searched :]
         end, plain = 0, ""
-        for delta in new:
+        for delta in came:
             if not isinstance(delta, TextDelta):
                 deltas.append(delta)
                 continue

@@ -24,6 +24,7 @@ from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
 from unbroken.errors import InvalidRequest, ProviderError, StreamError
+from unbroken.frozen import quick
 from unbroken.messages import Json, Request, ToolSpec
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
@@ -43,7 +44,7 @@ from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, verbatim_for
 from unbroken.validation import checked
 from unbroken.wires import find_wire
-from unbroken.wires.crossing import Crossed, Target, cross, not_sent, report
+from unbroken.wires.crossing import Crossed, Target, cross, not_sent, report, sets_something
 from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
@@ -69,6 +70,7 @@ _LONGEST_ERROR = 10.0
 """Seconds to read the body of an error: its status alone is enough."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Written:
     """A request as it is sent, and how it was changed for the provider."""
@@ -232,7 +234,7 @@ class HTTPModel:
             self._accepted_tools = asked.tools
         if crossed is not None:
             left_out = report(crossed, body, left_out)
-        elif not asked.wire:
+        elif not asked.wire and sets_something(asked):
             left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
         return Written(request, body, lost, tuple(left_out))
 
@@ -357,8 +359,8 @@ class HTTPModel:
             # of several calls, and everything before it, may be passed on.
             decoder = Decoder(wire, None, request, keeps_ids=not find_wire(wire).history.unique, max_calls=max_calls)
             return PassingDecoder(decoder, request.stream, apart=request.parallel is False)
-        names = [tool.name for tool in request.tools] if self._recovers and request.tools else None
-        return Decoder(wire, names, request, max_calls=max_calls)
+        offered = {tool.name: tool.parameters for tool in request.tools} if self._recovers and request.tools else None
+        return Decoder(wire, offered, request, max_calls=max_calls)
 
     def send(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> Sent:
         """Sends a client's body of this wire, for a stream; `stream` continues from there. The request can be decoded

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Literal, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
-from unbroken.messages import Json, Request, Sampling
+from unbroken.messages import UNSET, Json, Request
 from unbroken.wires.body_paths import find, shown
 from unbroken.wires.values import NAMESPACE, Object, as_dict
 
@@ -149,14 +149,17 @@ def cross(
     return crossed
 
 
-_UNSET = Sampling()
+def sets_something(request: Request) -> bool:
+    """Whether a request has settings at all: most have none."""
+    sampling = request.sampling
+    return (sampling is not UNSET and sampling != UNSET) or request.choice is not None or request.reasoning is not None
 
 
 def not_sent(request: Request, body: Object, model: Crossing | None, left_out: Collection[str]) -> list[str]:
     """The settings of a request of our own that the body does not have, by our names for them, except those that
     `left_out` has in the words of the wire. No calls and no thinking can also be had without tools and without the
     setting; one call at a time is kept by whoever runs the calls, who also checks the arguments."""
-    if model is None or (request.sampling == _UNSET and request.choice is None and request.reasoning is None):
+    if model is None:
         return []
     asked = asked_of(request, {})
     asked.pop("parallel", None)

@@ -104,10 +104,9 @@ class ServerSentEvents(Framing):
         texts: list[bytes] = []
         for event in data.split(b"\n\n"):
             at = event.find(b"data:")
-            text = event[at + 5 :]
-            if at >= 0 and b"\n" not in text and (not at or event[at - 1] == 10):
-                if len(text) > 8 or text.strip():  # else it only keeps the connection alive
-                    texts.append(text)
+            if at >= 0 and event.find(b"\n", at) < 0 and (not at or event[at - 1] == 10):
+                if len(event) - at > 13 or event[at + 5 :].strip():  # else it only keeps the connection alive
+                    texts.append(event[at + 5 :])
             elif at < 0 and event[:1] == b":" and b"\n" not in event:
                 continue  # so does a comment
             elif event:  # no blank line between events, one event on several lines, comments: as a decoder takes them

@@ -246,10 +246,10 @@ class StreamCheck:
             self._begun = True
             if self.named and b"event:" not in data:
                 return False
-        if not any(mark in data for mark in self.marks):
+        if not self._has_mark(data):
             return True
         for text in self.framing.texts(data):
-            if any(mark in text for mark in self.marks):
+            if self._has_mark(text):
                 try:
                     event = as_dict(loads(text))
                 except Damaged:
@@ -257,6 +257,12 @@ class StreamCheck:
                 if not self.conforms(event):
                     return False
         return True
+
+    def _has_mark(self, data: bytes) -> bool:
+        for mark in self.marks:  # noqa: SIM110 - a generator would cost more than the search
+            if mark in data:
+                return True
+        return False
 
     def conforms(self, event: Object) -> bool:
         raise NotImplementedError

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
+from unbroken.frozen import quick
 from unbroken.messages import Json
 from unbroken.wires.body_paths import (
     GONE,
@@ -73,6 +74,7 @@ ANY_MODEL = Named("*")
 # Checks
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request as a server receives it."""
@@ -478,7 +480,9 @@ def beside(rules: RulesByField, field: str) -> RulesByField:
     def is_alone(check: Check) -> bool:
         return check.alone if isinstance(check, Function) else isinstance(check, _ALONE)
 
-    return {**rules, field: [rule for rule in rules.get(field, ()) if not is_alone(rule.check)]}
+    left = [rule for rule in rules.get(field, ()) if not is_alone(rule.check)]
+    others = {key: ones for key, ones in rules.items() if key != field}
+    return {**others, field: left} if left else others
 
 
 def refusals(rules: Iterable[Rule], asked: Asked) -> list[Refusal]:
@@ -497,6 +501,8 @@ def obey(
     """The body as these rules accept it, and the fields that were left out or changed for that. `InvalidRequest` where
     that would change what the request means. `said`: fields that stay unchanged."""
     dropped: list[str] = []
+    if "" not in rules and rules.keys().isdisjoint(body):
+        return body, dropped  # nothing in it that a rule is about
     stays = {key: body[key] for key in said if key in body}
     for _ in range(_PASSES):
         before = body

@@ -67,6 +67,10 @@ class IdRule:
     first: str = ""
     """The same for the first character, if that may not be any of them."""
 
+    def __hash__(self) -> int:
+        """There are a dozen of them, and `fit_name` looks one up for each tool of each request."""
+        return self.longest
+
 
 @cache
 def _all_of(allowed: str) -> re.Pattern[str]:
