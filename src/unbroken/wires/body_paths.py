@@ -83,20 +83,15 @@ def values_at(body: Json, path: str) -> Sequence[Any]:
             deep: list[tuple[str, Any]] = []
             _find(body, _steps(path), "", deep)
             return [value for _, value in deep]
-        inner: list[Any] = []
-        for value in found:
-            here = cast("Object", value).get(step.key) if isinstance(value, dict) else None
-            if here is None:
-                continue
-            if not step.each:
-                if not step.tests or step.accepts(here):
-                    inner.append(here)
-            elif isinstance(here, list):
-                items = cast("list[Json]", here)
-                inner += filter(step.accepts, items) if step.tests else items
-        if not inner:
+        objects = cast("list[Object]", [value for value in found if isinstance(value, dict)])
+        found = [here for each in objects if (here := each.get(step.key)) is not None]
+        if step.each:
+            lists = cast("list[list[Any]]", [value for value in found if isinstance(value, list)])
+            found = [item for items in lists for item in items]
+        if step.tests:
+            found = [value for value in found if step.accepts(value)]
+        if not found:
             return ()
-        found = inner
     return [value for value in found if value is not None]
 
 

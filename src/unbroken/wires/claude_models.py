@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from unbroken.messages import Effort, Json
 from unbroken.wires.rules import Models, model_name
 
 _VERSION = re.compile(r"claude-(?:(?P<tier>[a-z]+)-)?(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2})(?!\d))?(?!\d)")
+
+
+@lru_cache(256)
+def _version(model: str) -> tuple[tuple[int, int] | None, str]:
+    """The version and the tier in a name."""
+    name = model_name(model)
+    found = _VERSION.match(name)
+    if found is None:
+        return None, ""
+    tier = next((each for each in ("opus", "sonnet", "haiku") if each in name), found["tier"] or "")
+    return (int(found["major"]), int(found["minor"] or 0)), tier
 
 
 @dataclass(frozen=True)
@@ -21,12 +33,9 @@ class Claude:
     but: tuple[str, ...] = ()
 
     def __contains__(self, model: str) -> bool:
-        name = model_name(model)
-        found = _VERSION.match(name)
-        if found is None:
-            return name.startswith("claude-") and self == CLAUDE
-        version = int(found["major"]), int(found["minor"] or 0)
-        tier = next((each for each in ("opus", "sonnet", "haiku") if each in name), found["tier"] or "")
+        version, tier = _version(model)
+        if version is None:
+            return model_name(model).startswith("claude-") and self == CLAUDE
         if (self.tiers and tier not in self.tiers) or tier in self.but:
             return False
         return self.since <= version < self.before
@@ -71,6 +80,7 @@ OUTPUT_LIMITS: tuple[tuple[Models, int], ...] = (
 """The most tokens that a model writes in one answer."""
 
 
+@lru_cache(256)
 def output_limit(model: str) -> int | None:
     """None for a model that is not known, for instance of another vendor with this wire."""
     return next((limit for models, limit in OUTPUT_LIMITS if model in models), None)

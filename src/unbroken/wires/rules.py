@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
@@ -35,6 +36,7 @@ from unbroken.wires.values import MISSHAPEN, Object
 # Models by name
 
 
+@lru_cache(256)
 def model_name(model: str) -> str:
     """The name in lower case, without what platforms put around it: `us.anthropic.claude-…`, `models/gemini-…`."""
     return re.sub(r"^(?:[a-z-]+\.)?(?:anthropic|meta|mistral|cohere|amazon)\.", "", model.lower().rpartition("/")[2])
