@@ -100,9 +100,8 @@ def main() -> None:
         print(title)
         cpu, wall = asyncio.run(measure(pause, rounds, times))
         for name in cpu:
-            print(
-                f"  {name:9} {statistics.median(cpu[name]) * 1000:7.2f} ms CPU {statistics.median(wall[name]) * 1000:8.1f} ms"
-            )
+            spent, took = statistics.median(cpu[name]) * 1000, statistics.median(wall[name]) * 1000
+            print(f"  {name:9} {spent:7.2f} ms CPU {took:8.1f} ms")
         print(f"  durable / in memory, CPU  {ratio(cpu, 'durable'):.2f}   {most}")
         print(f"  durable / in memory, time {ratio(wall, 'durable'):.2f}")
         print(f"  recorded / in memory, CPU {ratio(cpu, 'recorded'):.2f}")

@@ -1,5 +1,5 @@
-"""The run of `durable.py` with pydantic-ai on DBOS, on SQLite: for the comparison that `make bench-durable` prints. It is
-a program of its own, because it has an environment of its own."""
+"""The run of `durable.py` with pydantic-ai on DBOS, on SQLite: for the comparison that `make bench-durable` prints. It
+is a program of its own, because it has an environment of its own."""
 
 from __future__ import annotations
 
