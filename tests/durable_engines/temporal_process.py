@@ -11,6 +11,7 @@ import signal
 import sys
 
 from ledger import Ledger
+from servers import READY
 from temporalio.client import Client
 from worker_agents import agents, remote_tools
 
@@ -26,7 +27,7 @@ async def main(what: str, address: str, url: str, path: str, seconds: str = "0.2
     ledger = Ledger(path)
     client = await Client.connect(address)
     async with await open_journal(url) as journal:
-        print("ready", flush=True)  # noqa: T201 - the test waits for it
+        print(READY, flush=True)  # noqa: T201 - the test waits for it
         if what == "runs":
             sends = TemporalTools(client, journal, lost_after=3)
             await run_worker(client, agents(ledger, [sends], float(seconds)), journal)

@@ -142,6 +142,7 @@ def look(database: Database, key: str, after: int) -> tuple[list[Progress], byte
 def claim_job(database: Database, key: str, limits: JobLimits) -> JobClaim | Refusal:
     """Makes the caller the job's worker. `full`: as many as may are running. `done`: there is nothing to do."""
     with database.transaction():
+        database.hold_lock()
         rows = database.query(
             "SELECT run, tenant, queue, tool, call, state, token FROM unbroken_jobs WHERE key = ?"
             + database.for_update,
@@ -154,7 +155,10 @@ def claim_job(database: Database, key: str, limits: JobLimits) -> JobClaim | Ref
             return "done"
         if state == "waiting" and _is_full(database, limits, str(queue), str(tool), str(tenant)):
             return "full"
-        database.change("UPDATE unbroken_jobs SET state = 'running', token = token + 1 WHERE key = ?", key)
+        database.change(
+            "UPDATE unbroken_jobs SET state = 'running', token = token + 1, driver = ? WHERE key = ?",
+            *(database.driver, key),
+        )
     return JobClaim(Job.decode(key, queue, tenant, bytes(call)), int(run), int(token) + 1)
 
 
@@ -172,6 +176,17 @@ def _is_full(database: Database, limits: JobLimits, queue: str, tool: str, tenan
         if int(database.query(statement, queue, *values)[0][0]) >= limit:
             return True
     return False
+
+
+def orphaned_jobs(database: Database, queue: str) -> list[tuple[str, int, str]]:
+    """The jobs of a queue whose workers have died: key, token and tenant."""
+    with database.transaction(writes=False):
+        rows = database.query(
+            "SELECT key, token, tenant, driver FROM unbroken_jobs WHERE queue = ? AND state = 'running'", queue
+        )
+        others = {str(row[3]) for row in rows} - {database.driver}
+        dead = {driver for driver in others if not database.is_locked(driver)}
+    return [(str(key), int(token), str(tenant)) for key, token, tenant, driver in rows if driver in dead]
 
 
 def is_wanted(database: Database, claim: JobClaim) -> bool:

@@ -60,6 +60,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             call {bytes} NOT NULL,
             state TEXT NOT NULL DEFAULT 'waiting',
             token BIGINT NOT NULL DEFAULT 0,
+            driver TEXT NOT NULL DEFAULT '',
             cancelled BIGINT NOT NULL DEFAULT 0,
             result {bytes}
         )""",

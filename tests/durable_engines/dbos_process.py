@@ -1,0 +1,41 @@
+"""A worker on DBOS: `dbos_process.py runs|tools EXECUTOR DATABASE JOURNAL LEDGER [SECONDS]`."""
+
+# pyright: basic, reportMissingImports=false
+# The engines are in an environment of their own.
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+from dbos import DBOS
+from ledger import Ledger
+from servers import READY
+from worker_agents import agents, remote_tools
+
+from unbroken.durable import open_journal
+from unbroken.durable.dbos import DBOSTools, run_tool_worker, run_worker
+
+
+async def main(what: str, executor: str, database: str, url: str, path: str, seconds: str = "0.2") -> None:
+    logging.basicConfig(level=logging.INFO)
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    ledger = Ledger(path)
+    DBOS(config={"name": "checks", "system_database_url": database, "executor_id": executor})
+    async with await open_journal(url) as journal:
+        if what == "runs":
+            work = run_worker(agents(ledger, [DBOSTools(DBOS, journal)], float(seconds)), journal)
+        else:
+            work = run_tool_worker(remote_tools(ledger, float(seconds)), journal, queue="gpu", per_tenant=2)
+        working = asyncio.create_task(work)
+        await asyncio.sleep(0.1)  # DBOS makes its tables before its worker waits for anything
+        print(READY, flush=True)  # noqa: T201 - the test waits for it
+        await working
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
