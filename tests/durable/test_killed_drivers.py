@@ -1,5 +1,5 @@
-"""A process that drives a run is killed (SIGKILL) before or after every append. Whoever drives it next ends with the
-same answer; the tools' own ledger shows what ran."""
+"""A process that drives a run is killed (SIGKILL) before or after an append. Whoever drives it next ends with the same
+answer; the tools' own ledger shows what ran. Every append, and PostgreSQL: `make test-durable`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def finish(url: str, ledger: Ledger, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_run_killed_at_any_append_ends_as_if_nothing_had_happened(after: bool, tmp_path: Path) -> None:
+def test_a_run_killed_at_an_append_ends_as_if_nothing_had_happened(after: bool, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     appends = count_appends(url, Ledger(tmp_path / "counted.db"), tmp_path)
     assert appends >= 10
     ended: list[int] = []
-    for number in range(1, appends + 1):
+    for number in range(1 + after, appends - 3, 3):
         ledger = Ledger(tmp_path / f"ledger-{number}.db")
         ended.append(run_in_a_child(url, ledger, f"run-{number}", (number, after)))
         finish(url, ledger, f"run-{number}")
-    assert ended[: appends - 3] == [signal.SIGKILL] * (appends - 3)  # the last ones depend on timing
+    assert ended == [signal.SIGKILL] * len(ended)
 
 
 def test_a_run_may_be_killed_again_and_again(tmp_path: Path) -> None:
