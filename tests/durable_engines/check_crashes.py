@@ -30,6 +30,7 @@ from postgres_server import empty_url, own_server
 
 from unbroken import Allow
 from unbroken.durable import AlreadyAnswered, Busy, Journal, Superseded, drive, open_journal
+from unbroken.durable.worker import Worker
 
 KILLS = 200
 
@@ -72,22 +73,19 @@ def fork(work: Any) -> int:
 
 
 def worker(url: str, ledger: Ledger, run_id: str) -> Any:
-    """Drives the run whenever it can, and allows what waits."""
+    """A process with a worker; it also allows what waits, and ends with the run."""
 
     async def main() -> int:
         async with await open_journal(url) as journal:
-            agents = agents_of(ledger)
-            while True:
-                try:
-                    outcome = await drive(agents, journal, run_id)
-                except Busy:
-                    await asyncio.sleep(0.01)
-                    continue
-                if outcome.state != "waiting":
-                    return 0
-                row = await journal.run(run_id)
-                with contextlib.suppress(AlreadyAnswered):
-                    await journal.answer(run_id, {call["id"]: Allow() for call in row.pending})
+            working = asyncio.create_task(Worker(agents_of(ledger), journal).run())
+            while (row := await journal.run(run_id)).state not in ("answered", "failed"):
+                if row.state == "waiting":
+                    with contextlib.suppress(AlreadyAnswered):
+                        await journal.answer(run_id, {call.id: Allow() for call in row.pending})
+                await journal.changed(0.05)
+            working.cancel()
+            await asyncio.wait([working])
+            return 0
 
     return main
 

@@ -43,7 +43,7 @@ LOG = logging.getLogger("unbroken.durable")
 class JournalTarget(Target):
     """Stores lines with the token of a claim. `error` is set if that is refused or not possible."""
 
-    delay = 0.2
+    delay = 0.25
     later = True
 
     def __init__(self, journal: Journal, claim: Claim) -> None:

@@ -1,0 +1,25 @@
+"""Without an extra, what needs it names it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "extra"),
+    [
+        ("psycopg", "asyncio.run(unbroken.durable.open_journal('postgresql://h/d'))", "unbroken[postgres]"),
+        ("temporalio", "import unbroken.durable.temporal", "unbroken[temporal]"),
+        ("dbos", "import unbroken.durable.dbos", "unbroken[dbos]"),
+        ("celery", "import unbroken.durable.celery", "unbroken[celery]"),
+    ],
+)
+def test_an_error_names_the_extra(package: str, code: str, extra: str) -> None:
+    program = f"import asyncio, sys; sys.modules[{package!r}] = None; import unbroken.durable; {code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("unbroken.errors.UserError: "), done.stderr
+    assert f"pip install '{extra}'" in last
