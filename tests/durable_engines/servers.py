@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -40,10 +40,12 @@ def wait_for(look: Callable[[], T], seconds: float = 60, what: str = "it") -> T:
 
 
 class Process:
-    def __init__(self, arguments: list[str], log: Path) -> None:
+    def __init__(self, arguments: list[str], log: Path, env: Mapping[str, str]) -> None:
         self._log = log
         with log.open("ab") as output:
-            self._process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            self._process = subprocess.Popen(
+                arguments, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **env}
+            )
         self.pid = self._process.pid
 
     def kill(self) -> None:
@@ -80,8 +82,9 @@ class Processes:
         self.folder = folder
         self._started: list[Process] = []
 
-    def start(self, *arguments: str, name: str = "process") -> Process:
-        started = Process([*arguments], self.folder / f"{name}-{len(self._started)}.log")
+    def start(self, *arguments: str, name: str = "process", **env: str) -> Process:
+        """A process, with these additions to the environment."""
+        started = Process([*arguments], self.folder / f"{name}-{len(self._started)}.log", env)
         self._started.append(started)
         return started
 
