@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from unbroken.durable import (
     open_journal,
 )
 from unbroken.errors import ProviderError, UserError
-from unbroken.events import CallFinished, Event, RunChanged, RunFailed, RunFinished, TextAdded
+from unbroken.events import CallFinished, Event, RunChanged, RunFailed, RunFinished, TextAdded, TextReplaced
 from unbroken.messages import Request, Text
 from unbroken.models.scripted import Call, Fail, Say
 from unbroken.testing import run_virtual
@@ -556,6 +557,39 @@ def test_text_is_seen_while_the_model_still_writes(tmp_path: Path) -> None:
         await driving
 
     in_journal(tmp_path, work)
+
+
+@pytest.mark.parametrize("second", ["One two three four five.", "Another answer."])
+def test_an_answer_that_was_cut_is_asked_for_again_and_nothing_is_told_twice(second: str, tmp_path: Path) -> None:
+    async def work(journal: Journal) -> None:
+        run_id = await journal.start("support", "Count")
+        driving = asyncio.create_task(drive(support([Say("One two three four five.", over=10)]), journal, run_id))
+        await asyncio.sleep(5)
+        driving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driving
+        before = [event async for event in watched_for(journal, run_id, 1)]
+        told = "".join(event.text for event in before if isinstance(event, TextAdded))
+        assert told
+        assert "One two three four five.".startswith(told)
+        assert told != "One two three four five."
+        await drive(support(second), journal, run_id)
+        shown: dict[int, str] = {}
+        for event in await events_of(journal, run_id):
+            if isinstance(event, TextAdded):
+                shown[event.turn] = shown.get(event.turn, "") + event.text
+            elif isinstance(event, TextReplaced):
+                shown[event.turn] = event.text
+        assert shown == {0: second}
+
+    in_journal(tmp_path, work)
+
+
+async def watched_for(journal: Journal, run_id: str, seconds: float) -> AsyncIterator[Event]:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            async for event in journal.events(run_id):
+                yield event
 
 
 # The agent has changed
