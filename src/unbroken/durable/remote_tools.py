@@ -76,6 +76,7 @@ class _RunTools(Middleware):
             return await call_next(call, context)
         journal, job = self._sends.journal, Job.of(tool.queue, call, context, tool.timeout, self._limit)
         job = await journal.work(partial(jobs.add_job, job=replace(job, errors=self._errors)))
+        context.elsewhere = True
         try:
             await self._sends.submit(job)
             result, usage = await self._finished(job, context)
@@ -144,7 +145,9 @@ class JobRunner:
             await progress.flush()
         result = failure(claim.job.call, CANCELLED, "cancelled") if work.cancelled() else work.result()
         finish = partial(jobs.finish_job, claim=claim, result=result, usage=progress.usage)
-        return "done" if await self._journal.work(finish) else "lost"
+        stored = await self._journal.work(finish)
+        self._journal.ring()
+        return "done" if stored else "lost"
 
     async def _call(self, claim: JobClaim, progress: _Progress) -> ToolResult:
         job, call = claim.job, claim.job.call
@@ -212,3 +215,4 @@ class _Progress:
         reports, self._waiting = self._waiting, []
         if reports:
             await self._journal.work(partial(jobs.add_progress, claim=self._claim, progress=reports))
+            self._journal.ring()

@@ -50,6 +50,8 @@ class CallContext(Generic[Deps]):
     """The call has its result: later reports of a late thread are ignored."""
     ran_before: float | None = None
     """If the result is known from an earlier part of the run: how many seconds it took then."""
+    elsewhere: bool = False
+    """It was sent to another machine, where its time-out counts from its start."""
     spend: Callable[[Usage], None] = _uncounted
     """Adds tokens that this call used (an agent as a tool) to the run."""
 

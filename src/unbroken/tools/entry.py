@@ -142,6 +142,9 @@ class Tasks:
         late: list[Entry] = []
         for task, entry in [*self._entries.items()]:
             if entry.overdue - now <= SLACK:
+                if entry.context is not None and entry.context.elsewhere and not entry.stopped:
+                    entry.overdue = inf  # its time-out counts there, and not while it waits in a queue
+                    continue
                 task.cancel()
                 del self._entries[task]
                 LEFT_BEHIND.add(task)
