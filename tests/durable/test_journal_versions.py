@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import postgres_server
@@ -47,3 +49,25 @@ async def test_the_runs_of_an_older_journal_are_driven(tmp_path: Path, kind: str
             outcome = await drive({"a": Agent(ScriptedModel("Hello."))}, journal, "old")
             assert outcome.result is not None
             assert (outcome.state, outcome.result.text) == ("answered", "Hello.")
+
+
+def test_processes_that_open_a_new_journal_at_the_same_moment_do_not_disturb_each_other(tmp_path: Path) -> None:
+    for number in range(20):
+        url, moment = f"sqlite:///{tmp_path}/{number}.db", time.monotonic() + 0.05
+        children = [in_child(url, moment) for _ in range(4)]
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+
+
+def in_child(url: str, moment: float) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        while time.monotonic() < moment:
+            pass
+        database = connect(url)
+        database.migrate()
+        database.close()
+        os._exit(0)
+    finally:
+        os._exit(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,17 +42,32 @@ class SqliteDatabase(Database):
         self._written = 0
 
     def _connect(self, timeout: float) -> sqlite3.Connection:
+        end = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                return self._try_to_connect(timeout)
+            except (sqlite3.Error, OSError) as error:
+                # Of several processes that open a new file at the same moment, only one can begin its log, and SQLite
+                # does not let the others wait.
+                if str(error) not in _TEMPORARY or time.monotonic() > end:
+                    raise UserError(
+                        f"{self.url} cannot be opened: {error}; name a file in a folder that is writable"
+                    ) from None
+                time.sleep(0.01)
+
+    def _try_to_connect(self, timeout: float) -> sqlite3.Connection:
+        Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+        made = sqlite3.connect(self._path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            made = sqlite3.connect(self._path, timeout=timeout, isolation_level=None, check_same_thread=False)
             if timeout:
                 made.execute("PRAGMA page_size = 8192")  # of a new file: most appends fill a page of 4,096 bytes badly
                 made.execute("PRAGMA journal_mode = WAL")
             else:
                 made.execute("PRAGMA wal_autocheckpoint = 0")  # the other connection does that, in its thread
             made.execute(f"PRAGMA synchronous = {self._synchronous}")
-        except (sqlite3.Error, OSError) as error:
-            raise UserError(f"{self.url} cannot be opened: {error}; name a file in a folder that is writable") from None
+        except BaseException:
+            made.close()
+            raise
         return made
 
     @contextmanager

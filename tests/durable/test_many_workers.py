@@ -1,0 +1,134 @@
+"""Four worker processes and a hundred runs of several tenants: limits and shares, counted inside the tool."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import loaded_command
+import postgres_server
+import pytest
+from terminals import environment
+
+from unbroken.durable import open_journal
+
+TENANTS = {"big": 60, "small-1": 10, "small-2": 10, "small-3": 10, "small-4": 10}
+WORKERS = 4
+PATIENCE = 60.0
+
+APP = """
+import asyncio
+import os
+import sqlite3
+import time
+from unbroken import Agent, ScriptedModel, tool
+from unbroken.messages import Assistant, User
+from unbroken.testing import Call
+
+
+def write(statement, *values):
+    connection = sqlite3.connect("ledger.db", timeout=60, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        row = connection.execute(statement, values).fetchone()
+        connection.execute("COMMIT")
+        return row
+    finally:
+        connection.close()
+
+
+@tool
+async def work(tenant: str, number: int) -> str:
+    "Writes to the ledger how many calls of its tenant run at the moment, itself included."
+    (place,) = write(
+        "INSERT INTO work SELECT ?, ?, ?, ?, NULL, 1 + (SELECT COUNT(*) FROM work WHERE tenant = ? AND ended IS NULL) "
+        "RETURNING rowid",
+        tenant, number, os.getpid(), time.time(), tenant,
+    )
+    await asyncio.sleep(0.02)
+    write("UPDATE work SET ended = ? WHERE rowid = ?", time.time(), place)
+    return "ok"
+
+
+def answer(request):
+    if any(isinstance(message, Assistant) for message in request.messages):
+        return "Done."
+    tenant, number = next(each for each in request.messages if isinstance(each, User)).parts[0].text.split()
+    return [Call("work", tenant=tenant, number=int(number))]
+
+
+agents = {"a": Agent(ScriptedModel(answer, keep=1), [work])}
+"""
+
+
+async def start_runs(url: str) -> None:
+    """The runs of the big tenant are the oldest."""
+    async with await open_journal(url) as journal:
+        for tenant, count in TENANTS.items():
+            for number in range(count):
+                await journal.start("a", f"{tenant} {number}", run_id=f"{tenant}/{number}", tenant=tenant)
+
+
+async def wait_for_the_end(url: str) -> None:
+    async with await open_journal(url) as journal:
+        end = time.monotonic() + PATIENCE
+        while len(await journal.runs(state="answered")) < sum(TENANTS.values()):
+            assert time.monotonic() < end, f"not done in {PATIENCE} s: {await journal.count()}"
+            await journal.changed(0.2)
+
+
+@contextmanager
+def workers(url: str, folder: Path) -> Generator[list[loaded_command.Started]]:
+    started: list[loaded_command.Started] = []
+    with open(folder / "output", "w") as output, open(os.devnull) as nothing:
+        streams = nothing.fileno(), output.fileno(), output.fileno()
+        options = ("--journal", url, "--agents", "app:agents", "--per-tenant", "2", "--concurrency", "4")
+        for _ in range(WORKERS):
+            process = loaded_command.start("worker", *options, streams=streams, env=environment(), cwd=str(folder))
+            started.append(process)
+    try:
+        end = time.monotonic() + PATIENCE
+        while (folder / "output").read_text().count("agents: a\n") < WORKERS:
+            assert time.monotonic() < end, (folder / "output").read_text()
+            time.sleep(0.02)
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_four_workers_share_a_hundred_runs_with_two_of_each_tenant_at_a_time(tmp_path: Path, kind: str) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db" if kind == "sqlite" else postgres_server.empty_url()
+    (tmp_path / "app.py").write_text(APP)
+    ledger = sqlite3.connect(tmp_path / "ledger.db")
+    ledger.execute("PRAGMA journal_mode = WAL")
+    ledger.execute("CREATE TABLE work (tenant, number, pid, began, ended, active)")
+    ledger.commit()
+    with workers(url, tmp_path) as started:
+        asyncio.run(start_runs(url))
+        asyncio.run(wait_for_the_end(url))
+        for process in started:
+            os.kill(process.pid, signal.SIGTERM)
+        assert [process.wait() for process in started] == [0] * WORKERS
+    rows = ledger.execute("SELECT tenant, number, pid, began, active FROM work ORDER BY began").fetchall()
+    ledger.close()
+    assert Counter((tenant, number) for tenant, number, *_ in rows) == Counter(
+        {(tenant, number): 1 for tenant, count in TENANTS.items() for number in range(count)}
+    )
+    most = {tenant: max(row[4] for row in rows if row[0] == tenant) for tenant in TENANTS}
+    assert (most["big"], max(most.values())) == (2, 2)
+    shares = Counter(row[2] for row in rows)
+    assert len(shares) == WORKERS
+    assert min(shares.values()) >= 5, shares
+    # The small tenants do not wait for the big one, which was first.
+    last = {tenant: max(place for place, row in enumerate(rows) if row[0] == tenant) for tenant in TENANTS}
+    assert max(last[tenant] for tenant in TENANTS if tenant != "big") < 75, last
