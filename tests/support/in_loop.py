@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 P = ParamSpec("P")
 
-SECONDS = 60.0
+SECONDS = 120.0
 """For a test that does not end."""
 
 

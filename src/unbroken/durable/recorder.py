@@ -236,7 +236,7 @@ class DurableRunRecorder(RunRecorder):
         return await super().call_tool(call, context, call_next)
 
 
-def _wait(call: ToolCall) -> Approval:
+async def _wait(call: ToolCall) -> Approval:  # a function that is not async would run in a thread
     return Wait()
 
 
