@@ -59,7 +59,7 @@ Chunk: TypeAlias = dict[str, Json]
 Failed: TypeAlias = Callable[[RunFailed], str]
 
 
-def _generic_error(failed: RunFailed) -> str:
+def generic_error(failed: RunFailed) -> str:
     return "An error occurred."
 
 
@@ -68,7 +68,7 @@ async def ui_messages(
     *,
     message_id: str = "",
     approvals: bool = True,
-    error_text: Failed = _generic_error,
+    error_text: Failed = generic_error,
 ) -> AsyncGenerator[str]:
     """The lines of a UI message stream for a run (`agent.stream(…)`, or any events); send `UI_MESSAGE_HEADERS` first.
 
@@ -76,7 +76,7 @@ async def ui_messages(
     see. `approvals=False` is for AI SDK 5: calls that wait for one are then calls without a result. `message_id` names
     the message; without it the client does. If you stop reading, the run ends.
     """
-    writer = _Writer(approvals, error_text)
+    writer = ChunkWriter(approvals, error_text)
     async with closing(stream) as events:
         async for event in events:
             for chunk in writer.take(event):
@@ -90,7 +90,7 @@ async def ui_messages(
         yield "data: [DONE]\n\n"
 
 
-class _Writer:
+class ChunkWriter:
     """Turns events into chunks. A turn is a step; an open part is closed before another one begins."""
 
     def __init__(self, approvals: bool, error_text: Failed) -> None:
