@@ -63,8 +63,12 @@ def create_command(
         ),
     ] = None,
     operator: Annotated[
-        bool, typer.Option("--operator", help="The key may see the status and the metrics of all keys.")
+        bool,
+        typer.Option("--operator", help="The key may see the status, the metrics and the durable runs of all keys."),
     ] = False,
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose durable runs the key sees.", show_default="its own name")
+    ] = "",
     file: KeysFile = "",
 ) -> None:
     """Create a key. It is printed only now and stored as a hash: it cannot be shown again."""
@@ -87,6 +91,7 @@ def create_command(
             in_flight,
             passes=tuple(read_rule(one) for one in pass_ if one != "none") if pass_ else None,
             operator=operator,
+            tenant=tenant,
         ),
     )
     typer.echo(secret)
@@ -137,7 +142,7 @@ def _row(key: GatewayKey) -> tuple[str, ...]:
         _limit(key.in_flight),
         created,
         passes,
-        "everything" if key.operator else "its own requests",
+        "everything" if key.operator else f"its own requests{f', runs of {key.tenant}' if key.tenant else ''}",
     )
 
 
@@ -154,4 +159,5 @@ def _as_json(key: GatewayKey) -> dict[str, Any]:
         "created": key.created,
         "pass": None if key.passes is None else [*map(str, key.passes)],
         "operator": key.operator,
+        "tenant": key.tenant or key.name,
     }

@@ -26,8 +26,8 @@ from unbroken.gateway.relay.references import PassRule, read_rule
 LOG = logging.getLogger("unbroken.gateway")
 
 PREFIX = "ub-"
-VERSION = 2
-"""1 had neither `pass` nor `operator`."""
+VERSION = 3
+"""1 had neither `pass` nor `operator`, 2 had no `tenant`."""
 LOOKED_AFTER = 1.0
 """Seconds after which a running gateway checks the file for changes."""
 PATIENCE = 5.0
@@ -52,7 +52,10 @@ class GatewayKey:
     passes: tuple[PassRule, ...] | None = None
     """The requests that it may pass through to a provider; None: those in the gateway's configuration."""
     operator: bool = False
-    """May see the status and the metrics of all keys. Other keys see their own requests."""
+    """May see the status and the metrics of all keys, and the durable runs of all tenants. Other keys see their
+    own."""
+    tenant: str = ""
+    """Whose durable runs it sees; empty: those of the tenant with its name."""
     id: str = ""
     """Unique, even among keys of the same name that were revoked. Derived from the hash, so all gateways that share the
     file agree on it."""
@@ -118,6 +121,8 @@ def create_key(
     for what, limit in (("requests per minute", key.requests_per_minute), ("requests in flight", key.in_flight)):
         if limit is not None and limit < 1:
             raise UserError(f"key `{key.name}` cannot be limited to {limit} {what}: give a number from 1, or none")
+    if len(key.tenant) > 200 or not key.tenant.isprintable():
+        raise UserError(f"key `{key.name}`: a tenant's name has at most 200 characters, all of them printable")
     if not all(key.aliases):
         raise UserError(f"key `{key.name}` cannot be limited to a model without a name: leave it out for all models")
     secret = PREFIX + secrets.token_urlsafe(32)
@@ -211,6 +216,7 @@ def _as_json(digest: str, key: GatewayKey) -> dict[str, Any]:
         "created": key.created,
         "pass": None if key.passes is None else list(map(str, key.passes)),
         "operator": key.operator,
+        "tenant": key.tenant,
     }
 
 
@@ -231,7 +237,7 @@ def _read(path: Path) -> dict[str, GatewayKey]:
         raise UserError(
             f"the gateway keys in {path} were written by a newer Unbroken (version {version}): update this one"
         )
-    if version not in (1, VERSION) or not isinstance(file.get("keys"), list):
+    if version not in (1, 2, VERSION) or not isinstance(file.get("keys"), list):
         raise _damaged(path, "`version` or `keys` is missing")
     return dict(_read_keys(path, cast("list[Any]", file["keys"])))
 
@@ -252,12 +258,11 @@ def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, Gateway
                 and all(limit is None or (limit is not True and limit >= 1) for limit in (per_minute, in_flight))
             ):
                 passes, operator = _read_rules(path, at, item.get("pass")), item.get("operator", False)
-                if not isinstance(operator, bool):
+                tenant = item.get("tenant", "")
+                if not isinstance(operator, bool) or not isinstance(tenant, str):
                     raise _damaged(path, f"key {at + 1} in it is not complete")
-                yield (
-                    digest,
-                    GatewayKey(name, tuple(aliases), per_minute, in_flight, created, passes, operator, _id(digest)),
-                )
+                limits = (tuple(aliases), per_minute, in_flight, created)
+                yield digest, GatewayKey(name, *limits, passes, operator, tenant, _id(digest))
             case _:
                 raise _damaged(path, f"key {at + 1} in it is not complete")
 
