@@ -7,8 +7,10 @@ Plain ASGI without a framework: every token of the gateway passes through this c
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
+from hashlib import sha256
 from types import TracebackType
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -164,6 +166,28 @@ class CancelOnDisconnect:
         self._gone = True
         if self._working is not None:
             self._working.cancel()
+
+
+# Pages
+
+
+def page_headers(page: str) -> dict[str, str]:
+    """The headers of a page that runs and loads only what is in it: its one script and its one style, by their hashes,
+    and data of its own server."""
+
+    def hash_of(tag: str) -> str:
+        inner = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        return f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
+
+    return {
+        "cache-control": "no-store",
+        "content-security-policy": (
+            f"default-src 'none'; script-src {hash_of('script')}; style-src {hash_of('style')}; img-src data:; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+    }
 
 
 # Foreign web pages

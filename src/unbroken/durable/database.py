@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from unbroken.durable.errors import AlreadyAnswered, Busy, Superseded, UnknownRun
+from unbroken.durable.errors import AlreadyAnswered, Busy, RunExists, Superseded, UnknownRun
 from unbroken.durable.large_values import put_back, take_out
 from unbroken.durable.records import Append, Claim, PendingCall, RunRow, State
 from unbroken.durable.schema import MIGRATIONS, VERSION_TABLE
@@ -153,7 +153,7 @@ class Database:
             )
             rows = self.query("SELECT number, agent, tenant, input FROM unbroken_runs WHERE run_id = ?", new.run_id)
             if tuple(rows[0][1:]) != (new.agent, new.tenant, new.input):
-                raise UserError(
+                raise RunExists(
                     f"run `{new.run_id}` exists already, with another agent, tenant, question or limit: an id starts "
                     f"one run; give another run_id"
                 )

@@ -9,6 +9,10 @@ class UnknownRun(UserError):
     """The journal has no run with this id."""
 
 
+class RunExists(UserError):
+    """A run with this id was started before, with another question, agent, tenant or limit."""
+
+
 class Busy(RunTaken):
     """Another driver has the run, and is alive."""
 

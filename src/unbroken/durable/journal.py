@@ -34,6 +34,7 @@ from unbroken.trajectory.recording import SUFFIX, Recording, parse_recording
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.transcript import to_json
 from unbroken.validation import checked
+from unbroken.wires.jsontext import without_halves
 
 LOG = logging.getLogger("unbroken.durable")
 
@@ -146,7 +147,7 @@ class Journal:
         if answer_within is not None:
             given["answer_within"] = answer_within
         text = " ".join("".join(getattr(part, "text", "") for part in question.parts).split())
-        shown = self.redactor.text(text)[:_QUESTION]
+        shown = without_halves(self.redactor.text(text)[:_QUESTION]).replace("\0", "\ufffd")
         new = NewRun(id, agent, tenant, shown, json.dumps(given), current_clock().now(), current_traceparent())
         await self.work(lambda database: database.start(new), small=True)
         self._changes.ring()

@@ -8,20 +8,20 @@ models and tools and error messages are untrusted.
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import orjson
 
+from unbroken.asgi import page_headers
 from unbroken.gateway.admin.stats import RecentRequest, UpstreamStatus
 
 _PAGE = Path(__file__).with_name("status.html").read_text("utf-8")
+_HEADERS = page_headers(_PAGE)
 _TOP, _, _REST = _PAGE.partition("<!--view-->")
 _MIDDLE, _, _BOTTOM = _REST.partition("null<!--data-->")
 State: TypeAlias = Literal["", "good", "warn", "bad", "quiet"]
@@ -98,7 +98,7 @@ def status_page(status: GatewayStatus | None) -> tuple[bytes, dict[str, str]]:
         shown = view(status)
         # Nothing is escaped inside a script element, so the JSON must not contain what would close it.
         body, data = _html(shown), _dumps(shown).decode().replace("<", "\\u003c")
-    return "".join((_TOP, body, _MIDDLE, data, _BOTTOM)).encode("utf-8", "replace"), PAGE_HEADERS
+    return "".join((_TOP, body, _MIDDLE, data, _BOTTOM)).encode("utf-8", "replace"), _HEADERS
 
 
 def _dumps(value: object) -> bytes:
@@ -266,21 +266,3 @@ def _number(count: int, one: str, many: str) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} % of all" if part and whole else ""
-
-
-def _hash(tag: str) -> str:
-    """The CSP hash of the page's only inline element of this kind."""
-    inner = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-    return f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
-
-
-PAGE_HEADERS = {
-    "cache-control": "no-store",
-    "content-security-policy": (
-        f"default-src 'none'; script-src {_hash('script')}; style-src {_hash('style')}; img-src data:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
-"""The page runs and loads only what is in status.html."""
