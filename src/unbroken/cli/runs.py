@@ -25,6 +25,7 @@ from unbroken.cli.exits import ANSWERED, FAILED, INTERRUPTED, WAITING, code_of_s
 from unbroken.cli.journals import REFUSED, AgentsName, JournalUrl, ending_durable, in_journal, load_agents
 from unbroken.cli.main import is_terminal
 from unbroken.cli.run import read_prompt
+from unbroken.cli.runs_server import serve_runs_command
 from unbroken.cli.session import logged, open_screen
 from unbroken.cli.terminal_text import clean, clean_line, one_line
 from unbroken.durable import Journal, Outcome, RunRow, drive
@@ -35,6 +36,8 @@ from unbroken.messages import Text, ToolResult
 from unbroken.tools.approval import Allow, Deny, Edit
 
 app = typer.Typer(help="Durable runs, which a journal holds. See also `unbroken worker`.", no_args_is_help=True)
+
+app.command("serve")(serve_runs_command)
 
 RunId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The run; `unbroken runs list` lists them.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]

@@ -21,6 +21,7 @@ from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
 from unbroken.gateway.config.mistakes import Mistakes
+from unbroken.gateway.durable_runs import journal_url
 from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.settings import HOST, PORT, GatewaySettings
 from unbroken.gateway.stores import check_store, store_url
@@ -117,7 +118,7 @@ def _serve(said: ServeOptions, file: str, check: bool, json: bool, log_level: st
     level: LogLevel = chosen_level(log_level, "info") or "info"
     opened = Opened()
     settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
-    with _missing_extra():
+    with missing_extra():
         from unbroken.gateway.app import Gateway  # noqa: PLC0415 - an optional extra
         from unbroken.gateway.http.uvicorn_server import serve  # noqa: PLC0415 - an optional extra
     show: Callable[[str], None] = partial(_show, settings, opened, file)
@@ -158,7 +159,7 @@ def _telling(words: dict[str, str]) -> Generator[None]:
 
 
 @contextmanager
-def _missing_extra() -> Generator[None]:
+def missing_extra() -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
@@ -184,6 +185,8 @@ def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None
     _line("store", settings.store)
     ring = opened.ring
     _line("keys", f"required, {len(ring)} in {settings.keys_file}" if ring is not None else "not required")
+    if settings.journal:
+        _line("durable runs", f"{settings.journal}, at {near}/runs/")
     if settings.record:
         part = "" if settings.record_share == 1 else f", {settings.record_share:.3g} of all requests"
         _line("recordings", f"{settings.record}{part}")
@@ -233,6 +236,11 @@ class Opened:
             self.ring = KeyRing(settings.keys_file) if settings.keys else None
         except UserError as error:
             mistakes.note(("keys", "file"), str(error), table=False)
+        if settings.journal:
+            try:
+                journal_url(settings.journal)
+            except UserError as error:
+                mistakes.note(("durable", "journal"), str(error), table=False)
         if settings.record and (words := _unusable(Path(settings.record).expanduser())):
             mistakes.note(("record", "folder"), words, table=False)
 

@@ -86,6 +86,7 @@ from unbroken.wires.jsontext import dumps
 from unbroken.wires.values import as_text
 
 if TYPE_CHECKING:
+    from unbroken.durable.web import RunsApp
     from unbroken.gateway.relay.request_recording import Recordings
 
 log = logging.getLogger("unbroken.gateway")
@@ -118,13 +119,22 @@ class Gateway:
         self._large_handlers: Handlers | None = None
         self._large_memory = MemoryBudget(settings.large_bodies)
         self._recordings = _recordings(settings)
+        self._runs = _runs(settings)
         self._pages = Pages(settings, self.upstreams, self.store, self._stats, self._limits, now)
 
     async def aclose(self) -> None:
         """Closes the store and this loop's connections to models. A server that supports ASGI lifespan calls it."""
         await self._large.aclose()
+        if self._runs is not None:
+            await self._runs.aclose()
         await self.store.aclose()
         await close_session()
+
+    def end_streams(self) -> None:
+        """Ends the streams of those who watch durable runs, and connect again: they would last as long as the runs. A
+        server calls it before it waits for the others."""
+        if self._runs is not None:
+            self._runs.end_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -158,6 +168,8 @@ class Gateway:
                 await self._open(route, scope, receive, response)
             elif (page := self._pages.find(path)) is not None:
                 await self._open_page(page, scope, response)
+            elif self._runs is not None and _is_runs_path(path):
+                await self._runs(scope, receive, send)
             elif (stored := find_stored(path)) is not None:
                 await self._open_stored(*stored, scope, receive, response)
             elif path.startswith("/v1/"):
@@ -467,6 +479,18 @@ def _recordings(settings: GatewaySettings) -> Recordings | None:
     from unbroken.gateway.relay.request_recording import Recordings  # noqa: PLC0415 - start-up: 0.1 s and 10 MB
 
     return Recordings(settings)
+
+
+def _runs(settings: GatewaySettings) -> RunsApp | None:
+    if not settings.journal:
+        return None
+    from unbroken.gateway.durable_runs import served_runs  # noqa: PLC0415 - start-up time
+
+    return served_runs(settings)
+
+
+def _is_runs_path(path: str) -> bool:
+    return path in ("/runs", "/session") or path.startswith("/runs/")
 
 
 def _wants_array(route: Route, scope: Scope) -> bool:

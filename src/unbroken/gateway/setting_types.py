@@ -180,6 +180,22 @@ def _store(url: str, info: ValidationInfo) -> str:
     return url
 
 
+def _journal(url: str, info: ValidationInfo) -> str:
+    scheme, _, rest = url.partition(":")
+    if scheme == "env":
+        if not _is_variable(rest):
+            raise ValueError(_VARIABLE)
+        return url
+    if scheme == "sqlite" and rest.startswith("///") and rest.strip("/"):
+        return f"sqlite:///{_beside(rest[3:], info)}"
+    if scheme not in ("postgresql", "postgres") or not rest.startswith("//"):
+        raise ValueError("has to be sqlite:///PATH, postgresql://HOST/DATABASE, or env:VARIABLE that holds one")
+    login, at, place = rest.rpartition("@")
+    if (at and ":" in login) or "password=" in place:
+        raise ValueError("has a password in it: put the complete address into a variable, and write env:VARIABLE")
+    return url
+
+
 def _listed(value: Any) -> list[str]:
     items: list[Any] = [value] if isinstance(value, str) else cast("list[Any]", value)
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):  # pyright: ignore[reportUnnecessaryIsInstance] - TOML's value
@@ -237,6 +253,7 @@ Host: TypeAlias = Annotated[
     expect("has to be an address or a name only, like 127.0.0.1; the port goes in `port`", _is_host),
 ]
 StoreUrl: TypeAlias = Annotated[Text, AfterValidator(_store)]
+JournalUrl: TypeAlias = Annotated[Text, AfterValidator(_journal)]
 Alias: TypeAlias = Annotated[
     str, expect("has to be a name without spaces, ?, # and %: clients ask for the model by it", is_alias)
 ]

@@ -121,5 +121,8 @@ class GatewaySettings:
     """The fraction of requests that is recorded, from 0 to 1."""
     record_bytes: Annotated[values.Size, values.In("record", "max_bytes")] = 1 << 30
     """Maximum size of the recordings in that folder."""
+    journal: Annotated[values.JournalUrl, values.In("durable")] = ""
+    """The journal whose durable runs are served at `/runs`: `sqlite:///runs.db`, `postgresql://HOST/DATABASE`, or
+    `env:VARIABLE` that holds one; empty: none."""
     access_log: Annotated[values.Flag, values.In("server")] = False
     """A line in the log for each request."""

@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import uvicorn
 from prometheus_client import multiprocess
@@ -45,6 +45,13 @@ class App(Protocol):
     """An ASGI application."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+@runtime_checkable
+class EndsStreams(Protocol):
+    """An application with streams that would not end by themselves when the server stops."""
+
+    def end_streams(self) -> None: ...
 
 
 MakeApp: TypeAlias = Callable[[GatewaySettings], App]
@@ -205,6 +212,9 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping in_work=%d", len(self.server_state.tasks))
+        app: object = self.config.loaded_app  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - whatever `MakeApp` has made
+        if isinstance(app, EndsStreams):
+            app.end_streams()
         await super().shutdown(sockets)
         log.info("stopped")
 

@@ -1,0 +1,29 @@
+"""The durable runs that a gateway serves: `runs_app` for the journal and the keys of its settings."""
+
+from __future__ import annotations
+
+import os
+
+from unbroken.durable.web import RunsApp, runs_app
+from unbroken.errors import UserError
+from unbroken.gateway.keys import KeyRing
+from unbroken.gateway.settings import GatewaySettings
+
+
+def served_runs(settings: GatewaySettings) -> RunsApp:
+    return runs_app(
+        journal_url(settings.journal),
+        keys=KeyRing(settings.keys_file) if settings.keys else None,
+        open_to_all=settings.open_to_all,
+        keep_alive=settings.keep_alive,
+    )
+
+
+def journal_url(setting: str) -> str:
+    """The journal's address: the setting itself, or the value of the variable that it names."""
+    name = setting.removeprefix("env:")
+    if name == setting:
+        return setting
+    if url := os.environ.get(name, "").strip():
+        return url
+    raise UserError(f"the journal's address is missing: variable {name} is not set; export it")
