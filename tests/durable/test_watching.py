@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import loaded_command
 from ag_ui.core import Event as AgUiEvent
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from terminals import environment
 from watched_runs import ANSWER, Told, ask, journal_url, read_events, serving, until, working
 
 from unbroken.durable import Journal, open_journal
@@ -310,3 +315,59 @@ def test_an_opened_journal_is_served_too_and_stays_open(tmp_path: Path) -> None:
             assert await journal.runs() == []
 
     asyncio.run(main())
+
+
+class Server:
+    """`unbroken runs serve` in a process that can be killed, always on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = self._start()
+
+    def _start(self) -> loaded_command.Started:
+        options = ("--journal", journal_url(self._folder), "--port", str(self.port))
+        with open(os.devnull, "r+b") as nothing:
+            streams = (nothing.fileno(),) * 3
+            return loaded_command.start("runs", "serve", *options, streams=streams, env=environment())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        self.kill()
+        self.process = self._start()
+
+
+def test_a_server_that_is_killed_again_and_again_loses_nothing_for_those_who_watch(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = Server(tmp_path)
+        told: list[Told] = []
+        kills = 0
+        try:
+            async with working(tmp_path) as journal, Session() as session:
+                await journal.start("support", "look look refund slowly", run_id="r")
+                run = f"{server.url}/runs/r"
+                while not _is_over(told):
+                    with suppress(aiohttp.ClientError):  # as a browser: it connects again
+                        told += await read_events(session, f"{run}/events", told[-1].id if told else "", most=3)
+                        if (await journal.run("r")).state == "waiting":
+                            await ask(session, "POST", f"{run}/answers", {"refund-2": {"decision": "allow"}})
+                        server.restart()
+                        kills += 1
+                    await asyncio.sleep(0.02)
+                stored = [event async for event in journal.events("r")]
+        finally:
+            server.kill()
+        assert kills > 5
+        assert [json.loads(each.data) for each in told] == [event_to_json(event) for event in stored]
+
+    asyncio.run(main())
+
+
+def _is_over(told: list[Told]) -> bool:
+    return bool(told) and told[-1].event == "run_finished" and json.loads(told[-1].data)["stop_reason"] == "answered"

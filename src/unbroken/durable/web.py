@@ -112,7 +112,10 @@ class RunsApp:
         if self._journal is None:
             async with self._opening:
                 if self._journal is None:
-                    self._journal = await open_journal(self._url, patience=PATIENCE)
+                    try:
+                        self._journal = await open_journal(self._url, patience=PATIENCE)
+                    except UserError as error:  # no client can do anything about it
+                        raise JournalUnavailable(str(error)) from None
         return self._journal
 
     def end_streams(self) -> None:
