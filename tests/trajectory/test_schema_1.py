@@ -141,7 +141,7 @@ def test_a_folder_lists_old_recordings() -> None:
         "long_run.jsonl": ("", "answered"),
         "waiting.jsonl": ("", "waiting"),
     }
-    assert [count_failed(FOLDER / name) for name in FILES] == [2, 0, 1, 0]
+    assert [count_failed((FOLDER / name).read_bytes().splitlines()) for name in FILES] == [2, 0, 1, 0]
 
 
 def test_the_long_run_is_replayed_by_the_current_agent(tmp_path: Path) -> None:
