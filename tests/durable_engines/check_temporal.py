@@ -185,6 +185,21 @@ def test_an_approval_wakes_the_run(scene: Scene) -> None:
     assert [*scene.ledger.executions("pay").values()] == [1]
 
 
+def test_an_answer_without_a_signal_is_found_by_a_worker(scene: Scene) -> None:
+    async def act(client: Client, journal: Journal) -> None:
+        scene.worker()
+        run_id = await start_run(client, journal, "worker", "pay 5", run_id="r")
+        row = await waits(journal, run_id)
+        await journal.answer(run_id, {row.pending[0]["id"]: Allow()})
+        await journal.start("worker", "steps 1", run_id="never sent to Temporal")
+        assert await ended(client, run_id) == "answered"
+        await waits(journal, "never sent to Temporal", "answered")
+
+    scene.play(act)
+    assert [*scene.ledger.executions("pay").values()] == [1]
+    assert [*scene.ledger.executions("step").values()] == [1]
+
+
 def test_an_approval_that_does_not_come_expires_by_a_timer(scene: Scene) -> None:
     async def act(client: Client, journal: Journal) -> None:
         scene.worker()

@@ -56,6 +56,8 @@ TASK_QUEUE = "unbroken"
 """The task queue of the workers that drive runs. A tool's `queue` is the task queue of the workers that run it."""
 LOST_AFTER = 30.0
 """Seconds without a heartbeat after which a worker counts as lost."""
+LOOK = 5.0
+"""Seconds between two looks of a worker for runs that nobody has woken: answered by `journal.answer`, for example."""
 GRACE = 30.0
 """Seconds for which a worker that stops waits for running calls."""
 PATIENCE = 60.0
@@ -338,7 +340,30 @@ async def run_worker(
         sticky_queue_schedule_to_start_timeout=_STICKY,
         max_heartbeat_throttle_interval=timedelta(seconds=5),
     )
-    await worker.run()
+    waking = asyncio.create_task(_wake_ready(client, agents, journal, task_queue, search_attributes))
+    try:
+        await worker.run()
+    finally:
+        waking.cancel()
+
+
+async def _wake_ready(
+    client: Client, agents: Mapping[str, Agent[Any, Any]], journal: Journal, task_queue: str, search_attributes: bool
+) -> None:
+    """Wakes runs that have been ready for a while: whoever answered or started them did not reach Temporal, or does not
+    know of it."""
+    woken: dict[str, float] = {}
+    while True:
+        await asyncio.sleep(LOOK)
+        try:
+            ready = {row.run_id: row.updated for row in await journal.drivable(agents=agents, orphans=False)}
+            woken = {run_id: updated for run_id, updated in woken.items() if ready.get(run_id) == updated}
+            for run_id, updated in ready.items():
+                if run_id not in woken and current_clock().now() - updated > LOOK:
+                    await wake_run(client, journal, run_id, task_queue=task_queue, search_attributes=search_attributes)
+                    woken[run_id] = updated
+        except (RPCError, UnbrokenError) as error:
+            LOG.warning("runs that are ready cannot be woken now: %s", error)
 
 
 async def run_tool_worker(
