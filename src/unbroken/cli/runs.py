@@ -124,7 +124,8 @@ _COLOURS = {"answered": "green", "waiting": "yellow", "failed": "red", "running"
 
 
 def _print_table(rows: Sequence[RunRow]) -> None:
-    table = Table("run", "state", "agent", "tenant", "changed", "question", "waits for", box=None, pad_edge=False)
+    names = ("run", "state", "agent", "tenant", "changed", "question", "waits for / error")
+    table = Table(*names, box=None, pad_edge=False)
     for column in table.columns[:5]:
         column.no_wrap = True
     for row in rows:
