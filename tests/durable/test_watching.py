@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import loaded_command
 from ag_ui.core import Event as AgUiEvent
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from terminals import environment
-from watched_runs import ANSWER, Told, ask, journal_url, read_events, serving, until, working
+from watched_runs import ANSWER, Server, Told, ask, journal_url, read_events, serving, until, working
 
 from unbroken.durable import Journal, open_journal
 from unbroken.durable.web import runs_app
@@ -315,32 +311,6 @@ def test_an_opened_journal_is_served_too_and_stays_open(tmp_path: Path) -> None:
             assert await journal.runs() == []
 
     asyncio.run(main())
-
-
-class Server:
-    """`unbroken runs serve` in a process that can be killed, always on the same port."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process = self._start()
-
-    def _start(self) -> loaded_command.Started:
-        options = ("--journal", journal_url(self._folder), "--port", str(self.port))
-        with open(os.devnull, "r+b") as nothing:
-            streams = (nothing.fileno(),) * 3
-            return loaded_command.start("runs", "serve", *options, streams=streams, env=environment())
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def restart(self) -> None:
-        self.kill()
-        self.process = self._start()
 
 
 def test_a_server_that_is_killed_again_and_again_loses_nothing_for_those_who_watch(tmp_path: Path) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+import loaded_command
+from terminals import environment
 
 from unbroken import Agent, ScriptedModel, client_tool, tool
-from unbroken.asgi import Receive, Scope, Send
 from unbroken.durable import Journal, Worker, open_journal
 from unbroken.durable.web import Keys, RunsApp, runs_app
 from unbroken.gateway import GatewaySettings, running
+from unbroken.gateway.http.uvicorn_server import App
 from unbroken.messages import Assistant, Request, User
 from unbroken.models.scripted import Answer, Call, Say
 
@@ -69,24 +73,17 @@ def journal_url(folder: Path) -> str:
 
 
 @contextmanager
-def serving(folder: Path, keys: Keys | None = None, **options: Any) -> Generator[str]:
-    """`runs_app` behind the gateway's server; yields its address."""
+def serving(
+    folder: Path, keys: Keys | None = None, wrap: Callable[[RunsApp], App] | None = None, **options: Any
+) -> Generator[str]:
+    """`runs_app` behind the gateway's server; yields its address. `wrap` puts something around the app."""
 
-    def make(settings: GatewaySettings) -> RunsApp:
-        return runs_app(journal_url(folder), keys=keys, **options)
+    def make(settings: GatewaySettings) -> App:
+        app = runs_app(journal_url(folder), keys=keys, **options)
+        return app if wrap is None else wrap(app)
 
     with running(GatewaySettings((), port=0, stop_timeout=5), app=make) as url:
         yield url
-
-
-class Mounting:
-    """An app that is made when the server starts."""
-
-    def __init__(self, make: Callable[[], Callable[[Scope, Receive, Send], Any]]) -> None:
-        self._app = make()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
 
 
 @asynccontextmanager
@@ -155,3 +152,29 @@ async def ask(
     async with session.request(method, url, data=data, headers=headers) as answer:
         text = await answer.text()
         return answer.status, json.loads(text) if text else None
+
+
+class Server:
+    """`unbroken runs serve` in a process that can be killed, always on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = self._start()
+
+    def _start(self) -> loaded_command.Started:
+        options = ("--journal", journal_url(self._folder), "--port", str(self.port))
+        with open(os.devnull, "r+b") as nothing:
+            streams = (nothing.fileno(),) * 3
+            return loaded_command.start("runs", "serve", *options, streams=streams, env=environment())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        self.kill()
+        self.process = self._start()

@@ -58,7 +58,6 @@ PATIENCE = 5.0
 BODY_TIMEOUT = 30.0
 
 _PAGE = FilePath(__file__).with_name("runs.html").read_text("utf-8")
-_TOP, _, _BOTTOM = _PAGE.partition("<!--mount-->")
 _PAGE_HEADERS = page_headers(_PAGE)
 _DATA_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _ANSWERS = {
@@ -187,8 +186,9 @@ class RunsApp:
         if path.place == "page":
             _only(method, "GET", "HEAD")
             self._guard.refuse_strangers(scope, headers)
-            page = f"{_TOP}{escape(mount_of(scope))}{_BOTTOM}".encode()
-            await response.complete(200, page, _PAGE_HEADERS, b"text/html; charset=utf-8")
+            keys = "required" if self._guard.has_keys else ""
+            page = _PAGE.replace("<!--keys-->", keys, 1).replace("<!--mount-->", escape(mount_of(scope)), 1)
+            await response.complete(200, page.encode(), _PAGE_HEADERS, b"text/html; charset=utf-8")
             return
         if path.place == "session":
             _only(method, "POST", "DELETE")
