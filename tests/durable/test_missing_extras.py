@@ -15,7 +15,7 @@ import pytest
         ("temporalio", "import unbroken.durable.temporal", "unbroken[temporal]"),
         ("dbos", "import unbroken.durable.dbos", "unbroken[dbos]"),
         ("celery", "import unbroken.durable.celery", "unbroken[celery]"),
-        ("celery", "import unbroken.durable.celery", "unbroken[celery]"),
+        ("ag_ui", "import unbroken.agent.ag_ui", "unbroken[ag-ui]"),
     ],
 )
 def test_an_error_names_the_extra(package: str, code: str, extra: str) -> None:

@@ -168,7 +168,7 @@ class Server:
     def _start(self) -> loaded_command.Started:
         options = ("--journal", journal_url(self._folder), "--port", str(self.port))
         with open(os.devnull, "r+b") as nothing:
-            streams = (nothing.fileno(),) * 3
+            streams = (nothing.fileno(), nothing.fileno(), nothing.fileno())
             return loaded_command.start("runs", "serve", *options, streams=streams, env=environment())
 
     def kill(self) -> None:

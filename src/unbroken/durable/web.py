@@ -295,7 +295,8 @@ class RunsApp:
                 return
             stream = event_stream(first, events)
         elif path.what == "ui":
-            stream, more = ui_stream(journal, row.run_id), {"x-vercel-ai-ui-message-stream": "v1"}
+            approvals = read_query(scope).get("approvals") != "false"
+            stream, more = ui_stream(journal, row.run_id, approvals), {"x-vercel-ai-ui-message-stream": "v1"}
         else:
             try:
                 stream = ag_ui_stream(journal, row.run_id)

@@ -31,9 +31,10 @@ async def event_stream(first: Event | None, events: AsyncIterator[Event]) -> Asy
             yield event_bytes(event)
 
 
-async def ui_stream(journal: Journal, run_id: str) -> AsyncGenerator[bytes]:
+async def ui_stream(journal: Journal, run_id: str, approvals: bool) -> AsyncGenerator[bytes]:
     """The run from its beginning, as one message of the AI SDK. It ends when the run has ended, or waits."""
-    async with aclosing(ui_messages(one_message(journal, run_id), message_id=run_id)) as lines:
+    events = one_message(journal, run_id)
+    async with aclosing(ui_messages(events, message_id=run_id, approvals=approvals)) as lines:
         async for line in lines:
             yield line.encode()
 
