@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import itertools
 import os
+import subprocess
 import tempfile
 import warnings
 from typing import Any
@@ -13,6 +15,11 @@ from typing import Any
 import pytest
 
 _NUMBERS = itertools.count(1)
+_WATCH = (
+    'cat; if [ -f "$1/postmaster.pid" ]; then kill -QUIT "$(head -n 1 "$1/postmaster.pid")"; sleep 1; fi; rm -rf "$1"'
+)
+"""Ends a server when this process has ended, however it did: then the pipe that `cat` reads is closed."""
+_WATCHERS: list[subprocess.Popen[bytes]] = []
 
 
 @functools.cache
@@ -31,9 +38,14 @@ def own_server() -> Any:
     folder = tempfile.mkdtemp(prefix="unbroken-pg-")  # short: the path of its socket has a limit
     try:
         with warnings.catch_warnings(action="ignore"):
-            return package.get_server(folder, cleanup_mode="delete")
+            server = package.get_server(folder, cleanup_mode="delete")
     except Exception as error:  # noqa: BLE001 - a sandbox without users, memory or sockets
         pytest.skip(f"PostgreSQL cannot run here: {error}")
+    atexit.unregister(server._cleanup)  # it takes seconds, and a worker of xdist is killed before that
+    _WATCHERS.append(
+        subprocess.Popen(["sh", "-c", _WATCH, "sh", folder], stdin=subprocess.PIPE, start_new_session=True)
+    )
+    return server
 
 
 def empty_url() -> str:
