@@ -243,3 +243,12 @@ def test_the_recording_is_printed_or_written_into_a_folder(tmp_path: Path) -> No
     runs("start", "support", "hello", "--id", "new")
     done = runs("export", "new", "-")
     assert (done.exit_code, "has no recording yet: it is ready" in done.stderr) == (2, True)
+
+
+def test_runs_are_not_served_to_everybody_by_accident() -> None:
+    done = runs("serve", "--host", "0.0.0.0")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "give --keys-file, or confirm that it is intended with --open-to-all" in done.stderr
+    Path("keys.json").write_text("{")
+    assert "are damaged" in runs("serve", "--keys-file", "keys.json").stderr
+    assert runs("serve", "--journal", "mysql://x").exit_code == 2

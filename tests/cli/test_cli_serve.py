@@ -273,6 +273,24 @@ def test_check_reports_all_mistakes_and_exits_with_2() -> None:
     ]
 
 
+def test_the_journal_of_durable_runs_is_shown_and_checked() -> None:
+    config = '[[models]]\nmodel = "demo"\n[durable]\njournal = "%s"\n'
+    Path("unbroken.toml").write_text(config % "sqlite:///runs.db")
+    done = invoke("serve", "--check")
+    assert done.exit_code == 0
+    assert "durable runs       sqlite:///runs.db, at http://127.0.0.1:8400/runs/\n" in done.stdout
+    for url, words in (
+        ("runs.db", "has to be sqlite:///PATH, postgresql://HOST/DATABASE, or env:VARIABLE"),
+        ("postgresql://me:pass@host/runs", "has a password in it"),
+        ("env:NOT_SET", "variable NOT_SET is not set"),
+    ):
+        Path("unbroken.toml").write_text(config % url)
+        done = invoke("serve", "--check", env={"NOT_SET": None})
+        assert done.exit_code == 2
+        assert done.stderr.startswith("unbroken: unbroken.toml:4: ")
+        assert words in done.stderr
+
+
 def test_all_missing_keys_are_reported_in_terms_of_the_file() -> None:
     Path("unbroken.toml").write_text(CONFIG.replace("ollama:qwen3", "xai:grok").replace("fallback", "# fallback"))
     done = invoke("serve", "--check", env={"XAI_API_KEY": None, "WORK_KEY": None})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import postgres_server
 import pytest
 from watched_runs import ask, journal_url, read_events, serving, until, working
 
@@ -237,12 +238,14 @@ def test_hostile_requests_get_a_sentence_and_change_nothing(tmp_path: Path, capl
     assert [record.message for record in caplog.records] == []  # nothing was unexpected
 
 
-def test_prompts_with_any_character_are_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_prompts_with_any_character_are_stored(tmp_path: Path, kind: str) -> None:
+    place = journal_url(tmp_path) if kind == "sqlite" else postgres_server.empty_url()
     prompts = ["nul \0 and half \ud800 of a pair", "\u202e\u2028</script>", "' OR 1=1; --", "{}" * 50]
 
     async def main() -> None:
-        with serving(tmp_path) as url:
-            async with working(tmp_path), Session() as session:
+        with serving(tmp_path, url=place) as url:
+            async with working(tmp_path, place), Session() as session:
                 for number, prompt in enumerate(prompts):
                     new = {"agent": "support", "prompt": prompt, "run_id": f"'{number}\"<b>"}
                     status, body = await ask(session, "POST", f"{url}/runs", new)
@@ -255,6 +258,14 @@ def test_prompts_with_any_character_are_stored(tmp_path: Path) -> None:
                 await until(ended)
                 events = await read_events(session, f"{url}/runs/'0%22%3Cb%3E/events")
                 assert events[-1].event == "run_finished"
+                for cut in range(len(events) + 1):
+                    again = await read_events(session, f"{url}/runs/'0%22%3Cb%3E/events", str(cut))
+                    assert events[:cut] + again == events
+                for path in ("%00", "%ED%A0%80", "\u202e"):
+                    assert (await ask(session, "GET", f"{url}/runs/{path}"))[0] == 404
+                status, body = await ask(session, "POST", f"{url}/runs", {"agent": "a", "prompt": "x", "run_id": "c"})
+                status, body = await ask(session, "POST", f"{url}/runs/c/cancel", {"reason": "nul \0 half \ud800"})
+                assert (status, body["error"]) == (200, "nul \ufffd half \ufffd")
 
     asyncio.run(main())
 

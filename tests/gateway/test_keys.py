@@ -189,3 +189,20 @@ def test_many_at_once_lose_no_key(tmp_path: Path) -> None:
     makers = [subprocess.Popen([sys.executable, "-c", program, str(path), who]) for who in "abc"]
     assert [maker.wait(60) for maker in makers] == [0, 0, 0]
     assert {key.name for key in list_keys(path)} == {f"{who}-{n}" for who in "abc" for n in range(10)}
+
+
+def test_a_key_has_a_tenant_and_keys_of_an_older_file_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    secret = create_key(path, GatewayKey("ann", tenant="acme"))
+    key = KeyRing(path).find(secret)
+    assert key is not None
+    assert key.tenant == "acme"
+    saved = json.loads(path.read_text())
+    saved["version"] = 2
+    del saved["keys"][0]["tenant"]
+    path.write_text(json.dumps(saved))
+    key = KeyRing(path).find(secret)
+    assert key is not None
+    assert key.tenant == ""
+    with pytest.raises(UserError, match="all of them printable"):
+        create_key(path, GatewayKey("bob", tenant="a\nb"))

@@ -74,22 +74,22 @@ def journal_url(folder: Path) -> str:
 
 @contextmanager
 def serving(
-    folder: Path, keys: Keys | None = None, wrap: Callable[[RunsApp], App] | None = None, **options: Any
+    folder: Path, keys: Keys | None = None, wrap: Callable[[RunsApp], App] | None = None, url: str = "", **options: Any
 ) -> Generator[str]:
     """`runs_app` behind the gateway's server; yields its address. `wrap` puts something around the app."""
 
     def make(settings: GatewaySettings) -> App:
-        app = runs_app(journal_url(folder), keys=keys, **options)
+        app = runs_app(url or journal_url(folder), keys=keys, **options)
         return app if wrap is None else wrap(app)
 
-    with running(GatewaySettings((), port=0, stop_timeout=5), app=make) as url:
-        yield url
+    with running(GatewaySettings((), port=0, stop_timeout=5), app=make) as address:
+        yield address
 
 
 @asynccontextmanager
-async def working(folder: Path) -> AsyncGenerator[Journal]:
+async def working(folder: Path, url: str = "") -> AsyncGenerator[Journal]:
     """The journal, and a worker that drives its runs."""
-    async with await open_journal(journal_url(folder)) as journal:
+    async with await open_journal(url or journal_url(folder)) as journal:
         worker = Worker(agents(), journal)
         task = asyncio.create_task(worker.run())
         try:
