@@ -1,7 +1,7 @@
 """Durable runs: they outlive processes and machines. A journal holds them, and `drive` carries them on."""
 
 from unbroken.durable.driving import Outcome, drive
-from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded, UnknownRun
+from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, RunExists, Superseded, UnknownRun
 from unbroken.durable.journal import Journal, open_journal
 from unbroken.durable.records import RunRow
 from unbroken.durable.worker import Progress, Worker
@@ -13,6 +13,7 @@ __all__ = [
     "JournalUnavailable",
     "Outcome",
     "Progress",
+    "RunExists",
     "RunRow",
     "Superseded",
     "UnknownRun",
