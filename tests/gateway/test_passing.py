@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from gateway_client import MODEL_IN_PATH, PAIRS, Client, result_of, run, serving, settings_for, upstream_settings
+from gateway_client import MODEL_IN_PATH, PAIRS, Client, result_of, run, serving, settings_for, stage, upstream_settings
 from gateway_readers import Heard, read
 from gateway_upstreams import FIELDS, Told, events, telling
 from samples import frames
@@ -901,3 +901,30 @@ def test_an_answer_follows_the_clients_wire_strictly(
 
 
 TWO_CALLS = [Call("get_weather", city=city, id=id) for city, id in (("Oslo", ONE), ("Lima", TWO))]
+
+
+@pytest.mark.anyio
+async def test_empty_parts_that_google_genai_sends_back_from_a_stream_do_not_reach_gemini() -> None:
+    call = {"functionCall": {"name": "get_weather", "args": {"city": "Oslo"}}, "thoughtSignature": "c2ln"}
+    told = {"functionResponse": {"name": "get_weather", "response": {"output": "Sunny."}}}
+    contents: list[Object] = [
+        {"role": "user", "parts": [{"text": "Hi"}]},
+        {"role": "model", "parts": [{"text": "Let me see."}]},
+        {"role": "model", "parts": [call]},
+        {"role": "model", "parts": [{"text": ""}]},
+        {"role": "user", "parts": [told]},
+        {"role": "model", "parts": [{"text": "Sunny."}, {"text": ""}]},
+        {"role": "user", "parts": [{"text": "Thanks"}]},
+    ]
+    async with stage("gemini", "Welcome.") as scene:
+        client = scene.client("gemini", False, parallel=None)
+        reply = await client.post({**client.body([User.of("Hi")]), "contents": contents})
+        sent = scene.upstream.bodies[-1]["contents"]
+    assert reply.status == 200, reply.data
+    assert [content["parts"] for content in sent] == [
+        [{"text": "Hi"}],
+        [{"text": "Let me see."}, call],
+        [told],
+        [{"text": "Sunny."}],
+        [{"text": "Thanks"}],
+    ]

@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from gateway_client import Client, Reply, serving, settings_for, stage
+from gateway_client import PAIRS, Client, Reply, serving, settings_for, stage
 from gateway_upstreams import Told, events, telling
 
-from unbroken.messages import User
+from unbroken.messages import Message, ToolSpec, User
 from unbroken.testing import Call, Say
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.jsontext import dumps, loads
+from unbroken.wires.values import fit_name
 
 pytestmark = pytest.mark.anyio
 
@@ -185,3 +186,31 @@ async def test_two_tools_that_would_get_one_name_are_refused() -> None:
         reply = await client.ask(User.of("Hi"))
     assert reply.status == 400
     assert "mcp__weather__get_time" in reply.body["error"]["message"]
+
+
+class Undaunted(Client):
+    """A client that sends a tool's name although providers of its wire refuse it."""
+
+    def body(self, messages: list[Message] | None = None) -> Object:
+        name, rule = self.tools[0].name, find_wire(self.wire).name_rule
+        return loads(dumps(super().body(messages)).replace(fit_name(name, rule).encode(), name.encode()))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("serial", [True, False])
+@pytest.mark.parametrize(("wire", "upstream"), PAIRS)
+async def test_a_client_gets_calls_with_the_name_that_it_declared(
+    wire: str, upstream: str, serial: bool, stream: bool
+) -> None:
+    for name in ("a.b", "天気_é", "x" * 200):
+        sent_name = fit_name(name, find_wire(upstream).name_rule)
+        calls = [Call(sent_name, city=city) for city in ("Rome", "Oslo", "Kyiv")]
+        async with stage(upstream, calls, "Done.", serial=serial) as scene:
+            tools = (ToolSpec(name, "Weather.", CITY),)
+            client = Undaunted(scene.url, wire, stream, None, tools=tools)
+            replies = await client.converse()
+        received = [call.name for reply in replies for call in reply.response.calls]
+        assert received == [name] * 3
+        assert name == sent_name or not any(sent_name.encode() in reply.data for reply in replies)
+        assert replies[-1].response.text == "Done."
+        assert not any("lost" in reply.headers.get("x-unbroken-turn", "") for reply in replies)

@@ -251,6 +251,18 @@ def test_a_tool_of_the_provider_is_the_same_tool_of_another_provider(
     assert bool(written.left_out) == (model not in tools)
 
 
+@pytest.mark.parametrize("model", ["anthropic-messages", "bedrock-converse"])
+@pytest.mark.parametrize(("limit", "budget"), [(500, None), (1025, 1024), (4000, 2976), (30000, 24576)])
+def test_a_clients_token_limit_is_never_raised_for_thinking(model: str, limit: int, budget: int | None) -> None:
+    written = sent("openai-chat", model, {"reasoning_effort": "high", "max_tokens": limit})
+    body = written.body
+    fields = body.get("additionalModelRequestFields", {}) if model == "bedrock-converse" else body
+    most = body["inferenceConfig"]["maxTokens"] if model == "bedrock-converse" else body["max_tokens"]
+    assert most == limit
+    assert fields.get("thinking", {}).get("budget_tokens") == budget
+    assert written.left_out == (() if budget == 24576 else ("reasoning_effort",))
+
+
 def test_what_the_other_search_cannot_do_is_named() -> None:
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3, "blocked_domains": ["a.com"]}
     search |= {"user_location": {"type": "approximate", "city": "Rome"}}

@@ -44,7 +44,7 @@ from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, verbatim_for
 from unbroken.validation import checked
 from unbroken.wires import find_wire
-from unbroken.wires.crossing import Crossed, Target, cross, not_sent, report, sets_something
+from unbroken.wires.crossing import Crossed, Target, cross, keep_limit, not_sent, report, sets_something
 from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
@@ -213,6 +213,7 @@ class HTTPModel:
         request = fit_request(request, endpoint.quirks)
         spelled = verbatim_for(request, endpoint.wire)
         crossed: Crossed | None = None
+        lowered: Sequence[str] = ()
         if spelled is not None:
             body = fit_spelled(_as_spelled(spelled.body, request, self._wire.http), endpoint.quirks)
         else:
@@ -220,6 +221,8 @@ class HTTPModel:
             if asked.wire not in ("", endpoint.wire):
                 target = Target(endpoint.vendor, endpoint.model)
                 crossed = cross(asked, body, find_wire(asked.wire).crossing(), self._wire.crossing(), target)
+            if asked.wire and asked.sampling.max_tokens is not None:
+                lowered = keep_limit(body, asked.sampling.max_tokens)
             body = fit_body(body, request, endpoint.quirks)
         body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning, self._wire)
         theirs = headers_for(request, endpoint.wire)
@@ -232,6 +235,7 @@ class HTTPModel:
         body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
         if not left_out and spelled is None and "tools" not in request.extra:
             self._accepted_tools = asked.tools
+        left_out = [*lowered, *left_out]
         if crossed is not None:
             left_out = report(crossed, body, left_out)
         elif not asked.wire and sets_something(asked):

@@ -9,6 +9,18 @@ from functools import lru_cache
 from unbroken.messages import Effort, Json
 from unbroken.wires.rules import Models, model_name
 
+BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
+"""Tokens of thinking for an effort, for models that do not know efforts."""
+SMALLEST_BUDGET = 1024
+
+
+def budget_within(budget: int, limit: int) -> int:
+    """The budget, lowered so that the limit of the answer leaves room for it; 0 if there is none."""
+    if budget < limit:
+        return budget
+    return max(SMALLEST_BUDGET, limit - SMALLEST_BUDGET) if limit > SMALLEST_BUDGET else 0
+
+
 _VERSION = re.compile(r"claude-(?:(?P<tier>[a-z]+)-)?(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2})(?!\d))?(?!\d)")
 
 

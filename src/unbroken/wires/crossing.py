@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeAlias, cast
 from unbroken.errors import InvalidRequest
 from unbroken.messages import UNSET, Json, Request
 from unbroken.wires.body_paths import find, shown
-from unbroken.wires.values import NAMESPACE, Object, as_dict
+from unbroken.wires.claude_models import budget_within
+from unbroken.wires.values import NAMESPACE, Object, as_dict, as_int
 
 Name: TypeAlias = Literal[
     # Fields of `Request`
@@ -132,6 +133,29 @@ def asked_of(request: Request, places: Mapping[Name, tuple[str, ...]]) -> dict[N
         ("strict", any(tool.strict for tool in request.tools) or None),
     )
     return {name: shown(places[name][0]) if name in places else name for name, value in values if value is not None}
+
+
+_LIMITS = (("max_tokens", "thinking"), ("inferenceConfig.maxTokens", "additionalModelRequestFields.thinking"))
+
+
+def keep_limit(body: Object, most: int) -> list[str]:
+    """A client gets at most the tokens that it asked for: an encoder that raised its limit to make room for thinking
+    is put right here, and the budget is lowered or left out. Returns what has changed."""
+    for place, thinking in _LIMITS:
+        limits, budgets = find(body, place), find(body, f"{thinking}.budget_tokens")
+        if not (limits and budgets and as_int(limits[0][1]) > most):
+            continue
+        put(body, place, most)
+        outer, _, inner = thinking.rpartition(".")
+        if budget := budget_within(as_int(budgets[0][1]), most):
+            put(body, f"{thinking}.budget_tokens", budget)
+        elif not outer:
+            del body[inner]
+        else:
+            rest = {key: value for key, value in as_dict(body[outer]).items() if key != inner}
+            body.update({outer: rest}) if rest else body.pop(outer)
+        return [thinking]
+    return []
 
 
 def cross(

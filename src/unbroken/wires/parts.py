@@ -30,7 +30,7 @@ from unbroken.messages import (
     ToolSpec,
 )
 from unbroken.wires.jsontext import dump_arguments, shallow, strict
-from unbroken.wires.values import NAMESPACE, Object, full_name
+from unbroken.wires.values import NAMESPACE, IdRule, Object, as_dict, fit_name, full_name, is_name
 
 
 def own_extra(request: Request, wire: str) -> Mapping[str, Json]:
@@ -106,6 +106,19 @@ def as_declared(call: ToolCall, custom: Collection[str]) -> ToolCall:
 def own_native(thing: Media | ToolSpec | ToolResult, wire: str) -> Json:
     """What a client of the same wire sent, to be given back as it was; None if there is none."""
     return thing.native.value if thing.native is not None and thing.native.wire == wire else None
+
+
+def own_tool(tool: ToolSpec, wire: str, rule: IdRule, group: str = "") -> Object:
+    """The tool as a client of the same wire declared it, with a name that its provider accepts; empty if there is none.
+    `group`: the object in it that has the name."""
+    own = as_dict(own_native(tool, wire))
+    if is_name(tool.name, rule):
+        return own
+    named = as_dict(own.get(group)) if group else own
+    if named.get("name") != tool.name:
+        return own
+    named = {**named, "name": fit_name(tool.name, rule)}
+    return {**own, group: named} if group else named
 
 
 def says_more(theirs: Object, ours: Object) -> bool:

@@ -112,9 +112,10 @@ def full_name(call: ToolCall) -> str:
     return f"{call.namespace}{NAMESPACE}{call.name}" if call.namespace not in ("", call.name) else call.name
 
 
-def called_name(call: ToolCall, rule: IdRule) -> str:
-    """The same as a wire without namespaces is sent it."""
-    return fit_name(full_name(call), rule)
+def called_name(call: ToolCall, rule: IdRule | None) -> str:
+    """The same as a wire without namespaces is sent it. Without a rule, in a response: a client gets the name that it
+    declared, even if a provider of its wire would refuse it."""
+    return full_name(call).replace(NAMESPACE, "__") if rule is None else fit_name(full_name(call), rule)
 
 
 def shortened(names: Iterable[str], rule: IdRule) -> dict[str, str]:
@@ -123,6 +124,11 @@ def shortened(names: Iterable[str], rule: IdRule) -> dict[str, str]:
     names = tuple(names)
     short = {sent: name for name in names if (sent := fit_name(name, rule)) != name}
     return {sent: name for sent, name in short.items() if sent not in names} if short else short
+
+
+def is_name(name: str, rule: IdRule) -> bool:
+    """Does a provider with this rule accept a tool of this name? A tool of a namespace is sent apart from it."""
+    return NAMESPACE in name or fit_name(name, rule) == name
 
 
 def doubled_name(names: Iterable[str], rule: IdRule) -> str:

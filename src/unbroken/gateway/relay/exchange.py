@@ -41,7 +41,7 @@ from unbroken.transcript import HistoryEdit, repair
 from unbroken.wires import find_wire
 from unbroken.wires.chain import repair_raw
 from unbroken.wires.rules import obey
-from unbroken.wires.values import as_dict, as_text, dicts, fit
+from unbroken.wires.values import as_dict, as_text, dicts, fit, is_name
 from unbroken.wires.writer import ResponseWriter
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ def can_forward(incoming: ClientRequest) -> bool:
     if http is None or http.logs or not incoming.upstream.passes(wire) or find_wire(wire).plain is None:
         return False
     if body.get("parallel_tool_calls") is False or (body.get("tools") and not http.endpoint.quirks.stream_with_tools):
+        return False
+    rule = find_wire(wire).name_rule
+    if not all(is_name(as_text(as_dict(tool.get("function")).get("name")), rule) for tool in dicts(body.get("tools"))):
         return False
     said = cast("list[Json]", body[find_wire(wire).http.messages_field])
     if not all(as_text(as_dict(message).get("role")) in _FRESH for message in said):
@@ -311,6 +314,9 @@ def prepare_request(
     client's body."""
     upstream = incoming.upstream
     passes = incoming.wire if upstream.passes(incoming.wire) else ""
+    rule = find_wire(incoming.wire).name_rule
+    if passes and not all(is_name(tool.name, rule) for tool in request.tools):
+        passes = ""  # a name that the provider refuses is shortened for it, and the client has to get its own back
     as_it_is = not decision.changed and not continued and (not serial or request.parallel is False)
     if passes and as_it_is and not any(map(_is_unsigned, request.messages)):
         spelled, edits = _as_spelled(incoming, request, passes)
@@ -335,7 +341,7 @@ def _as_spelled(incoming: ClientRequest, request: Request, passes: str) -> tuple
         whole = not incoming.body.get("conversation")
         mended, edits = repair_raw(incoming.wire, cast("list[Json]", raw), whole=whole)
         mended = find_wire(incoming.wire).history.joined(mended)
-        if edits or len(mended) < len(cast("list[Json]", raw)):
+        if edits or mended != raw:
             body = {**body, name: mended}
             request = replace(read_request(incoming.route, body), stream=request.stream)
     spelled = Verbatim(incoming.wire, body, request.messages)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from unbroken.errors import CannotEncode
 from unbroken.messages import CacheMark, Effort, Json, Media, Native, Part, Request, Text
-from unbroken.wires.claude_models import SINCE_4_6, adaptive_effort, effort_of
+from unbroken.wires.claude_models import BUDGETS, SINCE_4_6, adaptive_effort, effort_of
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import (
     FOREIGN,
@@ -141,9 +141,6 @@ def is_all_signed(native: Json) -> bool:
     return all(map(is_signed, dicts(native)))
 
 
-_BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
-
-
 def encode_thinking(body: Object, effort: Effort | None, model: str = "") -> Object:
     """The setting for a body that has its messages and its choice; empty if there is none to send. Models that decide
     themselves how much to think get an effort, others a budget."""
@@ -183,7 +180,7 @@ def decode_effort(body: Object) -> Effort | None:
         case {"type": "disabled"}:
             return "none"
         case {"type": "enabled", "budget_tokens": int(budget)}:
-            return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
+            return min(BUDGETS, key=lambda effort: abs(BUDGETS[effort] - budget))
         case {"type": "adaptive"}:
             # The API's own default is high.
             return effort_of(as_dict(body.get("output_config")).get("effort"))
@@ -204,7 +201,7 @@ def _spelled(effort: Effort | None) -> Object:
         return {}
     if effort == "none":
         return {"type": "disabled"}
-    return {"type": "enabled", "budget_tokens": _BUDGETS.get(effort, _BUDGETS["high"])}
+    return {"type": "enabled", "budget_tokens": BUDGETS.get(effort, BUDGETS["high"])}
 
 
 # Thinking that is gone

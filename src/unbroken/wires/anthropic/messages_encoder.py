@@ -136,7 +136,7 @@ class MessagesEncoder(DeltaEncoder):
         return before + self._delta({"type": f"{field}_delta", field: text})
 
     def _call(self, call: ToolCall) -> bytes:
-        block = encode_call(call)
+        block = encode_call(call, None)
         raw = dumps(block["input"]).decode() if call.kind == "custom" else outgoing_arguments(call)
         if (half := self._relayed.open) is not None and half.kind == "tool_use" and half.id == call.id:
             return self._rest_of(half, raw)

@@ -45,7 +45,7 @@ from unbroken.wires.parts import (
     call_from_text,
     outgoing_object,
     own_extra,
-    own_native,
+    own_tool,
     says_more,
     with_extra,
     with_unique_ids,
@@ -114,10 +114,10 @@ def _set_sampling(body: Object, request: Request) -> None:
     extra = own_extra(request, NAME)
     exactly = "thinking" in extra  # as it was said on this wire, which a budget of ours could only come near to
     thinking = as_dict(extra["thinking"]) if exactly else encode_thinking(body, request.reasoning, request.model)
-    if thinking:
-        body["thinking"] = thinking
     budget = as_int(thinking.get("budget_tokens"))
     s = request.sampling
+    if thinking:
+        body["thinking"] = thinking
     limit = s.max_tokens if s.max_tokens is not None else output_limit(request.model) or _MAX_TOKENS
     # Someone who said both exactly may mean it: with interleaved thinking the budget may exceed the limit.
     grows = limit <= budget and not (exactly and s.max_tokens is not None)
@@ -133,7 +133,7 @@ def _set_sampling(body: Object, request: Request) -> None:
 
 
 def _encode_tool(tool: ToolSpec) -> Object:
-    if own := as_dict(own_native(tool, NAME)):
+    if own := own_tool(tool, NAME, NAME_RULE):
         return {**own}
     encoded: Object = {"name": fit_name(tool.name, NAME_RULE)}
     if tool.description:
@@ -226,9 +226,9 @@ def _encode_native(message: Assistant, native: Native) -> list[Object]:
     return [*encoded, *map(encode_call, calls.values())]
 
 
-def encode_call(call: ToolCall) -> Object:
+def encode_call(call: ToolCall, rule: IdRule | None = NAME_RULE) -> Object:
     arguments = {"input": call.raw} if call.kind == "custom" else outgoing_object(call)
-    return {"type": "tool_use", "id": fit(call.id, ID_RULE), "name": called_name(call, NAME_RULE), "input": arguments}
+    return {"type": "tool_use", "id": fit(call.id, ID_RULE), "name": called_name(call, rule), "input": arguments}
 
 
 def _encode_result(result: ToolResult) -> Object:

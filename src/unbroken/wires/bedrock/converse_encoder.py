@@ -127,7 +127,7 @@ class ConverseEncoder(DeltaEncoder):
         return before + self._delta(delta)
 
     def _call(self, call: ToolCall) -> bytes:
-        block = encode_call(call)
+        block = encode_call(call, None)
         use = block["toolUse"]
         raw = dumps(use["input"]).decode() if call.kind == "custom" else outgoing_arguments(call)
         if (half := self._relayed.open) is not None and half.kind == "toolUse" and half.id == call.id:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from unbroken.messages import Effort, Request
 from unbroken.wires.bedrock.converse_content import is_claude, is_nova
-from unbroken.wires.claude_models import SINCE_4_6, adaptive_effort, effort_of
+from unbroken.wires.claude_models import BUDGETS, SINCE_4_6, adaptive_effort, effort_of
 from unbroken.wires.values import Object, as_dict, as_int, dicts
 
 FIELDS = "additionalModelRequestFields"
 
-_BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
 _LEVELS: dict[Effort, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 _MAX_TOKENS = 8192
 
@@ -20,7 +19,7 @@ def spelled(effort: Effort, model: str) -> Object:
     if model in SINCE_4_6 and effort != "none":
         return {"thinking": {"type": "adaptive"}, "output_config": {"effort": adaptive_effort(effort, model)}}
     if is_claude(model):  # it does not think by default, and its older models do not know the field
-        return {} if effort == "none" else {"thinking": {"type": "enabled", "budget_tokens": _BUDGETS[effort]}}
+        return {} if effort == "none" else {"thinking": {"type": "enabled", "budget_tokens": BUDGETS[effort]}}
     if is_nova(model):
         if effort == "none":
             return {"reasoningConfig": {"type": "disabled"}}
@@ -35,7 +34,7 @@ def decode_effort(fields: Object) -> Effort | None:
         case {"thinking": {"type": "adaptive"}}:
             return effort_of(as_dict(fields.get("output_config")).get("effort"))
         case {"thinking": {"type": "enabled", "budget_tokens": int(budget)}}:
-            return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
+            return min(BUDGETS, key=lambda effort: abs(BUDGETS[effort] - budget))
         case {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "low" | "medium" | "high" as level}}:
             return level
         case {"thinking": {"type": "disabled"}} | {"reasoningConfig": {"type": "disabled"}}:
@@ -59,9 +58,9 @@ def set_reasoning(body: Object, request: Request) -> None:
         return
     if thinking.get("type") == "enabled" and began_without(dicts(body.get("messages"))):
         return
+    config: Object = body.get("inferenceConfig", {})
     if fields:
         body[FIELDS] = fields
-    config: Object = body.get("inferenceConfig", {})
     if thinking:
         budget = as_int(thinking.get("budget_tokens"))
         limit = as_int(config.get("maxTokens")) or _MAX_TOKENS

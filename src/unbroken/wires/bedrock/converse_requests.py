@@ -48,9 +48,18 @@ from unbroken.wires.bedrock.converse_content import (
 )
 from unbroken.wires.bedrock.converse_reasoning import FIELDS, decode_effort, set_reasoning, spelled
 from unbroken.wires.jsontext import dump_arguments
-from unbroken.wires.parts import call_from_text, outgoing_object, own_extra, own_native, says_more, with_unique_ids
+from unbroken.wires.parts import (
+    call_from_text,
+    outgoing_object,
+    own_extra,
+    own_native,
+    own_tool,
+    says_more,
+    with_unique_ids,
+)
 from unbroken.wires.values import (
     TOOL_NAME,
+    IdRule,
     Object,
     as_dict,
     as_flag,
@@ -123,7 +132,7 @@ def _with_extra(body: Object, extra: Mapping[str, Json], final: bool) -> Object:
 
 
 def _encode_tool(tool: ToolSpec, marks: bool) -> list[Object]:
-    own = as_dict(own_native(tool, NAME))
+    own = own_tool(tool, NAME, TOOL_NAME, "toolSpec")
     if not own:
         spec: Object = {"name": fit_name(tool.name, TOOL_NAME)}
         if tool.description:  # an empty one is refused
@@ -191,9 +200,9 @@ def _encode_native(message: Assistant, native: Native) -> list[Object]:
     return [*encoded, *map(encode_call, calls.values())]
 
 
-def encode_call(call: ToolCall) -> Object:
+def encode_call(call: ToolCall, rule: IdRule | None = TOOL_NAME) -> Object:
     arguments = {"input": call.raw} if call.kind == "custom" else outgoing_object(call)
-    return {"toolUse": {"toolUseId": fit(call.id, ID_RULE), "name": called_name(call, TOOL_NAME), "input": arguments}}
+    return {"toolUse": {"toolUseId": fit(call.id, ID_RULE), "name": called_name(call, rule), "input": arguments}}
 
 
 def _encode_result(result: ToolResult, marks: bool) -> list[Object]:

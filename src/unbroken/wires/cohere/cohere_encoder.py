@@ -133,7 +133,7 @@ class CohereEncoder(DeltaEncoder):
         return ended
 
     def _call(self, call: ToolCall) -> bytes:
-        encoded = encode_call(call)
+        encoded = encode_call(call, None)
         if (passed := self._relayed.find(call)) is not None:
             return self._rest_of(passed, encoded["function"]["arguments"])
         before = self.begin() + self._end_block() + self._begin_call(encoded["id"], call.name)

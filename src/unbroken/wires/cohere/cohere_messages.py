@@ -38,7 +38,7 @@ from unbroken.wires.parts import (
     own_native,
     says_more,
 )
-from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_int, as_list, as_text, called_name, dicts
+from unbroken.wires.values import TOOL_NAME, IdRule, Object, as_dict, as_int, as_list, as_text, called_name, dicts
 
 NAME = "cohere-v2"
 
@@ -81,14 +81,14 @@ def _encode_assistant(message: Assistant) -> Object:
     return encoded
 
 
-def encode_call(call: ToolCall) -> Object:
+def encode_call(call: ToolCall, rule: IdRule | None = TOOL_NAME) -> Object:
     """A custom call's text has a field of its own."""
     custom = call.kind == "custom"
     arguments = dump_arguments({"input": call.raw}) or "{}" if custom else outgoing_arguments(call)
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": called_name(call, TOOL_NAME), "arguments": arguments},
+        "function": {"name": called_name(call, rule), "arguments": arguments},
     }
 
 

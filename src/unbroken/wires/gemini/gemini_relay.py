@@ -125,16 +125,18 @@ class GeminiHistory(RawHistory):
         return "parts" in message and any(piece.kind != "speech" for piece in self.pieces(message))
 
     def joined(self, messages: list[Json]) -> list[Json]:
-        """A call may only follow what the user said: text and calls of the model in two contents are refused."""
+        """A call may only follow what the user said: text and calls of the model in two contents are refused. So are
+        empty parts, which google-genai sends back for each chunk of a stream that had none."""
         joined: list[Json] = []
-        for message in messages:
+        said = [kept for message in messages if (kept := _without_empty(message))]
+        for message in said:
             before = joined[-1] if joined else None
             if self.run(message) and self.run(before) and self._calls(message):
                 parts = [*as_list(as_dict(before).get("parts")), *as_list(as_dict(message).get("parts"))]
                 joined[-1] = {**as_dict(before), "parts": parts}
             else:
                 joined.append(message)
-        return joined if len(joined) < len(messages) else messages
+        return joined if len(joined) < len(messages) or said != messages else messages
 
     def _calls(self, message: Json) -> bool:
         return any(piece.kind == "call" for piece in self.pieces(message))
@@ -196,3 +198,14 @@ class GeminiHttp(HttpApi):
 
     def wants_array(self, query: str) -> bool:
         return "alt=sse" not in query
+
+
+def _without_empty(message: Json) -> Json:
+    """The content without texts that say nothing and sign nothing; empty if nothing is left. The user's are left to the
+    provider to judge."""
+    content = as_dict(message)
+    parts = dicts(content.get("parts"))
+    kept = [part for part in parts if part != {"text": ""}]
+    if content.get("role") != "model" or len(kept) == len(parts):
+        return message
+    return {**content, "parts": kept} if kept else {}

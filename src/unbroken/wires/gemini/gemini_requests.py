@@ -26,7 +26,7 @@ from typing import cast
 from unbroken.messages import Choice, Effort, Json, Native, OneTool, Request, Sampling, System, Text, ToolSpec
 from unbroken.wires.gemini.gemini_contents import decode_contents, encode_contents
 from unbroken.wires.gemini.gemini_parts import NAME, NAME_RULE, camel, listed, parts_of
-from unbroken.wires.parts import own_extra, own_native
+from unbroken.wires.parts import own_extra, own_tool
 from unbroken.wires.values import Object, as_dict, as_number, as_text, dicts, fit_name
 
 _BUDGETS: dict[Effort, int] = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
@@ -98,7 +98,7 @@ def _merged(ours: Object, theirs: Object) -> Object:
 
 
 def _encode_tool(tool: ToolSpec) -> Object:
-    if native := as_dict(own_native(tool, NAME)):
+    if native := own_tool(tool, NAME, NAME_RULE):
         return native
     declaration: Object = {"name": fit_name(tool.name, NAME_RULE)}
     if tool.description:

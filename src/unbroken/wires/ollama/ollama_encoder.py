@@ -97,7 +97,7 @@ class OllamaEncoder(DeltaEncoder):
         return b"" if self._relayed.finished else self._line({"content": ""}, **self._done())
 
     def _call(self, call: ToolCall) -> bytes:
-        encoded = encode_call(call, len(self._relayed.calls) + len(self._calls))
+        encoded = encode_call(call, None, len(self._relayed.calls) + len(self._calls))
         if (passed := self._relayed.find(call)) is not None:
             self._torn = self._torn or passed.get("arguments") != encoded["function"]["arguments"]
             return b""

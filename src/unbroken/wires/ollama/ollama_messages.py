@@ -26,7 +26,7 @@ from unbroken.messages import (
     User,
 )
 from unbroken.wires.parts import call_from_text, foreign_text, from_data_url, outgoing_object, own_native
-from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_list, as_text, called_name, dicts, fit_name
+from unbroken.wires.values import TOOL_NAME, IdRule, Object, as_dict, as_list, as_text, called_name, dicts, fit_name
 
 NAME = "ollama"
 
@@ -59,11 +59,11 @@ def _encode_assistant(message: Assistant) -> Object:
     return encoded
 
 
-def encode_call(call: ToolCall, index: int | None = None) -> Object:
+def encode_call(call: ToolCall, rule: IdRule | None = TOOL_NAME, index: int | None = None) -> Object:
     """Arguments are an object here: `{}` for a call that was cut, and a field of its own for a custom call's text."""
     arguments: Json = {"input": call.raw} if call.kind == "custom" else outgoing_object(call)
     place: Object = {} if index is None else {"index": index}
-    return {"id": call.id, "function": {**place, "name": called_name(call, TOOL_NAME), "arguments": arguments}}
+    return {"id": call.id, "function": {**place, "name": called_name(call, rule), "arguments": arguments}}
 
 
 def _encode_result(result: ToolResult, name: str) -> Object:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from unbroken.messages import Effort, Json, Native, Request, Sampling, ToolSpec
 from unbroken.wires.ollama.ollama_messages import NAME, decode_messages, encode_messages
-from unbroken.wires.parts import own_extra, own_native, says_more, with_extra
+from unbroken.wires.parts import own_extra, own_tool, says_more, with_extra
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_list, as_number, as_text, dicts, fit_name
 
 _LEVELS: dict[Effort, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
@@ -58,7 +58,7 @@ def _encode_think(effort: Effort, model: str) -> Json:
 
 
 def _encode_tool(tool: ToolSpec) -> Object:
-    if own := as_dict(own_native(tool, NAME)):
+    if own := own_tool(tool, NAME, TOOL_NAME, "function"):
         return own
     function: Object = {
         "name": fit_name(tool.name, TOOL_NAME),

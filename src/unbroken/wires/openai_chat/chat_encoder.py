@@ -99,7 +99,7 @@ class ChatEncoder(DeltaEncoder):
         return dumps(body)
 
     def _call(self, call: ToolCall) -> bytes:
-        encoded = encode_call(call)
+        encoded = encode_call(call, None)
         passed = self._relayed.find(call)
         if passed is not None:
             return self._rest_of(passed, encoded)

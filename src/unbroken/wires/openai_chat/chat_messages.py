@@ -123,8 +123,8 @@ def _merged(call: Object, beside: Object) -> Object:
     return call
 
 
-def encode_call(call: ToolCall) -> Object:
-    id, name = fit(call.id, ID_RULE), called_name(call, TOOL_NAME)
+def encode_call(call: ToolCall, rule: IdRule | None = TOOL_NAME) -> Object:
+    id, name = fit(call.id, ID_RULE), called_name(call, rule)
     if call.kind == "custom":
         return {"id": id, "type": "custom", "custom": {"name": name, "input": call.raw}}
     return {"id": id, "type": "function", "function": {"name": name, "arguments": outgoing_arguments(call)}}

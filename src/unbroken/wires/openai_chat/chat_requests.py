@@ -21,7 +21,7 @@ from unbroken.wires.parts import (
     custom_as_functions,
     free_text_tool,
     own_extra,
-    own_native,
+    own_tool,
     says_more,
     with_extra,
 )
@@ -65,8 +65,7 @@ def encode_request(request: Request) -> Object:
 
 
 def _encode_tool(tool: ToolSpec) -> Object:
-    own = as_dict(own_native(tool, NAME))
-    if own:
+    if own := own_tool(tool, NAME, TOOL_NAME, "custom" if tool.kind == "custom" else "function"):
         return own
     name = fit_name(tool.name, TOOL_NAME)
     function: Object = {"name": name, "description": tool.description, "parameters": tool.parameters}

@@ -220,7 +220,7 @@ class ResponsesEncoder(DeltaEncoder):
     # Calls
 
     def _call(self, call: ToolCall) -> bytes:
-        item = encode_call(call)
+        item = encode_call(call, None)
         if (done := self._relayed.calls.get(call.id)) is not None:
             _, key = CALLS.get(item["type"], ("", ""))
             self._torn = self._torn or (bool(key) and not same_input(as_text(done.get(key)), item[key]))

@@ -158,21 +158,21 @@ def _encode_text(text: str) -> Object:
     return {"type": "message", "role": "assistant", "content": [part]}
 
 
-def _named(call: ToolCall) -> Object:
-    name: Object = {"name": fit_name(call.name, TOOL_NAME)}
+def _named(call: ToolCall, rule: IdRule | None) -> Object:
+    name: Object = {"name": call.name if rule is None else fit_name(call.name, rule)}
     return {"namespace": call.namespace, **name} if call.namespace else name
 
 
-def encode_call(call: ToolCall) -> Object:
+def encode_call(call: ToolCall, rule: IdRule | None = TOOL_NAME) -> Object:
     id = fit(call.id, ID_RULE)
     if call.kind == "custom":
-        named = {"call_id": id, **_named(call)}
+        named = {"call_id": id, **_named(call, rule)}
         return {"type": "custom_tool_call", **named, "input": call.raw}
     if call.kind not in PAYLOADS:
         return {
             "type": "function_call",
             "call_id": id,
-            **_named(call),
+            **_named(call, rule),
             "arguments": outgoing_arguments(call),
         }
     item: Object = {"type": call.kind, "call_id": id, PAYLOADS[call.kind]: call.arguments or {}, "status": "completed"}

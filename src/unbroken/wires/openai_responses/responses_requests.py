@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import cast, get_args
+from typing import get_args
 
 from unbroken.messages import (
     Choice,
@@ -25,7 +25,7 @@ from unbroken.messages import (
 )
 from unbroken.wires.openai_responses.responses_items import NAME
 from unbroken.wires.openai_responses.responses_messages import decode_messages, encode_messages
-from unbroken.wires.parts import custom_as_functions, free_text_tool, own_extra, own_native, with_extra
+from unbroken.wires.parts import custom_as_functions, free_text_tool, own_extra, own_tool, with_extra
 from unbroken.wires.values import NAMESPACE, TOOL_NAME, Object, as_dict, as_number, as_text, dicts, fit_name
 
 _STATE = {"store", "include", "previous_response_id", "conversation"}
@@ -105,9 +105,8 @@ def _grouped(tools: list[Object]) -> list[Object]:
 
 
 def _encode_tool(tool: ToolSpec, wire: str) -> Object:
-    own = own_native(tool, NAME)
-    if isinstance(own, dict):
-        return cast("Object", own)
+    if own := own_tool(tool, NAME, TOOL_NAME):
+        return own
     encoded: Object = {
         "type": "function",
         "name": fit_name(tool.name, TOOL_NAME),
