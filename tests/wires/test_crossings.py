@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -261,6 +262,59 @@ def test_a_clients_token_limit_is_never_raised_for_thinking(model: str, limit: i
     assert most == limit
     assert fields.get("thinking", {}).get("budget_tokens") == budget
     assert written.left_out == (() if budget == 24576 else ("reasoning_effort",))
+
+
+ATTACHED: dict[str, list[dict[str, Any]]] = {
+    "anthropic-messages": [
+        {
+            "type": "search_result",
+            "source": "https://example.org",
+            "title": "Fish",
+            "content": [{"type": "text", "text": "Cod."}],
+        },
+        {
+            "type": "document",
+            "title": "Pets",
+            "source": {"type": "content", "content": [{"type": "text", "text": "Dog."}]},
+        },
+        {"type": "document", "title": "Wild", "source": {"type": "content", "content": "Elk."}},
+    ],
+    "bedrock-converse": [
+        {"searchResult": {"source": "https://example.org", "title": "Fish", "content": [{"text": "Cod."}]}},
+        {"document": {"format": "txt", "name": "Pets", "source": {"text": "Dog."}}},
+        {"document": {"format": "txt", "name": "Wild", "source": {"content": [{"text": "Elk."}]}}},
+    ],
+}
+
+
+@pytest.mark.parametrize("model", WIRES)
+@pytest.mark.parametrize("client", ATTACHED)
+def test_texts_that_are_attached_arrive_as_texts(client: str, model: str) -> None:
+    text = {"type": "text", "text": "Hi"} if client == "anthropic-messages" else {"text": "Hi"}
+    written = sent(client, model, {"messages": [{"role": "user", "content": [text, *ATTACHED[client]]}]})
+    body = json.dumps(written.body)
+    for word in ("Cod.", "Dog.", "Elk."):
+        assert word in body or base64.b64encode(word.encode()).decode() in body
+    assert "cannot be passed on" not in body
+    assert written.left_out == ()
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/fish.png"}}
+PDF = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}}
+
+
+@pytest.mark.parametrize(
+    ("model", "part", "name"),
+    [
+        ("bedrock-converse", IMAGE, "messages.image"),
+        ("ollama", IMAGE, "messages.image"),
+        ("ollama", PDF, "messages.document"),
+        ("cohere-v2", PDF, "messages.document"),
+    ],
+)
+def test_an_attachment_that_cannot_cross_is_named(model: str, part: dict[str, Any], name: str) -> None:
+    content = [{"type": "text", "text": "Hi"}, part]
+    assert sent("openai-chat", model, {"messages": [{"role": "user", "content": content}]}).left_out == (name,)
 
 
 def test_what_the_other_search_cannot_do_is_named() -> None:

@@ -167,11 +167,11 @@ ONLY_HERE: list[dict[str, Any]] = [
     {"type": "tool_reference", "tool_name": "find"},
     {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
     {"type": "document", "source": {"type": "file", "file_id": "file_2"}, "title": "A", "cache_control": {"type": "x"}},
-    {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "x"}]}},
-    {"type": "search_result", "source": "https://x.test", "title": "Snow", "content": [{"type": "text", "text": "x"}]},
     {"type": "container_upload", "file_id": "file_3"},
 ]
 MORE_HERE: list[dict[str, Any]] = [
+    {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "x"}]}},
+    {"type": "search_result", "source": "https://x.test", "title": "Snow", "content": [{"type": "text", "text": "x"}]},
     {"type": "document", "source": PDF, "title": "A", "context": "old", "citations": {"enabled": True}},
     {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Hi"}, "context": "old"},
     {"type": "document", "source": {"type": "base64", "media_type": "application/msword", "data": "AAAA"}},

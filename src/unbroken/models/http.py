@@ -44,7 +44,7 @@ from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, verbatim_for
 from unbroken.validation import checked
 from unbroken.wires import find_wire
-from unbroken.wires.crossing import Crossed, Target, cross, keep_limit, not_sent, report, sets_something
+from unbroken.wires.crossing import Crossed, Target, cross, keep_limit, lost_media, not_sent, report, sets_something
 from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
@@ -220,7 +220,11 @@ class HTTPModel:
             body = self._wire.encode_request(request)
             if asked.wire not in ("", endpoint.wire):
                 target = Target(endpoint.vendor, endpoint.model)
-                crossed = cross(asked, body, find_wire(asked.wire).crossing(), self._wire.crossing(), target)
+                client = find_wire(asked.wire)
+                crossed = cross(asked, body, client.crossing(), self._wire.crossing(), target)
+                if crossed is not None:
+                    encode = self._wire.encode_request
+                    crossed.lost += lost_media(request, body, encode, client.http.messages_field)
             if asked.wire and asked.sampling.max_tokens is not None:
                 lowered = keep_limit(body, asked.sampling.max_tokens)
             body = fit_body(body, request, endpoint.quirks)

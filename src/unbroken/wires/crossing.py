@@ -13,10 +13,11 @@ from functools import cache
 from typing import Any, Literal, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
-from unbroken.messages import UNSET, Json, Request
+from unbroken.messages import UNSET, Json, Media, Message, Request, ToolMessage, User
 from unbroken.wires.body_paths import find, shown
 from unbroken.wires.claude_models import budget_within
-from unbroken.wires.values import NAMESPACE, Object, as_dict, as_int
+from unbroken.wires.parts import FOREIGN
+from unbroken.wires.values import NAMESPACE, Object, as_dict, as_int, as_list
 
 Name: TypeAlias = Literal[
     # Fields of `Request`
@@ -171,6 +172,41 @@ def cross(
     crossed.asked |= {name: setting.field for name, setting in settings.items()}
     crossed.lost += model.write(body, settings, target)
     return crossed
+
+
+_NOT_PASSED_ON = FOREIGN.rstrip("]")
+
+
+def lost_media(request: Request, body: Object, encode: Callable[[Request], Object], messages: str) -> list[str]:
+    """The attachments that a note stands for in the body: `messages.image`. `messages` is the client's field."""
+    media = [part for message in request.messages for part in _media(message)]
+    if not media or not _has_note(body):
+        return []
+    kinds: list[str] = []
+    for part in media:
+        kind = part.mime.partition("/")[0] or ("image" if part.url else "attachment")
+        alone = Request((User((part,)),), model=request.model)
+        if _has_note(encode(alone)):
+            kinds.append("document" if kind in ("application", "text") else kind)
+    return [f"{messages}.{kind}" for kind in dict.fromkeys(kinds or ["attachment"])]
+
+
+def _media(message: Message) -> Iterator[Media]:
+    if isinstance(message, User):
+        yield from (part for part in message.parts if isinstance(part, Media))
+    elif isinstance(message, ToolMessage):
+        yield from (part for result in message.results for part in result.content if isinstance(part, Media))
+
+
+def _has_note(value: Json) -> bool:
+    if isinstance(value, str):
+        return len(value) < _LONGEST_NOTED and _NOT_PASSED_ON in value
+    inner: list[Json] = [*as_dict(value).values(), *as_list(value)]
+    return any(map(_has_note, inner))
+
+
+_LONGEST_NOTED = 1 << 20
+"""Longer strings are data of files."""
 
 
 def sets_something(request: Request) -> bool:

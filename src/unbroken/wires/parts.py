@@ -6,6 +6,7 @@ Not a place for anything that only one wire does.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -149,8 +150,29 @@ MEDIA_OF = "Images of the result of"
 FOREIGN = "[an attachment that cannot be passed on to this provider]"
 
 
+def text_file(text: str, name: str = "", native: Native | None = None) -> Media:
+    """A text that a client sent as a document or a search result."""
+    data = base64.b64encode(text.encode("utf-8", "replace")).decode()
+    return Media(mime="text/plain", data=data, name=name, native=native)
+
+
+def _text_in(media: Media) -> str:
+    try:
+        return base64.b64decode(media.data, validate=True).decode() if media.mime.startswith("text/") else ""
+    except ValueError:
+        return ""
+
+
+def is_passage(media: Media) -> bool:
+    """A text that its client did not send as a file, so that it need not be one elsewhere."""
+    return media.native is not None and media.mime.startswith("text/") and bool(media.data)
+
+
 def foreign_text(media: Media) -> str:
-    """The text in place of a part that a wire cannot carry, with its URL if it has one."""
+    """The text in place of a part that a wire cannot carry: a text file's own text, else a note, with its URL if it
+    has one."""
+    if text := _text_in(media):
+        return f"{media.name}\n\n{text}" if media.name else text
     if media.url.startswith(("http://", "https://")):
         return f"[an attachment that cannot be passed on to this provider: {media.url}]"
     return FOREIGN

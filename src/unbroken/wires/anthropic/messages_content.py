@@ -22,6 +22,7 @@ from unbroken.wires.parts import (
     is_foreign,
     own_native,
     says_more,
+    text_file,
 )
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 
@@ -82,9 +83,20 @@ def decode_part(block: Object) -> Part:
             return Text(text, cache_mark(block))
         case {"type": "image" | "document", "source": dict()} if (media := _decode_media(block)) is not None:
             return replace(media, native=Native(NAME, block)) if _is_more_than(media, block) else media
+        case {"type": "search_result", "content": list(content)} if text := _texts(content):
+            name = "\n".join(filter(None, (as_text(block.get("title")), as_text(block.get("source")))))
+            return replace(text_file(text, name, Native(NAME, block)), cache=cache_mark(block))
+        case {"type": "document", "source": {"type": "content", "content": content}} if text := _texts(content):
+            return replace(text_file(text, as_text(block.get("title")), Native(NAME, block)), cache=cache_mark(block))
         case _:
-            # What only this wire has: a file by its id, search_result, tool_reference, kinds to come.
+            # What only this wire has: a file by its id, tool_reference, kinds to come.
             return Media(native=Native(NAME, block))
+
+
+def _texts(content: Json) -> str:
+    """The text of blocks that are all text; empty if there are others."""
+    blocks = blocks_of(content)
+    return "\n".join(as_text(block.get("text")) for block in blocks) if all("text" in block for block in blocks) else ""
 
 
 def _is_more_than(media: Media, block: Object) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unbroken.messages import CacheMark, Json, Media, Native, Part, Text
-from unbroken.wires.parts import foreign_text, from_data_url, is_foreign, own_native, says_more
+from unbroken.wires.parts import foreign_text, from_data_url, is_foreign, own_native, says_more, text_file
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts
 
 NAME = "bedrock-converse"
@@ -107,8 +107,19 @@ def _decode_part(block: Object) -> Part:
         case {"document": {"format": str(format), "source": {"bytes": str(data)}, **rest}} if data:
             mime = _MIMES.get(format, "application/octet-stream")
             return _kept(block, Media(mime=mime, data=data, name=as_text(rest.get("name"))))
+        case {"document": {"source": {"text": str(text)}, **rest}} if text:
+            return text_file(text, as_text(rest.get("name")), Native(NAME, block))
+        case {"document": {"source": {"content": list(content)}, **rest}} if text := _texts(content):
+            return text_file(text, as_text(rest.get("name")), Native(NAME, block))
+        case {"searchResult": {"content": list(content), **rest}} if text := _texts(content):
+            name = "\n".join(filter(None, (as_text(rest.get("title")), as_text(rest.get("source")))))
+            return text_file(text, name, Native(NAME, block))
         case _:
             return Media(native=Native(NAME, block))
+
+
+def _texts(content: Json) -> str:
+    return "\n".join(as_text(block.get("text")) for block in dicts(content))
 
 
 def _kept(block: Object, media: Media) -> Media:

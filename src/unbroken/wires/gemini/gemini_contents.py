@@ -40,7 +40,7 @@ from unbroken.wires.gemini.gemini_parts import (
     says_something,
 )
 from unbroken.wires.jsontext import dump_arguments
-from unbroken.wires.parts import FOREIGN, call_from_text, outgoing_object, own_native
+from unbroken.wires.parts import call_from_text, foreign_text, outgoing_object, own_native
 from unbroken.wires.values import Object, as_dict, as_text, called_name, dicts, fit_name
 
 
@@ -126,9 +126,11 @@ class _Writer:
 
 def _encode_result(result: ToolResult) -> Object:
     media = [part for part in result.content if isinstance(part, Media)]
-    parts = [part for part in map(encode_part, media) if "text" not in part]
+    encoded = [(part, encode_part(part)) for part in media]
+    parts = [value for _, value in encoded if "text" not in value]
+    left = [part for part, value in encoded if "text" in value]
     # Its parts hold media only, so the word for one that cannot be passed on stands in the text.
-    text = "\n".join(filter(None, [result.text, *[FOREIGN] * (len(media) - len(parts))]))
+    text = "\n".join(filter(None, [result.text, *map(foreign_text, left)]))
     value: Object = {"response": {"error" if result.error else "output": text}}
     return {**value, "parts": parts} if parts else value
 

@@ -42,6 +42,7 @@ from unbroken.wires.parts import (
     foreign_text,
     from_data_url,
     is_foreign,
+    is_passage,
     mime_of,
     outgoing_arguments,
     own_native,
@@ -339,7 +340,7 @@ def _encode_media(media: Media) -> Object:
     mime, url = media.mime, media.url
     if mime.startswith("image/") or (not mime and mime_of(url) != "application/pdf"):
         return {"type": "image_url", "image_url": {"url": data_url(media)}}
-    if url:  # only images may be given by their address
+    if url or is_passage(media):  # only images may be given by their address
         return {"type": "text", "text": foreign_text(media)}
     if mime.startswith("audio/"):
         return {"type": "input_audio", "input_audio": {"data": media.data, "format": audio_format(mime)}}

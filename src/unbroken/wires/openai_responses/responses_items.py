@@ -18,8 +18,10 @@ from unbroken.wires.parts import (
     call_from_text,
     data_url,
     file_name,
+    foreign_text,
     from_data_url,
     is_foreign,
+    is_passage,
     mime_of,
     own_native,
     says_more,
@@ -134,6 +136,8 @@ def encode_part(part: Part) -> Object:
         return {"type": "input_image", "image_url": data_url(part), "detail": "auto"}
     if part.url:
         return {"type": "input_file", "file_url": part.url}
+    if is_passage(part):
+        return {"type": "input_text", "text": foreign_text(part)}
     if part.mime.startswith("audio/"):
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": audio_format(part.mime)}}
     return {"type": "input_file", "filename": file_name(part), "file_data": data_url(part)}
