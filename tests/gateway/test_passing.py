@@ -928,3 +928,12 @@ async def test_empty_parts_that_google_genai_sends_back_from_a_stream_do_not_rea
         [{"text": "Sunny."}],
         [{"text": "Thanks"}],
     ]
+
+
+@pytest.mark.anyio
+async def test_what_the_model_is_not_told_of_a_message_is_named_in_a_header() -> None:
+    async with stage("anthropic-messages", "Hello.") as scene:
+        client = scene.client("openai-chat", False, parallel=None)
+        messages = [{"role": "user", "name": "ann", "content": "Hi"}]
+        reply = await client.post({**client.body([User.of("Hi")]), "messages": messages})
+    assert reply.headers["x-unbroken-dropped"] == "messages.name"

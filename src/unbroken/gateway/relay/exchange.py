@@ -40,6 +40,7 @@ from unbroken.models.retrying import RetryingModel
 from unbroken.transcript import HistoryEdit, repair
 from unbroken.wires import find_wire
 from unbroken.wires.chain import repair_raw
+from unbroken.wires.history_losses import lost_from_history
 from unbroken.wires.rules import obey
 from unbroken.wires.values import as_dict, as_text, dicts, fit, is_name
 from unbroken.wires.writer import ResponseWriter
@@ -368,11 +369,15 @@ def changes_for(upstream: Upstream, request: Request) -> Written | None:
 def left_out_for_client(exchange: Exchange, changes: Written) -> Sequence[str]:
     """The fields that were left out, without those that the client has not sent: in serial mode the gateway itself asks
     for one call at a time."""
-    if not changes.left_out or not exchange.serial or exchange.request.parallel is not None:
-        return changes.left_out
-    crossing = find_wire(exchange.incoming.wire).crossing()
+    incoming, left_out = exchange.incoming, changes.left_out
+    http = incoming.upstream.http
+    if http is not None and http.wire != incoming.wire:
+        left_out = tuple(dict.fromkeys((*left_out, *lost_from_history(incoming.body, exchange.request, http.wire))))
+    if not left_out or not exchange.serial or exchange.request.parallel is not None:
+        return left_out
+    crossing = find_wire(incoming.wire).crossing()
     own = "parallel" if crossing is None else crossing.places.get("parallel", ("parallel",))[0]
-    return [name for name in changes.left_out if name != own]
+    return [name for name in left_out if name != own]
 
 
 def _is_unsigned(message: Message) -> bool:

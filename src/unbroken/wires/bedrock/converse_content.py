@@ -109,9 +109,9 @@ def _decode_part(block: Object) -> Part:
             return _kept(block, Media(mime=mime, data=data, name=as_text(rest.get("name"))))
         case {"document": {"source": {"text": str(text)}, **rest}} if text:
             return text_file(text, as_text(rest.get("name")), Native(NAME, block))
-        case {"document": {"source": {"content": list(content)}, **rest}} if text := _texts(content):
+        case {"document": {"source": {"content": content}, **rest}} if text := _texts(content):
             return text_file(text, as_text(rest.get("name")), Native(NAME, block))
-        case {"searchResult": {"content": list(content), **rest}} if text := _texts(content):
+        case {"searchResult": {"content": content, **rest}} if text := _texts(content):
             name = "\n".join(filter(None, (as_text(rest.get("title")), as_text(rest.get("source")))))
             return text_file(text, name, Native(NAME, block))
         case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from unbroken.errors import InvalidRequest
 from unbroken.messages import Json
 from unbroken.wires.crossing import (
     Crossing,
@@ -46,6 +47,8 @@ _JSON = "application/json"
 
 
 def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
+    if extra.get("cachedContent"):
+        raise InvalidRequest("`cachedContent`: this model cannot read Gemini's cache; send its contents instead")
     config = as_dict(extra.get("generationConfig"))
     before = "generationConfig."
     settings: Settings = {**dict(simple(config, _CONFIG, before)), **dict(simple(extra, _FIELDS))}

@@ -30,6 +30,7 @@ from unbroken.messages import (
     ToolResult,
     User,
 )
+from unbroken.wires.history_losses import image_detail
 from unbroken.wires.parts import (
     MEDIA_OF,
     audio_format,
@@ -336,10 +337,13 @@ def _encode_media(media: Media) -> Object:
     if is_foreign(media):
         return {"type": "text", "text": foreign_text(media)}
     if media.url.startswith("data:"):
-        media = replace(from_data_url(media.url), name=media.name)
+        media = replace(from_data_url(media.url), name=media.name, native=media.native)
     mime, url = media.mime, media.url
     if mime.startswith("image/") or (not mime and mime_of(url) != "application/pdf"):
-        return {"type": "image_url", "image_url": {"url": data_url(media)}}
+        image: Object = {"url": data_url(media)}
+        if detail := image_detail(media):
+            image["detail"] = detail
+        return {"type": "image_url", "image_url": image}
     if url or is_passage(media):  # only images may be given by their address
         return {"type": "text", "text": foreign_text(media)}
     if mime.startswith("audio/"):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 from unbroken.messages import Json, Media, Native, Part, ServerCall, Text
+from unbroken.wires.history_losses import image_detail
 from unbroken.wires.parts import (
     FOREIGN,
     audio_format,
@@ -133,7 +134,7 @@ def encode_part(part: Part) -> Object:
     if is_foreign(part):
         return {"type": "input_text", "text": FOREIGN}
     if not part.mime or part.mime.startswith("image/"):
-        return {"type": "input_image", "image_url": data_url(part), "detail": "auto"}
+        return {"type": "input_image", "image_url": data_url(part), "detail": image_detail(part) or "auto"}
     if part.url:
         return {"type": "input_file", "file_url": part.url}
     if is_passage(part):
