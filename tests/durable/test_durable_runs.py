@@ -700,7 +700,7 @@ def test_a_recording_of_a_run_is_exported_and_replays(tmp_path: Path) -> None:
         return await journal.export(run_id, tmp_path)
 
     path = in_journal(tmp_path, work)
-    assert path.name == "order_7.jsonl"
+    assert path.name == "order_7-5d4be22f.jsonl"
     result = support()["support"].replay(path)
     assert (result.text, result.calls[0].result.text) == ("Done.", "order 7 is late")
 

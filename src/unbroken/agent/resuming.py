@@ -99,7 +99,8 @@ def _prepare_waiting(
 ) -> Performance:
     if result.stop_reason != "waiting":
         raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; continue with history=")
-    _refuse_untyped(result.structured, output)
+    if strict:
+        _refuse_untyped(result.structured, output)
     transcript = result.transcript()
     limits = options.get("limits") or agent.limits
     account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
@@ -143,7 +144,8 @@ def _prepare_recorded(
     else:
         if answers:
             raise UserError(f"{recording.path}: the run is not waiting, so there is nothing to answer")
-        _refuse_untyped(recording.settings.get("output") is not None, output)
+        if journal is None:
+            _refuse_untyped(recording.settings.get("output") is not None, output)
         account = Account(options.get("limits") or limits_of(recording), seconds=cut.seconds)
         limit = account.limits.seconds
         if cut.answer and limit is not None and cut.seconds >= limit:  # its last answer belongs to the history

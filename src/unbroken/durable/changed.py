@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from unbroken.agent.output import ANSWER
 from unbroken.middleware import RunStart
 from unbroken.tools.toolbox import Toolbox
@@ -34,11 +37,18 @@ def compare(before: Recording, now: RunStart, instructions: str, toolbox: Toolbo
         found.append(f"the model is `{now.model}`, it was `{model}`")
     if schedule != now.settings.get("schedule"):
         found.append(f"the schedule is `{now.settings.get('schedule')}`, it was `{schedule}`")
+    if _answer_type(before.settings) != _answer_type(now.settings):
+        found.append("the type of the answer is different")
     if before.requests and _instructions(before) != instructions:
         found.append("the instructions are different")
     if tools is not None:
         found += _compare_tools(tools, [tool_fields(tool) for tool in toolbox])
     return found
+
+
+def _answer_type(settings: Mapping[str, Any]) -> Line | None:
+    output: Line | None = settings.get("output")
+    return output["schema"] if output else None
 
 
 def _compare_tools(before: list[Line], now: list[Line]) -> list[str]:

@@ -144,6 +144,7 @@ class Changes:
 
     async def close(self) -> None:
         self._watched.clear()
+        self.ring()
         if self._guard_timer is not None:
             self._guard_timer.cancel()
         for task in (self._looking, self._guarding):

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from unbroken.durable.errors import AlreadyAnswered, Busy, RunExists, Superseded, UnknownRun
+from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, RunExists, Superseded, UnknownRun
 from unbroken.durable.large_values import put_back, take_out
 from unbroken.durable.records import Append, Claim, PendingCall, RunRow, State
 from unbroken.durable.schema import MIGRATIONS, VERSION_TABLE
-from unbroken.errors import UserError
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.wires.jsontext import without_halves
 
 T = TypeVar("T")
 
@@ -22,6 +24,25 @@ _ROW = (
     "run_id, agent, tenant, state, created, updated, question, pending, expires, error, token, supersessions, number, "
     "chunks"
 )
+
+
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _leave_locks() -> None:
+    for database in _OPEN:
+        database.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
+
+
+def redirect_to_nothing(file: int) -> None:
+    """The number stays taken, so that whoever still uses it does no harm."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, file)
+    os.close(nothing)
 
 
 class Disconnected(Exception):
@@ -65,6 +86,7 @@ class Database:
         """Without its password."""
         self.driver = os.urandom(8).hex()
         """Stands for this journal, in this process. As long as it lives it holds the lock of this name."""
+        _OPEN.add(self)
         self._held: set[tuple[int, int]] = set()
         """The runs that drivers of this journal have, and their tokens."""
 
@@ -105,6 +127,9 @@ class Database:
 
     def serialize(self, name: str) -> None:
         """Until the end of this transaction, no other one passes here with the same name."""
+
+    def after_fork(self) -> None:
+        """In a child: gives up its share of the lock, which would outlive the driver with it."""
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -278,7 +303,8 @@ class Database:
         try:
             with self.transaction():
                 self.change(
-                    "UPDATE unbroken_runs SET state = ?, updated = ? WHERE number = ? AND token = ?",
+                    "UPDATE unbroken_runs SET state = ?, updated = ? WHERE number = ? AND token = ? "
+                    "AND state = 'running'",
                     *(state, now, run, token),
                 )
                 self.notify([run])
@@ -289,7 +315,7 @@ class Database:
         """The run has no driver in this journal any more."""
         self._held.discard((run, token))
 
-    def append(self, batch: Sequence[Append]) -> list[Superseded | None]:
+    def append(self, batch: Sequence[Append]) -> list[UnbrokenError | None]:
         """Stores lines of several runs in one transaction. Those of a driver that was superseded are refused: the error
         is in their place."""
         with self.transaction():
@@ -297,12 +323,12 @@ class Database:
             self.notify({each.run for each in batch})
         return results
 
-    def _append(self, each: Append) -> Superseded | None:
+    def _append(self, each: Append) -> UnbrokenError | None:
         changed = ""
         values: list[Any] = [each.updated]
         if each.state is not None:
             changed = ", state = ?, pending = ?, expires = ?, error = ?"
-            values += [each.state, each.pending, each.expires, each.error]
+            values += [each.state, each.pending, each.expires, storable(each.error)]
         if each.trace:
             changed += ", trace = ?"
             values.append(each.trace)
@@ -316,7 +342,9 @@ class Database:
             rows = self.query("SELECT run_id, token, chunks FROM unbroken_runs WHERE number = ?", each.run)
             if rows and (int(rows[0][1]), int(rows[0][2])) == (each.token, each.position + 1):
                 return None  # the connection was lost after it had been stored
-            run_id = str(rows[0][0]) if rows else "?"
+            if not rows:
+                return JournalUnavailable(f"{self.url} does not have the run any more: nothing of it can be stored")
+            run_id = str(rows[0][0])
             return Superseded(
                 f"run `{run_id}` was taken over by another driver: nothing more of this one is stored", run_id
             )
@@ -395,13 +423,15 @@ class Database:
         calls, each with its id. The run is ready then."""
         with self.transaction():
             row = self._find(run_id, self.for_update)
+            if row.state == "running" and row.expires is not None and now >= row.expires:
+                raise AlreadyAnswered(f"run `{run_id}` goes on without an answer: the time for one is over")
             given = self._answers(row.number)
             for call, (call_id, answer) in encode(row).items():
                 if call in given:
                     raise already_answered(run_id, call_id)
                 self.change(
                     "INSERT INTO unbroken_answers (run, call, call_id, answer, given) VALUES (?, ?, ?, ?, ?)",
-                    *(row.number, call, call_id, answer, now),
+                    *(row.number, call, storable(call_id), answer, now),
                 )
             self.change(
                 "UPDATE unbroken_runs SET state = 'ready', updated = ? WHERE number = ? AND state = 'waiting'",
@@ -415,6 +445,11 @@ class Database:
     def _answers(self, run: int) -> dict[int, dict[str, Any]]:
         rows = self.query("SELECT call, answer FROM unbroken_answers WHERE run = ?", run)
         return {int(call): json.loads(answer) for call, answer in rows}
+
+
+def storable(text: str) -> str:
+    """Without what databases cannot store as text: zero bytes, and halves of characters."""
+    return without_halves(text).replace("\0", "\ufffd")
 
 
 def _is_drivable(row: RunRow, now: float) -> bool:

@@ -138,10 +138,11 @@ class _Drive:
         waiting = waiting_result(recording)
         answers: dict[str, Any] = {}
         if waiting is not None:
-            answers = read_answers(row.pending, self._claim.answers)
+            open_calls = {call.id for call in waiting.transcript().open}  # some have their results by now
+            pending = [call for call in row.pending if call.id in open_calls]
+            answers = read_answers(pending, self._claim.answers)
             if row.expires is not None and current_clock().now() >= row.expires:
-                missing = [call for call in row.pending if call["id"] not in answers]
-                answers |= expired_answers(missing)
+                answers |= expired_answers([call for call in pending if call.id not in answers])
         options: ResumeOptions = {"sinks": sinks}
         return prepare_durable(self._agent, recording, answers, options, self._recorder)
 

@@ -4,6 +4,7 @@ write to it; `driving` carries a run on."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from unbroken.agent.prompts import Prompt, to_user
 from unbroken.clock import current_clock
 from unbroken.durable.answers import encode_answers
 from unbroken.durable.changes import Changes, Waiter
-from unbroken.durable.database import Database, Disconnected, Drivable, NewRun
+from unbroken.durable.database import Database, Disconnected, Drivable, NewRun, storable
 from unbroken.durable.errors import JournalUnavailable
 from unbroken.durable.records import ENDED, STATES, Append, Claim, RunRow, State
 from unbroken.durable.sqlite import SqliteDatabase
@@ -34,7 +35,6 @@ from unbroken.trajectory.recording import SUFFIX, Recording, parse_recording
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.transcript import to_json
 from unbroken.validation import checked
-from unbroken.wires.jsontext import without_halves
 
 LOG = logging.getLogger("unbroken.durable")
 
@@ -44,6 +44,9 @@ PATIENCE = 60.0
 """Seconds for which a database that cannot be reached is tried again."""
 _SMALL = 64 * 1024
 """Bytes up to which lines are stored at once, if the database can do that."""
+_LONGEST = 500
+"""Characters of an id, an agent's name and a tenant."""
+_FOREVER = 1e10
 _QUESTION = 200
 """Characters of the question that lists show."""
 
@@ -74,6 +77,7 @@ class Journal:
         self._appending: asyncio.Task[None] | None = None
         self.left: set[str] = set()
         """Runs whose driver in this process stops before their end: what runs for them elsewhere continues."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._in_use = 0
         """Pieces of work that the thread has to do."""
         self._checkpoint: asyncio.Task[None] | None = None
@@ -87,6 +91,7 @@ class Journal:
         return self.redactor
 
     async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._database = await self._in_thread(lambda: connect(self._url))
         await self.work(Database.migrate)
         self._changes.database = self._database
@@ -98,10 +103,10 @@ class Journal:
                 await asyncio.wait([task])
         for task in self._releasing:
             task.cancel()
+        database, self._database = self._database, None  # those who watch are told so
         await self._changes.close()
-        if self._database is not None:
-            await self._in_thread(self._database.close)
-            self._database = None
+        if database is not None:
+            await self._in_thread(database.close)
         self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
@@ -137,6 +142,14 @@ class Journal:
         """
         if run_id == "":
             raise UserError("journal.start(run_id=''): the id is empty; give one, or leave it out to get a random one")
+        for name, value in (("run_id", run_id or ""), ("agent", agent), ("tenant", tenant)):
+            if len(value) > _LONGEST or storable(value) != value:
+                raise UserError(
+                    f"journal.start({name}=…): give at most {_LONGEST} characters, without zero bytes and halves of "
+                    f"characters; these are {len(value)}"
+                )
+        if answer_within is not None and not (isinstance(answer_within, int | float) and 0 < answer_within < _FOREVER):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            raise UserError(f"journal.start(answer_within={answer_within!r}): give a number of seconds, more than 0")
         id = run_id or os.urandom(8).hex()
         question = to_user(prompt)
         given: dict[str, Any] = {"question": to_json([question])[0]}
@@ -147,7 +160,7 @@ class Journal:
         if answer_within is not None:
             given["answer_within"] = answer_within
         text = " ".join("".join(getattr(part, "text", "") for part in question.parts).split())
-        shown = without_halves(self.redactor.text(text)[:_QUESTION]).replace("\0", "\ufffd")
+        shown = storable(self.redactor.text(text)[:_QUESTION])
         new = NewRun(id, agent, tenant, shown, json.dumps(given), current_clock().now(), current_traceparent())
         await self.work(lambda database: database.start(new), small=True)
         self._changes.ring()
@@ -168,6 +181,8 @@ class Journal:
         """Runs, the latest first: all, or those in this state, of this tenant, of this agent."""
         if state is not None and state not in STATES:
             raise UserError(f"journal.runs(state={state!r}): there is no such state; there are {', '.join(STATES)}")
+        if limit is not None and limit < 0:
+            raise UserError(f"journal.runs(limit={limit}): give a number from 0, or leave it out")
         wanted = {"state": state, "tenant": tenant, "agent": agent}
         return await self.work(lambda database: database.find_all(wanted, limit))
 
@@ -193,7 +208,9 @@ class Journal:
         if claim.row.state in ("answered", "cancelled"):
             await self.leave(claim, claim.row.state)
             raise UserError(f"run `{run_id}` cannot be cancelled: it has ended ({claim.row.state})")
-        data = _cancelled_lines(claim, reason) if claim.data else b""
+        reason, data = storable(self.redactor.text(reason)), b""
+        with suppress(UserError):  # if the recording cannot be read, only the row says it
+            data = _cancelled_lines(claim, reason) if claim.data else b""
         end = Append(claim.row.number, claim.token, claim.row.chunks, data, 0.0, "cancelled", error=reason)
         try:
             await self.append(end)
@@ -237,7 +254,7 @@ class Journal:
         parse(data, run_id)  # it can be read
         target = Path(path)
         if target.is_dir():
-            target = target / f"{''.join(c if c.isalnum() or c in '.-_' else '_' for c in run_id)}{SUFFIX}"
+            target = target / _file_name(run_id)
         target.write_bytes(data)
         return target
 
@@ -250,10 +267,19 @@ class Journal:
         is alive, unless `take_over`, or if the tenant has as many active runs as it may. Returns the row of a run that
         has ended, or waits, and leaves it as it is, unless `always`."""
         now = current_clock().now()
-        claim = await self.work(
-            lambda database: database.claim(run_id, now, take_over=take_over, per_tenant=per_tenant, always=always),
-            small=True,
-        )
+
+        def work(database: Database) -> Claim | RunRow:
+            return database.claim(run_id, now, take_over=take_over, per_tenant=per_tenant, always=always)
+
+        try:
+            claim = self._now(work)
+        except Disconnected:
+            claiming = asyncio.create_task(self.work(work))
+            try:
+                claim = await asyncio.shield(claiming)
+            except asyncio.CancelledError:  # the thread cannot be stopped: what it claims is given back
+                self._releasing.add(asyncio.create_task(self._give_back(claiming)))
+                raise
         if isinstance(claim, Claim) and claim.row.chunks:
             try:
                 claim.data, claim.answers = await self.work(lambda database: database.history(claim.row.number))
@@ -281,6 +307,15 @@ class Journal:
             # This process lives, so nobody else would take the run as long as the journal says that it is driven here.
             self._releasing.add(asyncio.create_task(self._release_later(run, token, state)))
 
+    async def _give_back(self, claiming: asyncio.Task[Claim | RunRow]) -> None:
+        """Leaves a run whose claim nobody waits for any more."""
+        await asyncio.wait([claiming])
+        if claiming.exception() is None and isinstance(claim := claiming.result(), Claim):
+            await self.leave(claim, "ready" if claim.row.state == "running" else claim.row.state)
+        current = asyncio.current_task()
+        if current is not None:
+            self._releasing.discard(current)
+
     async def _release_later(self, run: int, token: int, state: State) -> None:
         """Leaves a run as soon as the database can be reached again."""
         while self._database is not None:
@@ -301,6 +336,9 @@ class Journal:
                 _settle(stored, self._now(lambda database: database.append([lines]))[0])
             except Disconnected:
                 pass
+            except Exception as error:  # noqa: BLE001 - whoever waits for these lines gets it
+                _settle(stored, error)
+                return stored
             else:
                 self._changes.ring()
                 return stored
@@ -317,13 +355,19 @@ class Journal:
                 lines = [each for each, _ in batch]
                 try:
                     results = await self.work(lambda database, lines=lines: database.append(lines))
-                except Exception as error:  # noqa: BLE001 - those who wait for their lines get it
-                    results = [error for _ in batch]
+                except Exception:  # noqa: BLE001 - whatever it is, it is the fault of one of them
+                    results = [await self._append_one(each) for each in lines]
                 for (_, stored), result in zip(batch, results, strict=True):
                     _settle(stored, result)
                 self._changes.ring()
         finally:
             self._appending = None
+
+    async def _append_one(self, lines: Append) -> Exception | None:
+        try:
+            return (await self.work(lambda database: database.append([lines])))[0]
+        except Exception as error:  # noqa: BLE001 - whoever waits for these lines gets it
+            return error
 
     async def drivable(
         self,
@@ -384,6 +428,7 @@ class Journal:
     def _now(self, work: Callable[[Database], T]) -> T:
         """Work on a local database that need not wait for anything; otherwise raises `Disconnected`."""
         database = self._opened()
+        self._check_loop()
         if not database.at_once or self._in_use:
             raise Disconnected("it is in use")
         with database.without_waiting():
@@ -405,12 +450,26 @@ class Journal:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         self._in_use += 1
-        running = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        running = self._check_loop().run_in_executor(self._thread, work)
         running.add_done_callback(self._done)
         return await running
 
+    def _check_loop(self) -> asyncio.AbstractEventLoop:
+        """A journal belongs to the event loop that opened it."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and loop is not self._loop:
+            raise UserError(f"{self.url} was opened in another event loop; open the journal in each loop that uses it")
+        return loop
+
     def _done(self, future: asyncio.Future[Any]) -> None:
         self._in_use -= 1
+
+
+def _file_name(run_id: str) -> str:
+    """Another one for each run: what cannot be in a name is replaced, and a digest tells such names apart."""
+    name = "".join(c if c.isalnum() or c in ".-_" else "_" for c in run_id)[:150]
+    digest = "" if name == run_id else f"-{hashlib.sha256(run_id.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"{name}{digest}{SUFFIX}"
 
 
 def _settle(stored: asyncio.Future[None], result: Exception | None) -> None:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, cast
 
-import orjson
+from unbroken.trajectory.lines import exact
+from unbroken.wires.jsontext import loads_faithful
 
 LARGE = 16 * 1024
 """Characters from which a text is stored by its hash."""
@@ -26,19 +27,16 @@ def take_out(data: bytes) -> tuple[bytes, str | None, dict[str, bytes]]:
     for number, line in enumerate(lines):
         if len(line) < LARGE:
             continue
-        try:
-            content = orjson.loads(line)
-        except ValueError:
-            continue  # a number beyond 64 bits: the line stays as it is
+        content = loads_faithful(line)
         found = list(_large_texts(content, []))
         for keys, text in found:
-            value = text.encode("utf-8")
+            value = text.encode("utf-8", "surrogatepass")
             digest = hashlib.sha256(value).hexdigest()
             values[digest] = value
             places.append((number, keys, digest))
             _put(content, keys, "")
         if found:
-            lines[number] = orjson.dumps(content)
+            lines[number] = exact(content)
     return (b"\n".join(lines), json.dumps(places), values) if places else (data, None, {})
 
 
@@ -47,11 +45,11 @@ def put_back(data: bytes, large: str, value_of: Callable[[str], bytes]) -> bytes
     lines = data.split(b"\n")
     places: list[Place] = json.loads(large)
     for number in {number for number, _, _ in places}:
-        content = orjson.loads(lines[number])
+        content = loads_faithful(lines[number])
         for place, keys, digest in places:
             if place == number:
-                _put(content, keys, value_of(digest).decode("utf-8"))
-        lines[number] = orjson.dumps(content)
+                _put(content, keys, value_of(digest).decode("utf-8", "surrogatepass"))
+        lines[number] = exact(content)
     return b"\n".join(lines)
 
 

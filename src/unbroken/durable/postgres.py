@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from unbroken.durable.database import Database, Disconnected
+from unbroken.durable.database import Database, Disconnected, redirect_to_nothing
 from unbroken.errors import UserError
 
 try:
@@ -117,6 +117,10 @@ class PostgresDatabase(Database):
 
     def serialize(self, name: str) -> None:
         self.query("SELECT pg_advisory_xact_lock(?)", _key(name))
+
+    def after_fork(self) -> None:
+        if self._connection is not None and not self._connection.closed:
+            redirect_to_nothing(self._connection.fileno())
 
     def close(self) -> None:
         if self._connection is not None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from unbroken.durable.database import Database, Disconnected
+from unbroken.durable.database import Database, Disconnected, redirect_to_nothing
 from unbroken.errors import UserError
 from unbroken.trajectory.jsonl_writer import lock
 
@@ -30,6 +30,7 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: str, synchronous: Literal["normal", "full"] = "normal") -> None:
         super().__init__(f"sqlite:///{path}")
+        path = os.path.realpath(path)  # whoever opens the file by another name finds the same locks
         self.at_once = synchronous == "normal"
         self._path = path
         self._synchronous = synchronous
@@ -140,6 +141,10 @@ class SqliteDatabase(Database):
             return False
         finally:
             os.close(file)
+
+    def after_fork(self) -> None:
+        if self._lock >= 0:
+            redirect_to_nothing(self._lock)
 
     def close(self) -> None:
         if self._lock >= 0:

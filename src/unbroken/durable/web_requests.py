@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, quote, unquote
 
 from unbroken.asgi import Refused, Scope
+from unbroken.durable.database import storable
 from unbroken.durable.records import STATES, State
 from unbroken.errors import TooDeep
 from unbroken.messages import Json, ToolResult
 from unbroken.tools.approval import Allow, Deny, Edit
 from unbroken.tools.results import to_parts
-from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow, without_halves
+from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow
 
 LONGEST_NAME = 200
 """Characters of a run's id, a tenant or an agent."""
@@ -177,4 +178,4 @@ def read_reason(body: dict[str, Json]) -> str:
     reason = body.get("reason", "")
     if not isinstance(reason, str) or body.keys() - {"reason"}:
         raise Refused(400, 'the body is empty, or {"reason": "…"}')
-    return without_halves(reason[:1000]).replace("\0", "\ufffd")
+    return storable(reason[:1000])
