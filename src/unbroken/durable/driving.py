@@ -188,6 +188,8 @@ class _Drive:
     async def _leave_after(self, task: asyncio.Task[Any]) -> None:
         """The driver was cancelled or stopped: the run is free for another one once its calls have ended."""
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # the run goes on without it
         with suppress(OSError):
             await self._recorder.target.stored()
         await self._journal.leave(self._claim, "ready" if self._stopped else None)
