@@ -28,7 +28,7 @@ def make_page() -> str:
 
 
 def _of_wire(wire: str, rules: tuple[Rule, ...]) -> str:
-    rows = "".join(_row(rule) for rule in rules)
+    rows = "".join(dict.fromkeys(_row(rule) for rule in rules))  # a limit of two fields is one rule to a reader
     return f"\n## {wire}\n\n| rule | providers | models | source |\n|---|---|---|---|\n{rows}"
 
 

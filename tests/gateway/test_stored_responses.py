@@ -121,6 +121,25 @@ def test_a_deleted_response_is_gone() -> None:
     run(story)
 
 
+def test_a_response_that_continued_from_a_deleted_one_can_be_read_and_says_why_its_items_cannot() -> None:
+    async def story() -> None:
+        async with calling("openai-chat", "One.", "Two.") as (caller, _):
+            first = await caller.create(input="One?")
+            second = await caller.create(input="Two?", previous_response_id=first["id"])
+            path = f"/v1/responses/{second['id']}"
+            await caller.ask("DELETE", f"/v1/responses/{first['id']}")
+            assert await caller.ask("GET", path) == (200, second)
+            status, body = await caller.ask("GET", f"{path}/input_items")
+            assert status == 404
+            assert "a response that it continues was deleted" in body["error"]["message"]
+            more = {"model": "m", "input": "Three?", "previous_response_id": second["id"]}
+            status, body = await caller.ask("POST", "/v1/responses", more)
+            assert status == 400
+            assert "one that it continues" in body["error"]["message"]
+
+    run(story)
+
+
 @STREAMED
 @UPSTREAM
 def test_a_response_that_is_not_stored_cannot_be_read(upstream_wire: str, stream: bool) -> None:

@@ -130,7 +130,7 @@ PROFILES = (
         known_from="recorded",
         quirks=_THINKING_OFF,
         base_url_variables=("ANTHROPIC_BASE_URL",),
-        note="A request without max_tokens is sent with 8192.",
+        note="A request without max_tokens is sent with the most that the model can write, or 8192 if unknown.",
         aliases=("claude",),
     ),
     Provider(

@@ -75,8 +75,8 @@ class StoredResponses:
         if before is None:
             raise Refused(
                 400,
-                f"Previous response with id '{parent[:100]}' not found: it is unknown, too old, not unique, or was "
-                "made with store=false; send the complete conversation in `input`",
+                f"Previous response with id '{parent[:100]}' not found: it, or one that it continues, is unknown, "
+                "deleted, too old, not unique, or was made with store=false; send the complete conversation in `input`",
                 kind=NO_PREVIOUS_RESPONSE,
             )
         first = 1 if incoming.body.get("instructions") else 0
@@ -142,7 +142,14 @@ class StoredResponses:
     async def _input_items(self, http: HttpApi, id: str, scope: str, query: str) -> Object | None:
         messages, _ = await self._store.conversation(scope, id)
         if messages is None:
-            return None
+            if await self._store.response(scope, id) is None:
+                return None
+            raise Refused(
+                404,
+                f"The items of response '{id[:100]}' are not complete: a response that it continues was deleted, or "
+                "has expired.",
+                kind=NOT_FOUND,
+            )
         before = messages[:-1] if messages and isinstance(messages[-1], Assistant) else messages
         items = await off_loop(_MESSAGE * len(before), lambda: http.input_items(before, id))
         return _page_of(items, query)
