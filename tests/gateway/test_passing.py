@@ -937,3 +937,19 @@ async def test_what_the_model_is_not_told_of_a_message_is_named_in_a_header() ->
         messages = [{"role": "user", "name": "ann", "content": "Hi"}]
         reply = await client.post({**client.body([User.of("Hi")]), "messages": messages})
     assert reply.headers["x-unbroken-dropped"] == "messages.name"
+
+
+@pytest.mark.anyio
+async def test_text_after_a_call_that_is_moved_before_it_is_reported_as_a_repair() -> None:
+    use: Object = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Oslo"}}
+    messages: list[Object] = [
+        {"role": "user", "content": "Oslo?"},
+        {"role": "assistant", "content": [use, {"type": "text", "text": "One moment."}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "Sunny."}]},
+    ]
+    for upstream, repairs in (("openai-chat", "move-text"), ("anthropic-messages", None)):
+        async with stage(upstream, "Sunny.") as scene:
+            client = scene.client("anthropic-messages", False, parallel=None)
+            reply = await client.post({**client.body([User.of("Oslo?")]), "messages": messages})
+        assert reply.status == 200
+        assert reply.headers.get("x-unbroken-repairs") == repairs

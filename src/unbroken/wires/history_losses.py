@@ -47,6 +47,24 @@ def lost_from_history(body: Mapping[str, Json], request: Request, model: str) ->
     return list(dict.fromkeys([*_names(body, request.wire), *_from_messages(request, model), *_tool_fields(request)]))
 
 
+_BLOCKS = {"anthropic-messages": "content", "bedrock-converse": "content", "gemini": "parts"}
+"""Wires whose messages have texts and calls in any order: on others the text comes first."""
+
+
+def has_text_after_call(messages: Json, client: str) -> bool:
+    """Does a message of the model have text after a call? On another wire it is moved before it."""
+    if client not in _BLOCKS:
+        return False
+    for message in dicts(messages):
+        if message.get("role") in ("assistant", "model"):
+            called = False
+            for block in dicts(message.get(_BLOCKS[client])):
+                called = called or block.get("type") == "tool_use" or "toolUse" in block or "functionCall" in block
+                if called and not block.get("thought") and as_text(block.get("text")).strip():
+                    return True
+    return False
+
+
 def _names(body: Mapping[str, Json], client: str) -> Iterator[str]:
     if client == "openai-chat":
         for message in dicts(body.get("messages")):

@@ -40,7 +40,7 @@ from unbroken.models.retrying import RetryingModel
 from unbroken.transcript import HistoryEdit, repair
 from unbroken.wires import find_wire
 from unbroken.wires.chain import repair_raw
-from unbroken.wires.history_losses import lost_from_history
+from unbroken.wires.history_losses import has_text_after_call, lost_from_history
 from unbroken.wires.rules import obey
 from unbroken.wires.values import as_dict, as_text, dicts, fit, is_name
 from unbroken.wires.writer import ResponseWriter
@@ -378,6 +378,17 @@ def left_out_for_client(exchange: Exchange, changes: Written) -> Sequence[str]:
     crossing = find_wire(incoming.wire).crossing()
     own = "parallel" if crossing is None else crossing.places.get("parallel", ("parallel",))[0]
     return [name for name in left_out if name != own]
+
+
+MOVE_TEXT = "move-text"
+
+
+def moves_text(incoming: ClientRequest) -> bool:
+    """Is text of the model after a call moved before it, because the upstream's wire has one order only?"""
+    http = incoming.upstream.http
+    if http is None or http.wire == incoming.wire:
+        return False
+    return has_text_after_call(incoming.body.get(incoming.route.http.messages_field), incoming.wire)
 
 
 def _is_unsigned(message: Message) -> bool:

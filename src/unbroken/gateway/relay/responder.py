@@ -34,6 +34,7 @@ from unbroken.gateway.http.routes import (
 )
 from unbroken.gateway.relay.client_stream import ClientStream
 from unbroken.gateway.relay.exchange import (
+    MOVE_TEXT,
     Exchange,
     Fetched,
     Outcome,
@@ -43,6 +44,7 @@ from unbroken.gateway.relay.exchange import (
     describe_edits,
     fetch,
     left_out_for_client,
+    moves_text,
     name_of,
     prepare_request,
     send,
@@ -293,6 +295,10 @@ class Responder:
         changes = changes_for(incoming.upstream, request) if exchange.first is None else None
         if changes is not None and (left_out := left_out_for_client(exchange, changes)):
             headers[DROPPED] = _as_list(left_out)
+        if changes is not None and moves_text(incoming):
+            outcome.repairs = (*outcome.repairs, MOVE_TEXT)
+            self._metrics.repaired(MOVE_TEXT)
+            headers[REPAIRS] = ", ".join(outcome.repairs)
         if changes is not None and changes.lost_reasoning:
             headers[REASONING] = f"lost; {changes.lost_reasoning}"
         elif doubts := [reason for reason in exchange.doubts.values() if reason in ("ambiguous", "unmatched")]:
