@@ -293,6 +293,7 @@ def test_texts_that_are_attached_arrive_as_texts(client: str, model: str) -> Non
     text = {"type": "text", "text": "Hi"} if client == "anthropic-messages" else {"text": "Hi"}
     written = sent(client, model, {"messages": [{"role": "user", "content": [text, *ATTACHED[client]]}]})
     body = json.dumps(written.body)
+    assert "https://example.org" in body
     for word in ("Cod.", "Dog.", "Elk."):
         assert word in body or base64.b64encode(word.encode()).decode() in body
     assert "cannot be passed on" not in body

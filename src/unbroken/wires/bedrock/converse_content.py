@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unbroken.messages import CacheMark, Json, Media, Native, Part, Text
-from unbroken.wires.parts import foreign_text, from_data_url, is_foreign, own_native, says_more, text_file
+from unbroken.wires.parts import foreign_text, from_data_url, is_foreign, is_passage, own_native, says_more, text_file
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts
 
 NAME = "bedrock-converse"
@@ -57,7 +57,7 @@ def encode_part(part: Part) -> Object:
         return {"text": part.text}
     if own := as_dict(own_native(part, NAME)):
         return own
-    return {"text": foreign_text(part)} if is_foreign(part) else _encode_media(part)
+    return {"text": foreign_text(part)} if is_foreign(part) or is_passage(part) else _encode_media(part)
 
 
 def _encode_media(media: Media) -> Object:

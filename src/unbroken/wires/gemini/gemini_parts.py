@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from unbroken.messages import Json, Media, Native, Part, Text
 from unbroken.wires.jsontext import MAX_DEPTH, dump_arguments
-from unbroken.wires.parts import FOREIGN, from_data_url, is_foreign, own_native
+from unbroken.wires.parts import FOREIGN, foreign_text, from_data_url, is_foreign, is_passage, own_native
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts
 
 NAME = "gemini"
@@ -28,6 +28,8 @@ def encode_part(part: Part) -> Object:
         return native
     if is_foreign(part):
         return {"text": FOREIGN}
+    if is_passage(part):  # its title and source would be lost in a file
+        return {"text": foreign_text(part)}
     if part.url.startswith("data:"):
         inline = from_data_url(part.url)
         part = inline if inline.data else part
