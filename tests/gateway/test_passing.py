@@ -905,11 +905,13 @@ TWO_CALLS = [Call("get_weather", city=city, id=id) for city, id in (("Oslo", ONE
 
 @pytest.mark.anyio
 async def test_empty_parts_that_google_genai_sends_back_from_a_stream_do_not_reach_gemini() -> None:
-    call = {"functionCall": {"name": "get_weather", "args": {"city": "Oslo"}}, "thoughtSignature": "c2ln"}
-    told = {"functionResponse": {"name": "get_weather", "response": {"output": "Sunny."}}}
+    value = {"id": "c1", "name": "get_weather", "args": {"city": "Oslo"}}
+    call = {"functionCall": value, "thoughtSignature": "c2ln"}
+    told: Object = {"functionResponse": {"name": "get_weather", "response": {"output": "Sunny."}}}
     contents: list[Object] = [
         {"role": "user", "parts": [{"text": "Hi"}]},
-        {"role": "model", "parts": [{"text": "Let me see."}]},
+        {"role": "model", "parts": [{"text": "Let me "}]},
+        {"role": "model", "parts": [{"text": "see."}]},
         {"role": "model", "parts": [call]},
         {"role": "model", "parts": [{"text": ""}]},
         {"role": "user", "parts": [told]},
@@ -923,8 +925,8 @@ async def test_empty_parts_that_google_genai_sends_back_from_a_stream_do_not_rea
     assert reply.status == 200, reply.data
     assert [content["parts"] for content in sent] == [
         [{"text": "Hi"}],
-        [{"text": "Let me see."}, call],
-        [told],
+        [{"text": "Let me "}, {"text": "see."}, call],
+        [{"functionResponse": {"id": "c1", **told["functionResponse"]}}],
         [{"text": "Sunny."}],
         [{"text": "Thanks"}],
     ]

@@ -6,6 +6,8 @@ Every event is complete in itself: only the head, the calls and the end matter t
 from __future__ import annotations
 
 import re
+from collections import deque
+from itertools import groupby
 
 from unbroken.messages import Json, ToolCall
 from unbroken.transcript import Piece
@@ -126,17 +128,18 @@ class GeminiHistory(RawHistory):
 
     def joined(self, messages: list[Json]) -> list[Json]:
         """A call may only follow what the user said: text and calls of the model in two contents are refused. So are
-        empty parts, which google-genai sends back for each chunk of a stream that had none."""
-        joined: list[Json] = []
+        empty parts, and results without the id of their call. google-genai sends all of that back after a stream."""
         said = [kept for message in messages if (kept := _without_empty(message))]
-        for message in said:
-            before = joined[-1] if joined else None
-            if self.run(message) and self.run(before) and self._calls(message):
-                parts = [*as_list(as_dict(before).get("parts")), *as_list(as_dict(message).get("parts"))]
-                joined[-1] = {**as_dict(before), "parts": parts}
-            else:
-                joined.append(message)
-        return joined if len(joined) < len(messages) or said != messages else messages
+        joined: list[Json] = []
+        for is_model, group in groupby(said, key=lambda message: bool(self.run(message))):
+            run = list(group)
+            if is_model and len(run) > 1 and any(map(self._calls, run)):
+                run = [
+                    {**as_dict(run[0]), "parts": [part for one in run for part in as_list(as_dict(one).get("parts"))]}
+                ]
+            joined += run
+        joined = [_with_ids(message, before) for message, before in zip(joined, [None, *joined], strict=False)]
+        return messages if joined == messages else joined
 
     def _calls(self, message: Json) -> bool:
         return any(piece.kind == "call" for piece in self.pieces(message))
@@ -209,3 +212,26 @@ def _without_empty(message: Json) -> Json:
     if content.get("role") != "model" or len(kept) == len(parts):
         return message
     return {**content, "parts": kept} if kept else {}
+
+
+def _with_ids(message: Json, before: Json) -> Json:
+    """The content with the ids of the calls before it in results that have none, by name and order."""
+    results = dicts(as_dict(message).get("parts"))
+    if not any("functionResponse" in part and not as_dict(part["functionResponse"]).get("id") for part in results):
+        return message
+    ids: dict[str, deque[str]] = {}
+    for part in dicts(as_dict(before).get("parts")):
+        call = as_dict(part.get("functionCall"))
+        if id := as_text(call.get("id")):
+            ids.setdefault(as_text(call.get("name")), deque()).append(id)
+    known = {as_text(as_dict(part.get("functionResponse")).get("id")) for part in results}
+    parts: list[Json] = []
+    for part in results:
+        result = as_dict(part.get("functionResponse"))
+        left = ids.get(as_text(result.get("name")), deque())
+        while left and left[0] in known:
+            left.popleft()
+        if result and not result.get("id") and left:
+            part = {**part, "functionResponse": {"id": left.popleft(), **result}}
+        parts.append(part)
+    return {**as_dict(message), "parts": parts}
