@@ -83,7 +83,7 @@ def decode_part(block: Object) -> Part:
             return Text(text, cache_mark(block))
         case {"type": "image" | "document", "source": dict()} if (media := _decode_media(block)) is not None:
             return replace(media, native=Native(NAME, block)) if _is_more_than(media, block) else media
-        case {"type": "search_result", "content": list(content)} if text := _texts(content):
+        case {"type": "search_result", "content": content} if text := _texts(content):
             name = "\n".join(filter(None, (as_text(block.get("title")), as_text(block.get("source")))))
             return replace(text_file(text, name, Native(NAME, block)), cache=cache_mark(block))
         case {"type": "document", "source": {"type": "content", "content": content}} if text := _texts(content):
