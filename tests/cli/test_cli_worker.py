@@ -137,7 +137,7 @@ def test_sigterm_lets_a_running_call_finish_and_leaves_the_rest_to_another_worke
     assert code == 0
     assert [line.split()[0] for line in lines] == ["journal:", "agents:", "driving:", "ready:"]
     assert ledger() == ["began 7", "ended 7"]
-    assert "stopping: 1 run to leave; once more to cancel running calls" in Path("errors").read_text()
+    assert "stopping: 1 run to leave; press Ctrl-C again to cancel running calls" in Path("errors").read_text()
     assert (state("a"), state("later")) == ("ready", "ready")
     in_pipe("worker", "--agents", "app:agents", "--once")
     assert (state("a"), state("later")) == ("waiting", "answered")

@@ -1,4 +1,4 @@
-"""Who waits for changes of a journal: those who watch events, workers, and drivers that may be superseded."""
+"""Reports changes of a journal: to readers of events, to workers, and to drivers that were superseded."""
 
 from __future__ import annotations
 

@@ -424,7 +424,7 @@ class Database:
         with self.transaction():
             row = self._find(run_id, self.for_update)
             if row.state == "running" and row.expires is not None and now >= row.expires:
-                raise AlreadyAnswered(f"run `{run_id}` goes on without an answer: the time for one is over")
+                raise AlreadyAnswered(f"run `{run_id}` continues without an answer: the time for one is over")
             given = self._answers(row.number)
             for call, (call_id, answer) in encode(row).items():
                 if call in given:

@@ -1,5 +1,5 @@
-"""`drive`: carries a durable run as far as it goes. The journal decides who may; whoever calls it again, anywhere, goes
-on where the journal ends."""
+"""`drive`: carries a durable run as far as it goes. The journal allows one driver at a time; a later call, in any
+process, continues where the journal ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outcome:
     changed: tuple[str, ...] = ()
     """What has changed in the agent since the run was driven last, one sentence each."""
     expires: float | None = None
-    """When a waiting run goes on without an answer, in seconds since the epoch; None: never."""
+    """When a waiting run continues without an answer, in seconds since the epoch; None: never."""
 
 
 @checked
@@ -189,7 +189,7 @@ class _Drive:
         """The driver was cancelled or stopped: the run is free for another one once its calls have ended."""
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # the run goes on without it
+            task.exception()  # the next driver continues the run
         with suppress(OSError):
             await self._recorder.target.stored()
         await self._journal.leave(self._claim, "ready" if self._stopped else None)

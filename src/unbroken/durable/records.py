@@ -58,7 +58,7 @@ class RunRow:
     pending: tuple[PendingCall, ...] = ()
     """The calls that it waits for; while it is ready or running again, those that it waited for last."""
     expires: float | None = None
-    """When a waiting run goes on without an answer; None: never."""
+    """When a waiting run continues without an answer; None: never."""
     error: str = ""
     """Why it failed."""
     drives: int = 0
