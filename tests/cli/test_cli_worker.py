@@ -137,7 +137,7 @@ def test_sigterm_lets_a_running_call_finish_and_leaves_the_rest_to_another_worke
     assert code == 0
     assert [line.split()[0] for line in lines] == ["journal:", "agents:", "driving:", "ready:"]
     assert ledger() == ["began 7", "ended 7"]
-    assert "stopping: 1 run to leave; press Ctrl-C again to cancel running calls" in Path("errors").read_text()
+    assert "stopping: 1 run to leave; send the signal again to cancel running calls" in Path("errors").read_text()
     assert (state("a"), state("later")) == ("ready", "ready")
     in_pipe("worker", "--agents", "app:agents", "--once")
     assert (state("a"), state("later")) == ("waiting", "answered")
@@ -149,7 +149,7 @@ def test_a_second_signal_leaves_at_once_and_the_outcome_of_the_call_is_unknown()
     with working() as worker:
         wait_until_shipping()
         worker.signal(signal.SIGTERM)
-        wait_until(lambda: "once more" in Path("errors").read_text())
+        wait_until(lambda: "the signal again" in Path("errors").read_text())
         worker.signal(signal.SIGTERM)
         assert worker.end()[0] == 143
     assert state("a") == "ready"

@@ -112,7 +112,7 @@ async def _until_stopped(worker: Worker, once: bool) -> int:
             return
         worker.stop()
         if active := len(worker.active):
-            print_line(f"stopping: {counted(active, 'run')} to leave; press Ctrl-C again to cancel running calls")
+            print_line(f"stopping: {counted(active, 'run')} to leave; send the signal again to cancel running calls")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
