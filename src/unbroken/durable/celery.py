@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from unbroken.agent.agent import Agent
-from unbroken.agent.limits import Limits
 from unbroken.agent.prompts import Prompt
 from unbroken.clock import current_clock
 from unbroken.durable.driving import Outcome, drive
 from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded
 from unbroken.durable.journal import Journal, open_journal
+from unbroken.durable.records import StartOptions
 from unbroken.errors import UserError
-from unbroken.messages import Message
 
 try:
     from celery import Celery, Task
@@ -49,18 +48,11 @@ async def start_run(
     journal: Journal,
     agent: str,
     prompt: Prompt,
-    *,
-    run_id: str | None = None,
-    tenant: str = "",
-    history: Sequence[Message] = (),
-    limits: Limits | None = None,
-    answer_within: float | None = None,
+    **options: Unpack[StartOptions],
 ) -> str:
     """Starts a run, sends the task that drives it, and returns its id. Called again with the same id, it starts no
     second run; a run that failed is driven again."""
-    id = await journal.start(
-        agent, prompt, run_id=run_id, tenant=tenant, history=history, limits=limits, answer_within=answer_within
-    )
+    id = await journal.start(agent, prompt, **options)
     await wake_run(app, id)
     return id
 

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from unbroken.agent.agent import Agent
-from unbroken.agent.limits import Limits
 from unbroken.agent.prompts import Prompt
 from unbroken.clock import current_clock
 from unbroken.durable.driving import drive
 from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded
 from unbroken.durable.jobs import Job, JobLimits, orphaned_jobs
 from unbroken.durable.journal import Journal
-from unbroken.durable.records import RunRow
+from unbroken.durable.records import RunRow, StartOptions
 from unbroken.durable.remote_tools import JobRunner, RemoteTools
 from unbroken.errors import UserError
-from unbroken.messages import Message
 from unbroken.tools.toolbox import Source
 
 try:
@@ -61,18 +59,12 @@ async def start_run(
     agent: str,
     prompt: Prompt,
     *,
-    run_id: str | None = None,
-    tenant: str = "",
-    history: Sequence[Message] = (),
-    limits: Limits | None = None,
-    answer_within: float | None = None,
     queue: str = QUEUE,
+    **options: Unpack[StartOptions],
 ) -> str:
     """Starts a run, puts it into the queue, and returns its id. The same id starts nothing twice; a run that failed is
     driven again."""
-    id = await journal.start(
-        agent, prompt, run_id=run_id, tenant=tenant, history=history, limits=limits, answer_within=answer_within
-    )
+    id = await journal.start(agent, prompt, **options)
     await wake_run(client, journal, id, queue=queue)
     return id
 

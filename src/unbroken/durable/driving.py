@@ -18,9 +18,10 @@ from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import current_clock
 from unbroken.durable.answers import expired_answers, read_answers
 from unbroken.durable.errors import Superseded
-from unbroken.durable.journal import Journal, parse
+from unbroken.durable.journal import Journal
 from unbroken.durable.recorder import JournalRecorder
 from unbroken.durable.records import Claim, RunRow, State
+from unbroken.durable.run_lines import parse
 from unbroken.errors import UserError
 from unbroken.events import Sink
 from unbroken.messages import User

@@ -4,18 +4,16 @@ write to it; `driving` carries a run on."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from unbroken.agent.limits import Limits
 from unbroken.agent.options import limits_to_json
 from unbroken.agent.prompts import Prompt, to_user
 from unbroken.clock import current_clock
@@ -23,18 +21,16 @@ from unbroken.durable.answers import encode_answers
 from unbroken.durable.changes import Changes, Waiter
 from unbroken.durable.database import Database, Disconnected, Drivable, NewRun, storable
 from unbroken.durable.errors import JournalUnavailable
-from unbroken.durable.records import ENDED, STATES, Append, Claim, RunRow, State
+from unbroken.durable.records import ENDED, STATES, Append, Claim, RunRow, StartOptions, State
+from unbroken.durable.run_lines import RunEvents, cancelled_lines, file_name, parse
 from unbroken.durable.sqlite import SqliteDatabase
 from unbroken.errors import UserError
-from unbroken.events import Event, RunFailed, event_to_json
-from unbroken.messages import Message
-from unbroken.trajectory.line_reader import EventReader, LineReader
-from unbroken.trajectory.lines import encode
+from unbroken.events import Event
 from unbroken.trajectory.otel import current_traceparent
-from unbroken.trajectory.recording import SUFFIX, Recording, parse_recording
+from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.transcript import to_json
-from unbroken.validation import checked
+from unbroken.validation import check_options, checked
 
 LOG = logging.getLogger("unbroken.durable")
 
@@ -124,22 +120,14 @@ class Journal:
 
     # Runs
 
-    async def start(
-        self,
-        agent: str,
-        prompt: Prompt,
-        *,
-        run_id: str | None = None,
-        tenant: str = "",
-        history: Sequence[Message] = (),
-        limits: Limits | None = None,
-        answer_within: float | None = None,
-    ) -> str:
+    async def start(self, agent: str, prompt: Prompt, **options: Unpack[StartOptions]) -> str:
         """Adds a run for the agent with this name and returns its id. Nothing runs yet: `drive` does that. The same id
-        starts nothing twice.
-
-        `answer_within`: for how many seconds the run waits for an answer; after that its pending calls are denied.
-        """
+        starts nothing twice. `StartOptions` lists the other arguments."""
+        check_options(
+            "journal.start", StartOptions, options, also=("agent", "prompt"), unchecked=("history", "answer_within")
+        )
+        run_id, tenant = options.get("run_id"), options.get("tenant", "")
+        history, limits, answer_within = options.get("history"), options.get("limits"), options.get("answer_within")
         if run_id == "":
             raise UserError("journal.start(run_id=''): the id is empty; give one, or leave it out to get a random one")
         for name, value in (("run_id", run_id or ""), ("agent", agent), ("tenant", tenant)):
@@ -210,7 +198,7 @@ class Journal:
             raise UserError(f"run `{run_id}` cannot be cancelled: it has ended ({claim.row.state})")
         reason, data = storable(self.redactor.text(reason)), b""
         with suppress(UserError):  # if the recording cannot be read, only the row says it
-            data = _cancelled_lines(claim, reason) if claim.data else b""
+            data = cancelled_lines(claim, reason) if claim.data else b""
         end = Append(claim.row.number, claim.token, claim.row.chunks, data, 0.0, "cancelled", error=reason)
         try:
             await self.append(end)
@@ -223,7 +211,7 @@ class Journal:
     async def events(self, run_id: str, after: int = 0) -> AsyncIterator[Event]:
         """The events of a run after this number, without a gap: those that are there, then those that come. Ends after
         the last event of a run that has ended. The numbers start at 1."""
-        reader = _Events(run_id)
+        reader = RunEvents(run_id)
         chunks = 0
         while True:
             with self._changes.listening() as changed:
@@ -254,7 +242,7 @@ class Journal:
         parse(data, run_id)  # it can be read
         target = Path(path)
         if target.is_dir():
-            target = target / _file_name(run_id)
+            target = target / file_name(run_id)
         target.write_bytes(data)
         return target
 
@@ -465,13 +453,6 @@ class Journal:
         self._in_use -= 1
 
 
-def _file_name(run_id: str) -> str:
-    """Another one for each run: what cannot be in a name is replaced, and a digest tells such names apart."""
-    name = "".join(c if c.isalnum() or c in ".-_" else "_" for c in run_id)[:150]
-    digest = "" if name == run_id else f"-{hashlib.sha256(run_id.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    return f"{name}{digest}{SUFFIX}"
-
-
 def _settle(stored: asyncio.Future[None], result: Exception | None) -> None:
     if stored.done():
         return
@@ -480,37 +461,6 @@ def _settle(stored: asyncio.Future[None], result: Exception | None) -> None:
     else:
         stored.set_exception(result)
         stored.exception()  # whoever waits for it gets it; nobody has to
-
-
-class _Events:
-    """Reads events from the lines of a journal as they come."""
-
-    def __init__(self, run_id: str) -> None:
-        self._lines = LineReader(f"run `{run_id}`")
-        self._reader: EventReader | None = None
-
-    def feed(self, data: Iterable[bytes]) -> list[Event]:
-        found: list[Event] = []
-        for raw in (raw for chunk in data for raw in chunk.splitlines(keepends=True)):
-            lines = self._lines.feed(raw)
-            if self._reader is None and self._lines.head is not None:
-                head = self._lines.head
-                self._reader = EventReader(head, Recording(Path(), head, []).time_at, first=1)
-            if self._reader is not None:
-                found += [event for line in lines if (event := self._reader.feed(line)) is not None]
-        return found
-
-
-def parse(data: bytes, run_id: str) -> Recording:
-    return parse_recording(data.splitlines(keepends=True), Path(f"run `{run_id}`"))
-
-
-def _cancelled_lines(claim: Claim, reason: str) -> bytes:
-    recording = parse(claim.data, claim.row.run_id)
-    last = recording.events[-1] if recording.events else None
-    turn, seq = (last.turn, last.seq + 1) if last is not None else (0, 1)
-    event = RunFailed(claim.row.run_id, turn, seq, current_clock().now(), "CancelledError", reason)
-    return encode({"line": "event", **event_to_json(event)}) + b"\n"
 
 
 def connect(url: str) -> Database:

@@ -14,8 +14,9 @@ from typing import Self, TypeVar
 
 from unbroken.durable.database import Database, Disconnected
 from unbroken.durable.errors import JournalUnavailable
-from unbroken.durable.journal import connect, parse
+from unbroken.durable.journal import connect
 from unbroken.durable.records import RunRow
+from unbroken.durable.run_lines import parse
 from unbroken.errors import UserError
 from unbroken.trajectory.recording import Recording, Summary, summarize_ends
 from unbroken.viewer.listing import SEARCHED, Row, count_failed, row_of

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from unbroken.agent.limits import Limits
+from unbroken.messages import Message
 
 State: TypeAlias = Literal["ready", "running", "waiting", "answered", "failed", "cancelled"]
 """`ready`: a driver may take it. `running`: a driver has it, or died. `waiting`: for the answers to its pending calls.
 The others are ends; a failed run can be driven again."""
 STATES: tuple[State, ...] = ("ready", "running", "waiting", "answered", "failed", "cancelled")
 ENDED: tuple[State, ...] = ("answered", "failed", "cancelled")
+
+
+class StartOptions(TypedDict, total=False):
+    """Options of a new run: of `Journal.start`, and of `start_run` on every engine."""
+
+    run_id: str | None
+    """Its id; random if there is none. The same id starts nothing twice."""
+    tenant: str
+    history: Sequence[Message]
+    """The earlier messages."""
+    limits: Limits | None
+    """In place of the agent's own."""
+    answer_within: float | None
+    """For how many seconds the run waits for an answer; after that its pending calls are denied. None: without end."""
 
 
 class PendingCall(dict[str, Any]):

@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from unbroken.agent.agent import Agent
-from unbroken.agent.limits import Limits
 from unbroken.agent.prompts import Prompt
 from unbroken.clock import current_clock
 from unbroken.durable.driving import drive
 from unbroken.durable.errors import AlreadyAnswered, Busy, Superseded, UnknownRun
 from unbroken.durable.jobs import Job, JobLimits
 from unbroken.durable.journal import Journal
+from unbroken.durable.records import StartOptions
 from unbroken.durable.remote_tools import JobRunner, RemoteTools
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.messages import Message
 from unbroken.tools.toolbox import Source
 
 try:
@@ -183,22 +182,16 @@ async def start_run(
     agent: str,
     prompt: Prompt,
     *,
-    run_id: str | None = None,
-    tenant: str = "",
-    history: Sequence[Message] = (),
-    limits: Limits | None = None,
-    answer_within: float | None = None,
     task_queue: str = TASK_QUEUE,
     lost_after: float = LOST_AFTER,
     search_attributes: bool = True,
+    **options: Unpack[StartOptions],
 ) -> str:
     """Starts a run and its workflow, and returns the run's id. The same id starts nothing twice; a run that failed is
     driven again. A worker that sends no heartbeat for `lost_after` seconds loses the run to another one."""
-    id = await journal.start(
-        agent, prompt, run_id=run_id, tenant=tenant, history=history, limits=limits, answer_within=answer_within
-    )
+    id = await journal.start(agent, prompt, **options)
     given = RunInput(id, lost_after, search_attributes)
-    await _start_workflow(client, given, agent, tenant, task_queue)
+    await _start_workflow(client, given, agent, options.get("tenant", ""), task_queue)
     return id
 
 
