@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from unbroken.durable.database import Database, Disconnected
+from unbroken.durable.records import State
 from unbroken.durable.sqlite import SqliteDatabase
 
 POLL = 0.1
@@ -19,6 +20,12 @@ RECONNECT = 1.0
 
 class _InThread(Protocol):
     def __call__(self, work: Callable[[], Any], /) -> Awaitable[Any]: ...
+
+
+class _Now(Protocol):
+    """Raises `Disconnected` if it would have to wait."""
+
+    def __call__(self, work: Callable[[Database], Any], /) -> Any: ...
 
 
 class Waiter:
@@ -42,10 +49,11 @@ class Waiter:
 class Changes:
     """Looks for changes only while somebody waits for them."""
 
-    def __init__(self, url: str, in_thread: _InThread) -> None:
+    def __init__(self, url: str, in_thread: _InThread, now: _Now) -> None:
         self.database: Database | None = None
         self._url = url
         self._in_thread = in_thread
+        self._now = now
         self._waiters: set[Waiter] = set()
         self._looking: asyncio.Task[None] | None = None
         self._watched: dict[tuple[int, int], Callable[[], object]] = {}
@@ -124,23 +132,31 @@ class Changes:
 
     def _start_guard(self) -> None:
         self._guard_timer = None
-        if self._watched:
-            self._guarding = asyncio.create_task(self._guard())
-
-    async def _guard(self) -> None:
-        """Looks for drivers whose run has a higher token."""
-        database, runs = self.database, [run for run, _ in self._watched]
+        if not self._watched or self.database is None:
+            return
+        runs = [run for run, _ in self._watched]
         try:
-            if database is not None:
-                with suppress(Disconnected):
-                    found = await self._in_thread(lambda: database.tokens(runs))
-                    for (run, token), on_lost in [*self._watched.items()]:
-                        if run in found and found[run][0] > token:
-                            on_lost()
+            self._compare(self._now(lambda database: database.tokens(runs)))
+        except Disconnected:
+            self._guarding = asyncio.create_task(self._guard(self.database, runs))
+        else:
+            if self._watched:
+                self._guard_later()
+
+    async def _guard(self, database: Database, runs: list[int]) -> None:
+        try:
+            with suppress(Disconnected):
+                self._compare(await self._in_thread(lambda: database.tokens(runs)))
         finally:
             self._guarding = None
             if self._watched:
                 self._guard_later()
+
+    def _compare(self, found: dict[int, tuple[int, State]]) -> None:
+        """Looks for drivers whose run has a higher token."""
+        for (run, token), on_lost in [*self._watched.items()]:
+            if run in found and found[run][0] > token:
+                on_lost()
 
     async def close(self) -> None:
         self._watched.clear()

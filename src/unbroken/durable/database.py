@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -95,16 +95,13 @@ class Database:
     at_once = False
     """Small pieces of work take as long as writing to a file: they need no thread of their own."""
 
-    @contextmanager
-    def without_waiting(self) -> Generator[None]:
+    def without_waiting(self) -> AbstractContextManager[None]:
         """Work inside of this block raises `Disconnected` where it would have to wait."""
-        yield
+        return nullcontext()
 
-    @contextmanager
-    def transaction(self, *, writes: bool = True) -> Generator[None]:
+    def transaction(self, *, writes: bool = True) -> AbstractContextManager[None]:
         """Raises `Disconnected` if the database cannot be reached."""
         raise NotImplementedError
-        yield
 
     def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         raise NotImplementedError

@@ -68,7 +68,7 @@ class Journal:
         self._patience = patience
         self._thread = ThreadPoolExecutor(1, "unbroken-journal")
         self._database: Database | None = None
-        self._changes = Changes(url, self._in_thread)
+        self._changes = Changes(url, self._in_thread, self._now)
         self._queue: list[tuple[Append, asyncio.Future[None]]] = []
         self._appending: asyncio.Task[None] | None = None
         self.left: set[str] = set()

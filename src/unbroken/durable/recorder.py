@@ -162,13 +162,12 @@ class DurableRunRecorder(RunRecorder):
         if self._drive.stopping and isinstance(event, CallStarted | RequestSent):
             self._hold_back()
         if not self._held_back:
-            self._record(event)
+            super().on_event(event)
+            if isinstance(event, RunFinished | RunFailed) and self._drive.target.is_open:
+                self._end(event)
         self._count(event)
 
-    def _record(self, event: Event) -> None:
-        super().on_event(event)
-        if not self._drive.target.is_open:
-            return
+    def _end(self, event: RunFinished | RunFailed) -> None:
         if isinstance(event, RunFinished):
             if event.stop_reason == "waiting":
                 within = self._drive.answer_within
@@ -180,7 +179,7 @@ class DurableRunRecorder(RunRecorder):
                 }
             else:
                 self._drive.target.ending = {"state": "answered"}
-        elif isinstance(event, RunFailed):
+        else:
             error = self._redactor.text(f"{event.error}: {event.message}")
             self._drive.target.ending = {"state": "failed", "error": error}
 
