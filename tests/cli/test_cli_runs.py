@@ -252,3 +252,10 @@ def test_runs_are_not_served_to_everybody_by_accident() -> None:
     Path("keys.json").write_text("{")
     assert "are damaged" in runs("serve", "--keys-file", "keys.json").stderr
     assert runs("serve", "--journal", "mysql://x").exit_code == 2
+
+
+def test_a_run_has_the_limits_that_it_was_started_with() -> None:
+    assert runs("start", "support", "refund", "--id", "r", "--calls", "0").exit_code == 0
+    assert drive("r").exit_code == 4
+    wrong = runs("start", "support", "refund", "--rounds", "-1")
+    assert (wrong.exit_code, "--rounds -1: a limit is 0 or more" in wrong.stderr) == (2, True)

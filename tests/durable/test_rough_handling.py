@@ -16,7 +16,7 @@ from durable_runs import in_a_child
 from postgres_server import empty_url
 
 from unbroken import Agent, Allow, ScriptedModel, tool
-from unbroken.durable import AlreadyAnswered, Busy, Journal, drive, open_journal
+from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, drive, open_journal
 from unbroken.durable.large_values import LARGE, put_back, take_out
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Request
@@ -318,3 +318,42 @@ def test_two_runs_never_share_an_exported_file(tmp_path: Path) -> None:
         assert len(names) == 4
 
     in_journal(f"sqlite:///{tmp_path / 'runs.db'}", work)
+
+
+def test_a_damaged_list_of_calls_does_not_hide_the_other_runs(tmp_path: Path) -> None:
+    async def work(journal: Journal) -> None:
+        await journal.start("payer", "Pay", run_id="damaged")
+        await journal.start("payer", "Pay", run_id="intact")
+        damage = "UPDATE unbroken_runs SET pending = ? WHERE run_id = 'damaged'"
+        for pending in ("[{", "5", "[5]"):
+            await journal.work(lambda database, pending=pending: database.change(damage, pending))
+            rows = {row.run_id: row for row in await journal.runs()}
+            assert (rows["damaged"].pending, rows["intact"].error) == ((), "")
+            assert "cannot be read: the database is damaged" in rows["damaged"].error
+
+    in_journal(f"sqlite:///{tmp_path / 'runs.db'}", work)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_runs_after_the_file_of_the_journal_was_deleted(tmp_path: Path, replaced: bool) -> None:
+    file = tmp_path / "runs.db"
+    paid: list[int] = []
+
+    @tool
+    def pay() -> str:
+        """Pays."""
+        paid.append(1)
+        return "paid"
+
+    async def work(journal: Journal) -> None:
+        run_id = await journal.start("payer", "Pay")
+        file.unlink()
+        if replaced:
+            file.write_bytes(b"")
+        with pytest.raises(JournalUnavailable, match="deleted or replaced"):
+            await drive({"payer": Agent(ScriptedModel([[Call("pay")], "Done."]), [pay])}, journal, run_id)
+        with pytest.raises(JournalUnavailable, match="deleted or replaced"):
+            await journal.start("payer", "Pay again")
+        assert paid == []
+
+    in_journal(f"sqlite:///{file}", work)

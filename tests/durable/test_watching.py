@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import jsonschema
 from ag_ui.core import Event as AgUiEvent
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
@@ -286,6 +287,27 @@ def test_it_is_mounted_in_starlette(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+async def matches_its_description(session: Session, url: str) -> None:
+    """What the gateway answers under /runs is what its /openapi.json says."""
+    described = (await ask(session, "GET", f"{url}/openapi.json"))[1]
+    new = {"agent": "support", "prompt": "refund", "run_id": "described"}
+    told: list[tuple[str, str, Any]] = [("post", "/runs", new), ("post", "/runs", new), ("get", "/runs", None)]
+    told += [("post", "/runs", {}), ("post", "/runs", {**new, "prompt": "other"})]
+    told += [("post", "/runs/{run}/answers", {"nobody": 1}), ("post", "/runs/{run}/cancel", {"reason": "enough"})]
+    told += [("post", "/runs/{run}/cancel", None), ("get", "/runs/{run}", None)]
+    statuses: list[int] = []
+    for method, path, sent in told:
+        operation = described["paths"][path][method]
+        status, body = await ask(session, method.upper(), f"{url}{path}".replace("{run}", "described"), sent)
+        statuses.append(status)
+        schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+        jsonschema.Draft202012Validator({**described, **schema}).validate(body)  # pyright: ignore[reportUnknownMemberType] - untyped
+    assert statuses == [201, 200, 200, 400, 409, 400, 200, 409, 200]
+    assert {path for path in described["paths"] if path.startswith("/runs/{run}/")} == {
+        f"/runs/{{run}}/{what}" for what in ("answers", "cancel", "events", "ui", "ag-ui")
+    }
+
+
 def test_a_gateway_serves_runs_when_it_has_a_journal(tmp_path: Path) -> None:
     def settings(**more: Any) -> GatewaySettings:
         return GatewaySettings((), port=0, store="memory:", **more)
@@ -296,6 +318,7 @@ def test_a_gateway_serves_runs_when_it_has_a_journal(tmp_path: Path) -> None:
                 await run_to_the_end(session, url)
                 async with session.get(f"{url}/runs/") as page:
                     assert "Unbroken runs" in await page.text()
+                await matches_its_description(session, url)
         with running(settings()) as url:
             async with Session() as session:
                 assert (await ask(session, "GET", f"{url}/runs"))[0] == 404

@@ -300,3 +300,51 @@ def test_the_page_runs_only_its_own_script(tmp_path: Path) -> None:
         assert "innerHTML" not in page
 
     asyncio.run(main())
+
+
+def test_the_limits_of_a_key_count_for_runs_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        keys = tmp_path / "keys.json"
+        slow = {"authorization": f"Bearer {create_key(keys, GatewayKey('slow', requests_per_minute=2))}"}
+        one = {"authorization": f"Bearer {create_key(keys, GatewayKey('one', in_flight=1))}"}
+        settings = GatewaySettings(
+            (), port=0, store="memory:", keys=True, keys_file=str(keys), journal=journal_url(tmp_path)
+        )
+        with running(settings) as url:
+            async with Session() as session:
+                for expected in (200, 200, 429):
+                    async with session.get(f"{url}/runs", headers=slow) as answer:
+                        assert answer.status == expected
+                assert 0 < int(answer.headers["retry-after"]) <= 60
+                new = {"agent": "support", "prompt": "look", "run_id": "r"}
+                assert (await ask(session, "POST", f"{url}/runs", new, **one))[0] == 201
+                async with session.get(f"{url}/runs/r/events", headers=one) as stream:
+                    assert stream.status == 200
+                    assert (await ask(session, "GET", f"{url}/runs", **one))[0] == 429
+
+                async def is_free() -> bool:
+                    return (await ask(session, "GET", f"{url}/runs", **one))[0] == 200
+
+                await until(is_free)
+
+    asyncio.run(main())
+
+
+def test_no_more_may_watch_than_the_app_allows(tmp_path: Path) -> None:
+    async def main() -> None:
+        with serving(tmp_path, max_streams=1) as url:
+            async with Session() as session:
+                new = {"agent": "support", "prompt": "look", "run_id": "r"}
+                assert (await ask(session, "POST", f"{url}/runs", new))[0] == 201
+                async with session.get(f"{url}/runs/r/events"):
+                    async with session.get(f"{url}/runs/r/events") as second:
+                        assert (second.status, second.headers["retry-after"]) == (503, "5")
+                    assert (await ask(session, "GET", f"{url}/runs/r"))[0] == 200
+
+                async def is_free() -> bool:
+                    async with session.get(f"{url}/runs/r/events") as again:
+                        return again.status == 200
+
+                await until(is_free)
+
+    asyncio.run(main())

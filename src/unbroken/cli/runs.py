@@ -26,10 +26,10 @@ from unbroken.cli.journals import REFUSED, AgentsName, JournalUrl, ending_durabl
 from unbroken.cli.main import is_terminal
 from unbroken.cli.run import read_prompt
 from unbroken.cli.runs_server import serve_runs_command
-from unbroken.cli.session import logged, open_screen
+from unbroken.cli.session import logged, open_screen, read_limits
 from unbroken.cli.terminal_text import clean, clean_line, one_line
 from unbroken.durable import Journal, Outcome, RunRow, drive
-from unbroken.durable.records import State
+from unbroken.durable.records import StartOptions, State
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished, Sink
 from unbroken.messages import Text, ToolResult
@@ -65,17 +65,25 @@ def start_command(
     answer_within: Annotated[
         float | None, typer.Option(metavar="S", help="Deny calls that nobody has answered after this many seconds.")
     ] = None,
+    rounds: options.Rounds = None,
+    calls: options.Calls = None,
+    seconds: options.Seconds = None,
 ) -> None:
     with ending_durable():
         asked = read_prompt(prompt, [])
+        given: StartOptions = {"run_id": id or None, "tenant": tenant, "answer_within": answer_within}
+        if (rounds, calls, seconds) != (None, None, None):
+            given["limits"] = read_limits(rounds, calls, seconds)
 
         async def work(opened: Journal) -> str:
-            return await opened.start(agent, asked, run_id=id or None, tenant=tenant, answer_within=answer_within)
+            return await opened.start(agent, asked, **given)
 
         typer.echo(in_journal(journal, work, create=True))
 
 
 start_command.__doc__ = f"""Add a run to the journal and print its id. A worker drives it, or `unbroken runs drive`.
+
+    With a limit, the limits of the agent do not apply to this run.
 
     {EXIT_CODES}
     """

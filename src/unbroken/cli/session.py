@@ -169,6 +169,15 @@ def build_recorder(setup: Setup) -> NamingRecorder | None:
     return NamingRecorder(setup.record, on_failure=setup.record_failure) if setup.record else None
 
 
+def read_limits(rounds: int | None, calls: int | None, seconds: float | None) -> Limits:
+    """The limits of these options."""
+    for option, limit in (("--rounds", rounds), ("--calls", calls), ("--seconds", seconds)):
+        if limit is not None and not limit >= 0:  # NaN is not
+            raise UserError(f"{option} {limit:g}: a limit is 0 or more; leave it out for none")
+    limits = Limits(calls=calls, seconds=seconds)
+    return limits if rounds is None else replace(limits, rounds=rounds)
+
+
 def build_agent(
     setup: Setup,
     model: Model,
@@ -177,16 +186,12 @@ def build_agent(
     recorder: Recorder | None = None,
     middleware: Sequence[Middleware] = (),
 ) -> Agent:
-    for option, limit in (("--rounds", setup.rounds), ("--calls", setup.calls), ("--seconds", setup.seconds)):
-        if limit is not None and not limit >= 0:  # NaN is not
-            raise UserError(f"{option} {limit:g}: a limit is 0 or more; leave it out for none")
-    limits = Limits(calls=setup.calls, seconds=setup.seconds)
     return Agent(
         model,
         tools,
         _instructions(setup.instructions),
         schedule=_schedule(setup.schedule),
-        limits=limits if setup.rounds is None else replace(limits, rounds=setup.rounds),
+        limits=read_limits(setup.rounds, setup.calls, setup.seconds),
         several_calls=not setup.one_call,
         on_approval=on_approval,
         record=recorder,

@@ -468,6 +468,11 @@ def already_answered(run_id: str, call_id: str) -> AlreadyAnswered:
 
 
 def _row(row: tuple[Any, ...]) -> RunRow:
+    error = row[9]
+    try:
+        pending = tuple(map(PendingCall, json.loads(row[7])))
+    except (ValueError, TypeError):  # lists show the other runs nevertheless
+        pending, error = (), error or "the calls that it waits for cannot be read: the database is damaged"
     return RunRow(
         run_id=row[0],
         agent=row[1],
@@ -476,9 +481,9 @@ def _row(row: tuple[Any, ...]) -> RunRow:
         created=float(row[4]),
         updated=float(row[5]),
         question=row[6],
-        pending=tuple(map(PendingCall, json.loads(row[7]))),
+        pending=pending,
         expires=None if row[8] is None else float(row[8]),
-        error=row[9],
+        error=error,
         drives=int(row[10]),
         supersessions=int(row[11]),
         number=int(row[12]),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unbroken.durable.database import Database, Disconnected, redirect_to_nothing
+from unbroken.durable.errors import JournalUnavailable
 from unbroken.errors import UserError
 from unbroken.trajectory.jsonl_writer import lock
 
@@ -22,6 +23,15 @@ BUSY_SECONDS = 10
 CHECKPOINT = 300
 """Transactions after which the log of the database is emptied."""
 _TEMPORARY = ("database is locked", "database table is locked", "disk I/O error", "database or disk is full")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has this name now."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 # Two contexts that every append enters: as classes they take a third of the time of generators.
@@ -88,6 +98,7 @@ class SqliteDatabase(Database):
         self._impatient = self._connect(0)
         self._connection = self._patient
         """The one in use."""
+        self._file = _identity(path)
         self._written = 0
 
     def _connect(self, timeout: float) -> sqlite3.Connection:
@@ -123,7 +134,12 @@ class SqliteDatabase(Database):
         return _WithoutWaiting(self)
 
     def transaction(self, *, writes: bool = True) -> _Transaction:
-        self._written += writes
+        if writes:
+            self._written += 1
+            if _identity(self._path) != self._file:
+                raise JournalUnavailable(
+                    f"{self.url} was deleted or replaced while it was open: nothing more can be stored in it"
+                )
         return _Transaction(self._connection, "BEGIN IMMEDIATE" if writes else "BEGIN")
 
     def use(self, *, patient: bool) -> None:

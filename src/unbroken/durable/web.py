@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Collection, Mapping
-from contextlib import aclosing
+from collections.abc import Collection, Generator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path as FilePath
 from typing import Any
@@ -31,7 +32,7 @@ from unbroken.asgi import (
 from unbroken.durable.errors import AlreadyAnswered, JournalUnavailable, RunExists, UnknownRun
 from unbroken.durable.journal import Journal, open_journal
 from unbroken.durable.records import ENDED, PendingCall, RunRow
-from unbroken.durable.web_keys import Caller, Guard, Keys
+from unbroken.durable.web_keys import Caller, Guard, KeyLimits, Keys
 from unbroken.durable.web_requests import (
     Path,
     is_plain,
@@ -52,6 +53,7 @@ from unbroken.wires.jsontext import dumps
 LOG = logging.getLogger("unbroken.durable")
 
 MAX_BODY = 1 << 20
+MAX_STREAMS = 1000
 KEEP_ALIVE = 15.0
 PATIENCE = 5.0
 """Seconds for which a journal that the app opens itself is tried again, before a client gets 503."""
@@ -73,16 +75,27 @@ def runs_app(
     keys: Keys | None = None,
     agents: Collection[str] | None = None,
     open_to_all: bool = False,
+    limits: KeyLimits | None = None,
     max_body: int = MAX_BODY,
+    max_streams: int = MAX_STREAMS,
     keep_alive: float | None = KEEP_ALIVE,
 ) -> RunsApp:
     """The ASGI app for the runs of a journal, or of the journal at a URL, which it opens with its first request.
 
     `keys` says who may use it: each key sees the runs of its tenant. Without keys it answers requests from this machine
     only, unless `open_to_all` confirms that everybody who reaches it may use it. `agents`: runs may be started for
-    these. `keep_alive`: seconds after which a silent stream gets a sign of life; None: never.
+    these. `limits` counts the requests of each key. `max_streams`: how many may watch at the same time. `keep_alive`:
+    seconds after which a silent stream gets a sign of life; None: never.
     """
-    return RunsApp(journal, keys, agents, open_to_all, max_body, keep_alive)
+    sizes = Sizes(max_body, max_streams, keep_alive)
+    return RunsApp(journal, Guard(keys, open_to_all, limits), agents, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    max_body: int
+    max_streams: int
+    keep_alive: float | None
 
 
 class RunsApp:
@@ -91,19 +104,18 @@ class RunsApp:
     def __init__(
         self,
         journal: Journal | str,
-        keys: Keys | None,
+        guard: Guard,
         agents: Collection[str] | None,
-        open_to_all: bool,
-        max_body: int,
-        keep_alive: float | None,
+        sizes: Sizes,
     ) -> None:
         self._journal = journal if isinstance(journal, Journal) else None
         self._url = journal if isinstance(journal, str) else ""
         self._opening = asyncio.Lock()
-        self._guard = Guard(keys, open_to_all)
+        self._guard = guard
         self._agents = agents
-        self._max_body = max_body
-        self._keep_alive = keep_alive
+        self._sizes = sizes
+        self._streams = 0
+        """How many watch now."""
         self._stopping = asyncio.Event()
 
     async def open(self) -> Journal:
@@ -196,13 +208,18 @@ class RunsApp:
             await response.complete(204, b"", sign_in(scope, headers))
             return
         caller = self._guard.admit(scope, headers)
-        if path.place == "runs":
+        with self._guard.counting(caller):
+            if path.place != "runs":
+                await self._route_run(path, caller, scope, receive, response)
+                return
             _only(method, "GET", "POST")
             if method == "GET":
                 await self._list(scope, caller, response)
             else:
                 await self._start(scope, headers, receive, caller, response)
-            return
+
+    async def _route_run(self, path: Path, caller: Caller, scope: Scope, receive: Receive, response: Response) -> None:
+        headers, method = read_headers(scope), scope["method"]
         _only(method, "POST" if path.what in ("answers", "cancel") else "GET")
         row = await self._find(path.run_id, caller)
         match path.what:
@@ -212,7 +229,7 @@ class RunsApp:
                 body = await self._read(headers, receive, empty=path.what == "cancel")
                 await self._change(row, path, body, caller, response)
             case _:
-                with CancelOnDisconnect(scope, receive):
+                with self._stream(), CancelOnDisconnect(scope, receive):
                     await self._watch(row, path, scope, headers, response)
 
     # Runs
@@ -276,10 +293,23 @@ class RunsApp:
         await _send(response, 200, _as_json(await journal.run(row.run_id)))
 
     async def _read(self, headers: Mapping[str, str], receive: Receive, *, empty: bool = False) -> dict[str, Any]:
-        data = await read_body(headers, receive, self._max_body, BODY_TIMEOUT, lambda size: None)
+        data = await read_body(headers, receive, self._sizes.max_body, BODY_TIMEOUT, lambda size: None)
         return {} if empty and not data.strip() else read_object(data)
 
     # Streams
+
+    @contextmanager
+    def _stream(self) -> Generator[None]:
+        if self._streams >= self._sizes.max_streams:
+            LOG.warning(
+                "%d streams are open, and no more are allowed: a client that wants to watch has to wait", self._streams
+            )
+            raise Refused(503, "too many watch now; try again", {"retry-after": "5"})
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
 
     async def _watch(
         self, row: RunRow, path: Path, scope: Scope, headers: Mapping[str, str], response: Response
@@ -305,7 +335,7 @@ class RunsApp:
         await response.begin(
             200, b"text/event-stream; charset=utf-8", {**more, "x-content-type-options": "nosniff"}, None
         )
-        async with aclosing(with_signs_of_life(stream, self._keep_alive, self._stopping)) as pieces:
+        async with aclosing(with_signs_of_life(stream, self._sizes.keep_alive, self._stopping)) as pieces:
             async for data in pieces:
                 await response.send(data)
         await response.send(b"", more=False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol
+from math import ceil
+from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from unbroken.asgi import Refused, Scope, is_foreign
@@ -37,6 +39,24 @@ class Keys(Protocol):
     def find(self, secret: str) -> Key | None: ...
 
 
+class OverLimit(Protocol):
+    """Why a request has to wait."""
+
+    @property
+    def words(self) -> str: ...
+    @property
+    def retry_after(self) -> float:
+        """Seconds."""
+        ...
+
+
+class KeyLimits(Protocol):
+    """Counts the requests of keys: `with limits.admit(key) as over:` until the block ends, unless `over` is not None.
+    The gateway's `KeyLimits` is one."""
+
+    def admit(self, key: Any, /) -> AbstractContextManager[OverLimit | None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Whoever sent a request."""
@@ -44,6 +64,7 @@ class Caller:
     name: str
     tenant: str
     sees_all: bool
+    key: Key | None = None
 
     def sees(self, row: RunRow) -> bool:
         return self.sees_all or row.tenant == self.tenant
@@ -60,9 +81,10 @@ class Caller:
 class Guard:
     """Admits requests. Without keys, only those of this machine, unless `open_to_all`."""
 
-    def __init__(self, keys: Keys | None, open_to_all: bool) -> None:
+    def __init__(self, keys: Keys | None, open_to_all: bool, limits: KeyLimits | None = None) -> None:
         self._keys = keys
         self._open_to_all = open_to_all
+        self._limits = limits
 
     @property
     def has_keys(self) -> bool:
@@ -79,7 +101,18 @@ class Guard:
         key = self._keys.find(secret)
         if key is None:
             raise Refused(401, "the key that was sent is not known here: `unbroken keys create` makes one", challenge)
-        return Caller(key.name, key.tenant or key.name, key.operator)
+        return Caller(key.name, key.tenant or key.name, key.operator, key)
+
+    @contextmanager
+    def counting(self, caller: Caller) -> Generator[None]:
+        """The request counts against the limits of its key as long as this block lasts; 429 beyond them."""
+        if self._limits is None or caller.key is None:
+            yield
+            return
+        with self._limits.admit(caller.key) as over:
+            if over is not None:
+                raise Refused(429, over.words, {"retry-after": str(max(1, ceil(over.retry_after)))})
+            yield
 
     def refuse_strangers(self, scope: Scope, headers: Mapping[str, str]) -> None:
         if self._keys is not None or self._open_to_all:

@@ -119,7 +119,7 @@ class Gateway:
         self._large_handlers: Handlers | None = None
         self._large_memory = MemoryBudget(settings.large_bodies)
         self._recordings = _recordings(settings)
-        self._runs = _runs(settings)
+        self._runs = _runs(settings, self._limits)
         self._pages = Pages(settings, self.upstreams, self.store, self._stats, self._limits, now)
 
     async def aclose(self) -> None:
@@ -481,12 +481,12 @@ def _recordings(settings: GatewaySettings) -> Recordings | None:
     return Recordings(settings)
 
 
-def _runs(settings: GatewaySettings) -> RunsApp | None:
+def _runs(settings: GatewaySettings, limits: KeyLimits) -> RunsApp | None:
     if not settings.journal:
         return None
     from unbroken.gateway.durable_runs import served_runs  # noqa: PLC0415 - start-up time
 
-    return served_runs(settings)
+    return served_runs(settings, limits)
 
 
 def _is_runs_path(path: str) -> bool:

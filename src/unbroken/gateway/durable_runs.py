@@ -6,15 +6,18 @@ import os
 
 from unbroken.durable.web import RunsApp, runs_app
 from unbroken.errors import UserError
+from unbroken.gateway.http.admission import KeyLimits
 from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.settings import GatewaySettings
 
 
-def served_runs(settings: GatewaySettings) -> RunsApp:
+def served_runs(settings: GatewaySettings, limits: KeyLimits | None = None) -> RunsApp:
+    """`limits` counts the requests of keys; by itself if there are none yet."""
     return runs_app(
         journal_url(settings.journal),
         keys=KeyRing(settings.keys_file) if settings.keys else None,
         open_to_all=settings.open_to_all,
+        limits=limits or KeyLimits(),
         keep_alive=settings.keep_alive,
     )
 

@@ -101,6 +101,38 @@ _STORED = {
     "/v1/responses/{id}/input_items": {"get": _Page("listInputItems", "What a stored response answers", "Items")},
 }
 """By path and method: what can be done with a stored response."""
+_RUN_ERRORS = (400, 401, 404, 405, 408, 413, 429, 500, 503)
+_RUNS = {
+    "/runs": {
+        "get": _Page("listRuns", "Durable runs, the latest first", "Runs"),
+        "post": _Page("startRun", "Start a durable run", "Run"),
+    },
+    "/runs/{run}": {"get": _Page("readRun", "A durable run", "Run")},
+    "/runs/{run}/answers": {"post": _Page("answerCalls", "Answer the calls that a run waits for", "Run")},
+    "/runs/{run}/cancel": {"post": _Page("cancelRun", "End a run, wherever it is driven", "Run")},
+    "/runs/{run}/events": {
+        "get": _Page("watchRun", "The events of a run, live", media="text/event-stream"),
+    },
+    "/runs/{run}/ui": {"get": _Page("watchRunAsUiMessage", "For the AI SDK", media="text/event-stream")},
+    "/runs/{run}/ag-ui": {"get": _Page("watchRunAsAgUi", "For AG-UI clients", media="text/event-stream")},
+}
+"""By path and method: durable runs, if the gateway serves them."""
+_RUN_BODIES = {"/runs": "NewRun", "/runs/{run}/answers": "Answers", "/runs/{run}/cancel": "Cancelling"}
+_RUN_SHAPES: Mapping[str, Shape] = {
+    "Run": {
+        **dict.fromkeys(("run_id", "agent", "tenant", "state", "question", "error"), str),
+        "created": float,
+        "updated": float,
+        "pending": [{"id": str, "name": str, "arguments": (dict, None), "arguments_text": str, "needs": str}],
+        "expires": (float, None),
+        "drives": int,
+    },
+    "Runs": {"runs": ["#Run"], "more": bool},
+    "NewRun": {"agent": str, "prompt": str, "run_id?": str, "tenant?": str, "answer_within?": float},
+    "Answers": dict,
+    "Cancelling": {"reason?": str},
+    "RunError": {"error": {"message": str, "status": int}},
+}
 _ALT: Object = {
     "name": "alt",
     "in": "query",
@@ -179,8 +211,9 @@ _SHAPES: Mapping[str, Shape] = {
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", None: "null"}
 
 
-def openapi(models: Sequence[str] = ()) -> Object:
-    """If `models` is given, it lists the models that a client may ask for."""
+def openapi(models: Sequence[str] = (), *, runs: bool = False) -> Object:
+    """If `models` is given, it lists the models that a client may ask for. `runs`: the gateway serves durable runs."""
+    shapes = {**_SHAPES, **(_RUN_SHAPES if runs else {})}
     model: Object = {"type": "string", "minLength": 1, "description": "One of the models that /v1/models lists."}
     if models:
         model["enum"] = list(models)
@@ -192,9 +225,10 @@ def openapi(models: Sequence[str] = ()) -> Object:
             **{path: {"post": _ask(path, *ask)} for path, ask in _ASKS.items()},
             **{path: {"get": _page(path, page)} for path, page in _PAGES.items()},
             **{path: _stored(path, methods) for path, methods in _STORED.items()},
+            **({path: _runs(path, methods) for path, methods in _RUNS.items()} if runs else {}),
         },
         "components": {
-            "schemas": {"Model": model, **requests, **{name: _schema(shape) for name, shape in _SHAPES.items()}},
+            "schemas": {"Model": model, **requests, **{name: _schema(shape) for name, shape in shapes.items()}},
             "headers": {name: {"description": words, "schema": _schema(str)} for name, words in _HEADERS.items()},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -297,6 +331,28 @@ def _stored(path: str, methods: Mapping[str, _Page]) -> Object:
     for one in described.values():
         one["responses"] |= missing
     return {"parameters": [id], **described}
+
+
+def _runs(path: str, methods: Mapping[str, _Page]) -> Object:
+    described: Object = {}
+    if "{run}" in path:
+        described["parameters"] = [{"name": "run", "in": "path", "required": True, "schema": _schema(str)}]
+    error = {"content": {"application/json": {"schema": _schema("#RunError")}}}
+    for method, page in methods.items():
+        answer = {"description": page.summary, "content": {page.media: {"schema": _schema(f"#{page.answer}")}}}
+        operation = described[method] = {"operationId": page.name, "summary": page.summary}
+        responses = operation["responses"] = {"200": answer}
+        responses |= {str(status): {"description": _STATUSES[status], **error} for status in _RUN_ERRORS}
+        responses["404"]["description"] = "There is no such run, or not for this key."
+        if page.media == "text/event-stream":
+            responses["204"] = {"description": "The run has ended, and the client has all of it."}
+        if method == "post":
+            body = {"application/json": {"schema": _schema(f"#{_RUN_BODIES[path]}")}}
+            operation["requestBody"] = {"required": path != "/runs/{run}/cancel", "content": body}
+            responses["409"] = {"description": "Somebody was first: the id is taken, or it was decided.", **error}
+        if page.name == "startRun":
+            responses["201"] = {**answer, "description": "It was started now; 200: it was started before."}
+    return described
 
 
 def _refusals(path: str, statuses: Iterable[int]) -> Object:

@@ -132,7 +132,7 @@ class Pages:
 
     async def _describe(self, response: Response, viewer: Viewer) -> None:
         aliases = [alias for alias in self._upstreams if viewer.may_see and viewer.may_ask(alias)]
-        await response.complete(200, dumps(openapi(aliases)))
+        await response.complete(200, dumps(openapi(aliases, runs=bool(self._settings.journal))))
 
     async def _show_status(self, response: Response, viewer: Viewer) -> None:
         status = await self._status(viewer) if viewer.may_see else None
