@@ -955,3 +955,19 @@ async def test_text_after_a_call_that_is_moved_before_it_is_reported_as_a_repair
             reply = await client.post({**client.body([User.of("Oslo?")]), "messages": messages})
         assert reply.status == 200
         assert reply.headers.get("x-unbroken-repairs") == repairs
+
+
+@pytest.mark.anyio
+async def test_text_after_a_call_of_a_responses_client_that_is_moved_is_reported_as_a_repair() -> None:
+    call: Object = {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"}
+    spoken: Object = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Wait."}]}
+    result: Object = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
+    user: Object = {"role": "user", "content": "Oslo?"}
+    cases = (([call, spoken, result], "move-text"), ([spoken, call, result], None), ([call, result, spoken], None))
+    for items, repairs in cases:
+        for upstream in ("openai-chat", "openai-responses"):
+            async with stage(upstream, "Sunny.") as scene:
+                client = scene.client("openai-responses", False, parallel=None)
+                reply = await client.post({**client.body([User.of("Oslo?")]), "input": [user, *items, user]})
+            assert reply.status == 200
+            assert reply.headers.get("x-unbroken-repairs") == (repairs if upstream == "openai-chat" else None)

@@ -19,7 +19,6 @@ PACKAGES = ("openai_chat", "openai_responses", "anthropic", "gemini", "ollama", 
 NAMED_IN = {
     "wires/__init__.py": "the registry",
     "wires/openai_models.py": "providers with OpenAI's models, two of which are called as its wires",
-    "wires/history_losses.py": "one table of what messages can say on some wires only, named as each wire calls it",
     "models/providers.py": "provider profiles are data, and a profile names its wires",
     "models/connect.py": "the docstring of `connect` explains what `base_url` assumes",
     "trajectory/otel/names.py": "the provider gemini, which is called as its wire",

@@ -43,8 +43,9 @@ from unbroken.models.quirks import (
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, verbatim_for
 from unbroken.validation import checked
-from unbroken.wires import find_wire
+from unbroken.wires import WIRES, find_wire
 from unbroken.wires.crossing import Crossed, Target, cross, keep_limit, lost_media, not_sent, report, sets_something
+from unbroken.wires.history_losses import HistoryCrossing, lost_from_answers
 from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.rules import obey
@@ -242,8 +243,10 @@ class HTTPModel:
         left_out = [*lowered, *left_out]
         if crossed is not None:
             left_out = report(crossed, body, left_out)
-        elif not asked.wire and sets_something(asked):
-            left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
+        elif not asked.wire:
+            if sets_something(asked):
+                left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
+            left_out += lost_from_answers(asked.messages, endpoint.wire, _history_of)
         return Written(request, body, lost, tuple(left_out))
 
     def _check_names(self, tools: Sequence[ToolSpec]) -> None:
@@ -538,3 +541,8 @@ def _end(decoder: Decoder | PassingDecoder, cause: str, how: How) -> list[Delta]
         return decoder.end(cause, how)
     except StreamError:  # the last event was beyond a limit; the second call reports that in the verdict
         return decoder.end(cause, how)
+
+
+def _history_of(wire: str) -> HistoryCrossing:
+    crossing = WIRES[wire].crossing() if wire in WIRES else None
+    return HistoryCrossing() if crossing is None else crossing.history

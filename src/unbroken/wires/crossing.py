@@ -16,6 +16,7 @@ from unbroken.errors import InvalidRequest
 from unbroken.messages import UNSET, Json, Media, Message, Request, ToolMessage, User
 from unbroken.wires.body_paths import find, shown
 from unbroken.wires.claude_models import budget_within
+from unbroken.wires.history_losses import HistoryCrossing, lost_from_history
 from unbroken.wires.parts import FOREIGN
 from unbroken.wires.values import NAMESPACE, Object, as_dict, as_int, as_list
 
@@ -106,6 +107,8 @@ class Crossing:
     write: Callable[[Object, Settings, Target], list[str]]
     """Writes settings into a body. Returns the parts of them that this wire has no field for, in the client's words;
     a setting that does not arrive at all need not be named."""
+    history: HistoryCrossing
+    """What its messages and tools can say."""
 
 
 @dataclass(slots=True)
@@ -171,6 +174,7 @@ def cross(
     crossed = Crossed(model, asked_of(request, client.places), lost)
     crossed.asked |= {name: setting.field for name, setting in settings.items()}
     crossed.lost += model.write(body, settings, target)
+    crossed.lost += lost_from_history(request, client.history, model.history)
     return crossed
 
 

@@ -216,6 +216,13 @@ def mime_of(name: str) -> str:
     return _MIMES.get(name.partition("?")[0].rpartition(".")[2].lower(), "application/octet-stream")
 
 
+def image_detail(media: Media) -> str:
+    """How closely the model is to look at an image; empty if that is not said, or left to the model."""
+    value = as_dict(media.native.value) if media.native is not None else {}
+    detail = value.get("detail") or as_dict(value.get("image_url")).get("detail")
+    return detail if isinstance(detail, str) and detail != "auto" else ""
+
+
 _FORMATS = {"mpeg": "mp3", "mpga": "mp3", "wave": "wav", "vnd.wave": "wav"}
 
 

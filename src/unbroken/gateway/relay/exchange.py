@@ -40,7 +40,7 @@ from unbroken.models.retrying import RetryingModel
 from unbroken.transcript import HistoryEdit, repair
 from unbroken.wires import find_wire
 from unbroken.wires.chain import repair_raw
-from unbroken.wires.history_losses import has_text_after_call, lost_from_history
+from unbroken.wires.history_losses import has_text_after_call
 from unbroken.wires.rules import obey
 from unbroken.wires.values import as_dict, as_text, dicts, fit, is_name
 from unbroken.wires.writer import ResponseWriter
@@ -372,7 +372,9 @@ def left_out_for_client(exchange: Exchange, changes: Written) -> Sequence[str]:
     incoming, left_out = exchange.incoming, changes.left_out
     http = incoming.upstream.http
     if http is not None and http.wire != incoming.wire:
-        left_out = tuple(dict.fromkeys((*left_out, *lost_from_history(incoming.body, exchange.request, http.wire))))
+        crossing = find_wire(incoming.wire).crossing()
+        if crossing is not None:
+            left_out = tuple(dict.fromkeys((*left_out, *crossing.history.in_body(incoming.body))))
     if not left_out or not exchange.serial or exchange.request.parallel is not None:
         return left_out
     crossing = find_wire(incoming.wire).crossing()
@@ -383,12 +385,13 @@ def left_out_for_client(exchange: Exchange, changes: Written) -> Sequence[str]:
 MOVE_TEXT = "move-text"
 
 
-def moves_text(incoming: ClientRequest) -> bool:
+def moves_text(incoming: ClientRequest, messages: Sequence[Message]) -> bool:
     """Is text of the model after a call moved before it, because the upstream's wire has one order only?"""
     http = incoming.upstream.http
     if http is None or http.wire == incoming.wire:
         return False
-    return has_text_after_call(incoming.body.get(incoming.route.http.messages_field), incoming.wire)
+    crossing = find_wire(incoming.wire).crossing()
+    return crossing is not None and has_text_after_call(messages, incoming.wire, crossing.history)
 
 
 def _is_unsigned(message: Message) -> bool:

@@ -295,7 +295,7 @@ class Responder:
         changes = changes_for(incoming.upstream, request) if exchange.first is None else None
         if changes is not None and (left_out := left_out_for_client(exchange, changes)):
             headers[DROPPED] = _as_list(left_out)
-        if changes is not None and moves_text(incoming):
+        if changes is not None and moves_text(incoming, request.messages):
             outcome.repairs = (*outcome.repairs, MOVE_TEXT)
             self._metrics.repaired(MOVE_TEXT)
             headers[REPAIRS] = ", ".join(outcome.repairs)

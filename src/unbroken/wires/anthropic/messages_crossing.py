@@ -1,10 +1,12 @@
-"""anthropic-messages: settings that not every wire has, from and to other wires."""
+"""anthropic-messages: settings that not every wire has, and what only its messages can say, from and to other wires."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from unbroken.messages import Json
+from unbroken.wires.anthropic.messages_content import THINKING
 from unbroken.wires.anthropic.messages_requests import NAME_RULE
 from unbroken.wires.crossing import (
     Crossing,
@@ -19,6 +21,7 @@ from unbroken.wires.crossing import (
     simple,
     texts,
 )
+from unbroken.wires.history_losses import HistoryCrossing, unknown_fields
 from unbroken.wires.schemas import closed, limited
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts, fit_name
 
@@ -135,6 +138,29 @@ def _tools(settings: Settings, lost: list[str]) -> list[Object]:
     return tools
 
 
+_BLOCKS = {"text": ("type", "text", "cache_control"), "tool_use": ("type", "id", "name", "input", "cache_control")}
+
+
+def _lost_in_answer(native: Json) -> Iterator[str]:
+    for block in dicts(native):
+        type = as_text(block.get("type"))
+        if type in _BLOCKS:
+            yield from unknown_fields(block, _BLOCKS[type], f"messages.{type}.")
+        elif type not in THINKING:
+            yield f"messages.{type}"
+
+
+def _lost_in_part(block: Object) -> Iterator[str]:
+    known = ("type", "source", "title", "content", "cache_control")
+    return unknown_fields(block, known, f"messages.{as_text(block.get('type'))}.")
+
+
+def _block_kind(block: Object) -> Literal["text", "call", ""]:
+    if block.get("type") == "tool_use":
+        return "call"
+    return "text" if block.get("type") == "text" and as_text(block.get("text")).strip() else ""
+
+
 CROSSING = Crossing(
     places={
         "max_tokens": ("max_tokens",),
@@ -157,4 +183,12 @@ CROSSING = Crossing(
     },
     read=_read,
     write=_write,
+    history=HistoryCrossing(
+        features={"failed_result": "messages.tool_result.is_error", "file_name": "messages.document.title"},
+        in_answer=_lost_in_answer,
+        in_part=_lost_in_part,
+        tools="tools",
+        tool_fields=frozenset({"type", "name", "description", "input_schema", "strict", "cache_control"}),
+        block_kind=_block_kind,
+    ),
 )

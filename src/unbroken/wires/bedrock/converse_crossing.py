@@ -1,14 +1,17 @@
-"""bedrock-converse: settings that not every wire has, from and to other wires."""
+"""bedrock-converse: settings that not every wire has, and what only its messages can say, from and to other wires."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json
 from unbroken.wires.bedrock.converse_content import is_claude
 from unbroken.wires.bedrock.converse_reasoning import FIELDS
+from unbroken.wires.bedrock.converse_requests import is_call, text_of
 from unbroken.wires.crossing import Crossing, Output, Setting, Settings, Target, put, rest_of
+from unbroken.wires.history_losses import HistoryCrossing, unknown_fields
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text
 from unbroken.wires.schemas import closed
@@ -79,6 +82,30 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     return []
 
 
+def _lost_in_body(body: Object) -> Iterator[str]:
+    for block in dicts(body.get("system")):
+        yield from unknown_fields(block, ("text", "cachePoint"), "system.")
+
+
+def _lost_in_answer(native: Json) -> Iterator[str]:
+    for block in dicts(native):
+        known = ("text", "reasoningContent", "cachePoint")
+        cited = as_dict(block.get("citationsContent"))
+        if cited:
+            yield from unknown_fields(cited, ("content",), "messages.citationsContent.")
+        elif not is_call(block):
+            yield from unknown_fields(block, known, "messages.")
+
+
+def _lost_in_part(block: Object) -> Iterator[str]:
+    for kind, value in block.items():
+        yield from unknown_fields(as_dict(value), ("format", "name", "source", "title", "content"), f"messages.{kind}.")
+
+
+def _block_kind(block: Object) -> Literal["text", "call", ""]:
+    return "call" if is_call(block) else "text" if text_of(block).strip() else ""
+
+
 CROSSING = Crossing(
     places={
         "max_tokens": ("inferenceConfig.maxTokens",),
@@ -96,4 +123,14 @@ CROSSING = Crossing(
     },
     read=_read,
     write=_write,
+    history=HistoryCrossing(
+        features={"failed_result": "messages.toolResult.status", "file_name": "messages.document.name"},
+        in_body=_lost_in_body,
+        in_answer=_lost_in_answer,
+        in_part=_lost_in_part,
+        tools="toolConfig.tools.toolSpec",
+        tool_group="toolSpec",
+        tool_fields=frozenset({"name", "description", "inputSchema", "strict"}),
+        block_kind=_block_kind,
+    ),
 )

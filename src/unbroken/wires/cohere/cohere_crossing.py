@@ -1,12 +1,13 @@
-"""cohere-v2: settings that not every wire has, from and to other wires."""
+"""cohere-v2: settings that not every wire has, and what only its messages can say, from and to other wires."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json
 from unbroken.wires.crossing import Crossing, Name, Output, Setting, Settings, Target, rest_of, simple
+from unbroken.wires.history_losses import HistoryCrossing, other_parts, unknown_fields
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_number, dicts, fit_name
 
 _FIELDS: Mapping[str, Name] = {
@@ -54,6 +55,16 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     return []
 
 
+def _lost_in_body(body: Object) -> Iterator[str]:
+    for message in dicts(body.get("messages")):
+        if message.get("role") == "system":
+            yield from other_parts(message.get("content"), "messages.")
+
+
+def _lost_in_answer(native: Json) -> Iterator[str]:
+    return unknown_fields(as_dict(native), ("thinking",), "messages.")
+
+
 CROSSING = Crossing(
     places={
         "max_tokens": ("max_tokens",),
@@ -70,4 +81,16 @@ CROSSING = Crossing(
     },
     read=_read,
     write=_write,
+    history=HistoryCrossing(
+        features={
+            "text_arguments": "messages.tool_calls.function.arguments",
+            "image_detail": "messages.image_url.detail",
+            "file_name": "messages.content",  # the first line of its text
+        },
+        in_body=_lost_in_body,
+        in_answer=_lost_in_answer,
+        tools="tools.function",
+        tool_group="function",
+        tool_fields=frozenset({"name", "description", "parameters"}),
+    ),
 )

@@ -32,6 +32,7 @@ from unbroken.wires.parts import (
     data_url,
     foreign_text,
     from_data_url,
+    image_detail,
     is_foreign,
     mime_of,
     outgoing_arguments,
@@ -125,9 +126,12 @@ def encode_part(part: Part) -> Object:
 
 def _encode_media(media: Media) -> Object:
     if media.url.startswith("data:"):
-        media = replace(from_data_url(media.url), name=media.name)
+        media = replace(from_data_url(media.url), name=media.name, native=media.native)
     if media.mime.startswith("image/") or (not media.mime and mime_of(media.url) != "application/pdf"):
-        return {"type": "image_url", "image_url": {"url": data_url(media)}}
+        image: Object = {"url": data_url(media)}
+        if detail := image_detail(media):
+            image["detail"] = detail
+        return {"type": "image_url", "image_url": image}
     return {"type": "text", "text": foreign_text(media)}
 
 

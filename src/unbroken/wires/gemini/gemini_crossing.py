@@ -1,8 +1,9 @@
-"""gemini: settings that not every wire has, from and to other wires."""
+"""gemini: settings that not every wire has, and what only its messages can say, from and to other wires."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json
@@ -19,9 +20,10 @@ from unbroken.wires.crossing import (
     simple,
     texts,
 )
-from unbroken.wires.gemini.gemini_parts import NAME_RULE, camel
+from unbroken.wires.gemini.gemini_parts import NAME_RULE, camel, parts_of
 from unbroken.wires.gemini.gemini_requests import json_schema
 from unbroken.wires.gemini.gemini_rules import BEFORE_3
+from unbroken.wires.history_losses import HistoryCrossing, unknown_fields
 from unbroken.wires.schemas import limited
 from unbroken.wires.values import Object, as_dict, as_text, dicts, fit_name
 
@@ -146,6 +148,29 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     return lost
 
 
+_SPOKEN = ("text", "thought", "thoughtSignature", "functionCall", "partMetadata")
+
+
+def _lost_in_body(body: Object) -> Iterator[str]:
+    for part in parts_of(body.get("systemInstruction") or body.get("system_instruction")):
+        yield from unknown_fields(part, ("text", "thought", "partMetadata"), "systemInstruction.parts.")
+
+
+def _lost_in_answer(native: Json) -> Iterator[str]:
+    for part in dicts(native):
+        yield from unknown_fields(part, _SPOKEN, "contents.parts.")
+
+
+def _lost_in_part(part: Object) -> Iterator[str]:
+    return unknown_fields(part, (*_SPOKEN, "inlineData", "fileData"), "contents.parts.")
+
+
+def _block_kind(part: Object) -> Literal["text", "call", ""]:
+    if "functionCall" in part:
+        return "call"
+    return "text" if not part.get("thought") and as_text(part.get("text")).strip() else ""
+
+
 CROSSING = Crossing(
     places={
         "max_tokens": ("generationConfig.maxOutputTokens",),
@@ -167,4 +192,13 @@ CROSSING = Crossing(
     },
     read=_read,
     write=_write,
+    history=HistoryCrossing(
+        features={"failed_result": "contents.functionResponse.response.error"},
+        in_body=_lost_in_body,
+        in_answer=_lost_in_answer,
+        in_part=_lost_in_part,
+        tools="tools.functionDeclarations",
+        tool_fields=frozenset({"name", "description", "parameters", "parametersJsonSchema"}),
+        block_kind=_block_kind,
+    ),
 )

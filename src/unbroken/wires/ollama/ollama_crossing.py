@@ -1,11 +1,12 @@
-"""ollama: settings that not every wire has, from and to other wires."""
+"""ollama: settings that not every wire has, and what only its messages can say, from and to other wires."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from unbroken.messages import Json
 from unbroken.wires.crossing import Crossing, Name, Output, Setting, Settings, Target, put, rest_of, simple
+from unbroken.wires.history_losses import HistoryCrossing, unknown_fields
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, dicts, fit_name
 
 _OPTIONS: Mapping[str, Name] = {
@@ -49,6 +50,10 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     return [f"{allowed.field}.mode"] if mode == "required" else []
 
 
+def _lost_in_answer(native: Json) -> Iterator[str]:
+    return unknown_fields(as_dict(native), ("thinking",), "messages.")
+
+
 CROSSING = Crossing(
     places={
         "max_tokens": ("options.num_predict",),
@@ -63,4 +68,11 @@ CROSSING = Crossing(
     },
     read=_read,
     write=_write,
+    history=HistoryCrossing(
+        features={"file_name": "messages.content"},  # the first line of its text
+        in_answer=_lost_in_answer,
+        tools="tools.function",
+        tool_group="function",
+        tool_fields=frozenset({"name", "description", "parameters"}),
+    ),
 )

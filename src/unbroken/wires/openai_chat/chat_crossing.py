@@ -1,11 +1,13 @@
-"""openai-chat: settings that not every wire has, from and to other wires."""
+"""openai-chat: settings that not every wire has, and what only its messages can say, from and to other wires."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from unbroken.messages import Json
 from unbroken.wires.crossing import Crossing, Name, Setting, Settings, Target, rest_of, simple, texts
+from unbroken.wires.history_losses import HistoryCrossing, other_parts, unknown_fields
+from unbroken.wires.openai_chat.chat_messages import OPAQUE_TEXTS
 from unbroken.wires.openai_models import OPENAI
 from unbroken.wires.openai_settings import (
     FIELDS,
@@ -99,6 +101,33 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     return lost
 
 
+def _lost_in_body(body: Object) -> Iterator[str]:
+    for message in dicts(body.get("messages")):
+        if message.get("role") != "tool" and as_text(message.get("name")):
+            yield "messages.name"
+        if message.get("role") in ("system", "developer"):
+            yield from other_parts(message.get("content"), "messages.")
+
+
+def _lost_in_answer(native: Json) -> Iterator[str]:
+    fields = as_dict(native)
+    # The refusal is part of our text; beside calls stand signatures, which are like reasoning.
+    yield from unknown_fields(
+        fields, (*OPAQUE_TEXTS, "reasoning_details", "refusal", "tool_calls", "content"), "messages."
+    )
+    content = [part for part in dicts(fields.get("content")) if part.get("type") != "thinking"]
+    yield from other_parts(content, "messages.")
+    for part in content:
+        yield from _lost_in_part(part)
+
+
+_PART = ("type", "text", "refusal", "image_url", "file", "input_audio", "cache_control")
+
+
+def _lost_in_part(part: Object) -> Iterator[str]:
+    return unknown_fields(part, _PART, f"messages.{as_text(part.get('type'))}.")
+
+
 CROSSING = Crossing(
     places={
         "max_tokens": ("max_tokens", "max_completion_tokens"),
@@ -117,4 +146,17 @@ CROSSING = Crossing(
     },
     read=_read,
     write=_write,
+    history=HistoryCrossing(
+        features={
+            "text_arguments": "messages.tool_calls.function.arguments",
+            "image_detail": "messages.image_url.detail",
+            "file_name": "messages.file.filename",
+        },
+        in_body=_lost_in_body,
+        in_answer=_lost_in_answer,
+        in_part=_lost_in_part,
+        tools="tools.function",
+        tool_group="function",
+        tool_fields=frozenset({"name", "description", "parameters", "strict"}),
+    ),
 )

@@ -30,7 +30,6 @@ from unbroken.messages import (
     ToolResult,
     User,
 )
-from unbroken.wires.history_losses import image_detail
 from unbroken.wires.parts import (
     MEDIA_OF,
     audio_format,
@@ -42,6 +41,7 @@ from unbroken.wires.parts import (
     file_name,
     foreign_text,
     from_data_url,
+    image_detail,
     is_foreign,
     is_passage,
     mime_of,

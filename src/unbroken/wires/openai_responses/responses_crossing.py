@@ -1,12 +1,15 @@
-"""openai-responses: settings that not every wire has, from and to other wires."""
+"""openai-responses: settings that not every wire has, and what only its messages can say, from and to other wires."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from unbroken.messages import Json
 from unbroken.wires.crossing import Crossing, Setting, Settings, Target, put, rest_of, simple, texts
+from unbroken.wires.history_losses import HistoryCrossing, other_parts, unknown_fields
 from unbroken.wires.openai_models import OPENAI, REASONING
+from unbroken.wires.openai_responses.responses_items import call_kind, run_by_provider, text_of
 from unbroken.wires.openai_settings import (
     FIELDS,
     decode_output,
@@ -110,6 +113,35 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     return lost
 
 
+def _lost_in_body(body: Object) -> Iterator[str]:
+    for item in dicts(body.get("input")):
+        if item.get("role") in ("system", "developer"):
+            yield from other_parts(item.get("content"), "input.")
+
+
+def _lost_in_answer(native: Json) -> Iterator[str]:
+    for item in dicts(native):
+        if run_by_provider(item) or as_text(item.get("type")).endswith("compaction"):
+            yield f"input.{as_text(item.get('type'))}"
+        elif item.get("role") == "assistant":
+            yield from unknown_fields(item, ("type", "role", "content", "id", "status"), "input.message.")
+            for part in dicts(item.get("content")):
+                yield from unknown_fields(part, ("type", "text", "refusal"), f"input.{as_text(part.get('type'))}.")
+
+
+_FILE = ("type", "image_url", "detail", "file_data", "file_url", "filename", "input_audio")
+
+
+def _lost_in_part(part: Object) -> Iterator[str]:
+    return unknown_fields(part, _FILE, f"input.{as_text(part.get('type'))}.")
+
+
+def _block_kind(item: Object) -> Literal["text", "call", ""]:
+    if call_kind(item):
+        return "call"
+    return "text" if item.get("role") == "assistant" and text_of(item).strip() else ""
+
+
 CROSSING = Crossing(
     places={
         "max_tokens": ("max_output_tokens",),
@@ -128,4 +160,17 @@ CROSSING = Crossing(
     },
     read=_read,
     write=_write,
+    history=HistoryCrossing(
+        features={
+            "text_arguments": "input.arguments",
+            "image_detail": "input.input_image.detail",
+            "file_name": "input.input_file.filename",
+        },
+        in_body=_lost_in_body,
+        in_answer=_lost_in_answer,
+        in_part=_lost_in_part,
+        tools="tools",
+        tool_fields=frozenset({"type", "name", "description", "parameters", "strict"}),
+        block_kind=_block_kind,
+    ),
 )

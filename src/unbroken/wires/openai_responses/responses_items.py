@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import cast
 
 from unbroken.messages import Json, Media, Native, Part, ServerCall, Text
-from unbroken.wires.history_losses import image_detail
 from unbroken.wires.parts import (
     FOREIGN,
     audio_format,
@@ -21,6 +20,7 @@ from unbroken.wires.parts import (
     file_name,
     foreign_text,
     from_data_url,
+    image_detail,
     is_foreign,
     is_passage,
     mime_of,
