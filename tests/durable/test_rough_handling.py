@@ -351,7 +351,7 @@ def test_nothing_runs_after_the_file_of_the_journal_was_deleted(tmp_path: Path, 
         if replaced:
             file.write_bytes(b"")
         with pytest.raises(JournalUnavailable, match="deleted or replaced"):
-            await drive({"payer": Agent(ScriptedModel([[Call("pay")], "Done."]), [pay])}, journal, run_id)
+            await drive({"payer": Agent(ScriptedModel(Call("pay"), "Done."), [pay])}, journal, run_id)
         with pytest.raises(JournalUnavailable, match="deleted or replaced"):
             await journal.start("payer", "Pay again")
         assert paid == []

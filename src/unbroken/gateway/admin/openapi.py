@@ -340,8 +340,9 @@ def _runs(path: str, methods: Mapping[str, _Page]) -> Object:
     error = {"content": {"application/json": {"schema": _schema("#RunError")}}}
     for method, page in methods.items():
         answer = {"description": page.summary, "content": {page.media: {"schema": _schema(f"#{page.answer}")}}}
-        operation = described[method] = {"operationId": page.name, "summary": page.summary}
-        responses = operation["responses"] = {"200": answer}
+        responses: Object = {"200": answer}
+        operation: Object = {"operationId": page.name, "summary": page.summary, "responses": responses}
+        described[method] = operation
         responses |= {str(status): {"description": _STATUSES[status], **error} for status in _RUN_ERRORS}
         responses["404"]["description"] = "There is no such run, or not for this key."
         if page.media == "text/event-stream":
