@@ -334,6 +334,59 @@ def with_something_else(body: Object, chance: random.Random) -> Object:
 
 
 @WIRE
+def test_a_null_in_place_of_a_list_is_no_list_and_the_model_is_asked_without_it(wire: str) -> None:
+    async def story() -> None:
+        async with ScriptedServer([Say("Hello.")]) as upstream:
+            async with serving(settings_for(upstream_settings(upstream, wire))) as url:
+                client = Client(url, wire)
+                body = client.body([User.of("Hi"), Assistant("Hello."), User.of("Hi")])
+                body.pop("tool_choice", None)
+                lists = [name for name, types in WIRES[wire].http.message_fields.items() if types == (list,)]
+                nulls = dict.fromkeys(name for name in lists if name != "content")
+                said = body[FIELDS[wire]]
+                messages = [said[0], {**said[1], **nulls}, *said[2:]]
+                reply = await client.post({**body, "tools": None, FIELDS[wire]: messages})
+            assert reply.status == 200, reply.data
+            (sent,) = upstream.bodies
+            assert "tools" not in sent
+            assert not any(value is None for message in sent[FIELDS[wire]] for value in message.values())
+
+    run(story)
+
+
+REFUSES_EMPTY = ("anthropic-messages", "gemini", "cohere-v2", "bedrock-converse")
+
+
+@WIRE
+def test_a_user_message_without_content_is_named_where_its_provider_refuses_it(wire: str) -> None:
+    async def story() -> None:
+        server = ScriptedServer("Hello.", loop_last=True)
+        async with server as upstream, serving(settings_for(upstream_settings(upstream, wire))) as url:
+            client = Client(url, wire)
+            body, parts = client.body([User.of("Hi")]), WIRES[wire].http.parts_field
+            empty: str | list[Object] = [] if wire == "bedrock-converse" else ""
+            for content in (None, empty):
+                reply = await client.post({**body, FIELDS[wire]: [{"role": "user", parts: content}]})
+                if wire in REFUSES_EMPTY or (content is None and wire != "ollama"):
+                    assert_error(wire, reply, 400, "is a user message without content")
+                else:
+                    assert reply.status == 200, reply.data
+
+    run(story)
+
+
+@pytest.mark.parametrize("model", REFUSES_EMPTY)
+def test_a_request_with_nothing_but_empty_messages_is_refused_before_a_model_that_takes_none(model: str) -> None:
+    async def story() -> None:
+        async with stage(model, "Hello.") as scene:
+            client = scene.client("openai-chat", False, parallel=None)
+            reply = await client.post({**client.body([User.of("Hi")]), "messages": [{"role": "user", "content": ""}]})
+        assert_error("openai-chat", reply, 400, "all messages are empty")
+
+    run(story)
+
+
+@WIRE
 def test_invalid_bodies_never_cause_a_failure_of_the_gateway(wire: str) -> None:
     chance = random.Random(wire)
     call = ToolCall("call_Zq8wLk3vTb", "get_weather", {"city": "Oslo"})

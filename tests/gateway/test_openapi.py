@@ -18,6 +18,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]},
     "/v1/responses": {"model": "demo", "input": "Hello"},
     "/v1/responses/compact": {"model": "demo", "input": [{"role": "user", "content": "Hello"}]},
+    "/v1/responses/input_tokens": {"model": "demo", "input": "Hello"},
     "/v1/messages": {"model": "demo", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]},
     "/v1/messages/count_tokens": {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]},
     "/v1beta/models/{model}:generateContent": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},

@@ -249,6 +249,58 @@ def test_tokens_are_counted_by_a_provider_that_can_and_otherwise_estimated() -> 
     run(story)
 
 
+def test_tokens_of_a_responses_request_are_counted_with_the_conversation_that_it_continues() -> None:
+    async def story() -> None:
+        counted = b'{"object": "response.input_tokens", "input_tokens": 14}'
+
+        said = {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Hi."}],
+        }
+        answer = {"id": "resp_01", "object": "response", "status": "completed", "output": [said]}
+
+        async with telling(Told(json.dumps(answer).encode()), Told(counted)) as upstream:
+            aliases = [upstream.settings(wire, wire) for wire in (RESPONSES, "openai-chat")]
+            async with serving(settings_for(*aliases)) as url, aiohttp.ClientSession(url) as session:
+                path, body = "/v1/responses/input_tokens", {"input": "Hello there, how are you?"}
+                async with session.post("/v1/responses", json={"model": RESPONSES, "input": "First."}) as made:
+                    id = (await made.json())["id"]
+                more = {**body, "model": RESPONSES, "previous_response_id": id}
+                async with session.post(path, json=more) as told:
+                    assert await told.json() == {"object": "response.input_tokens", "input_tokens": 14}
+                    assert "x-unbroken-estimated" not in told.headers
+                assert upstream.asked[-1].path == "/v1/responses/input_tokens"
+                assert "First." in str(upstream.asked[-1].body["input"])
+                assert "previous_response_id" not in upstream.asked[-1].body
+                estimates: list[int] = []
+                for fields in ({}, {"previous_response_id": id}):
+                    async with session.post(path, json={**body, "model": "openai-chat", **fields}) as told:
+                        assert told.headers["x-unbroken-estimated"] == "true"
+                        estimated = await told.json()
+                    assert estimated["object"] == "response.input_tokens"
+                    estimates.append(estimated["input_tokens"])
+                assert estimates[0] < estimates[1]
+
+    run(story)
+
+
+def test_tokens_are_estimated_if_a_server_of_the_responses_api_does_not_count() -> None:
+    async def story() -> None:
+        async with (
+            telling(Told(b'{"error": {"message": "no such path"}}', 404)) as upstream,
+            serving(settings_for(upstream.settings(RESPONSES))) as url,
+            aiohttp.ClientSession(url) as session,
+        ):
+            async with session.post("/v1/responses/input_tokens", json={"model": "m", "input": "Hello."}) as answer:
+                assert (answer.status, answer.headers["x-unbroken-estimated"]) == (200, "true")
+            async with session.post("/v1/responses/input_tokens", json={"model": "m"}) as answer:
+                assert (answer.status, (await answer.json())["error"]["type"]) == (400, "invalid_request_error")
+
+    run(story)
+
+
 def test_a_count_that_the_provider_refuses_is_refused_with_its_message() -> None:
     async def story() -> None:
         told = Told(b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}', 400)

@@ -100,6 +100,21 @@ def test_its_input_items_are_what_the_model_was_given(upstream_wire: str) -> Non
     run(story)
 
 
+def test_a_stored_response_cannot_be_streamed_and_the_error_says_what_can_be_done() -> None:
+    async def story() -> None:
+        async with calling("openai-chat", "Hello.") as (caller, _):
+            made = await caller.create(True, input="Hi")
+            path = f"/v1/responses/{made['id']}"
+            for query in ("?stream=true", "?stream=true&starting_after=3"):
+                status, body = await caller.ask("GET", path + query)
+                assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+                assert "Retrieve it without `stream`" in body["error"]["message"]
+            assert await caller.ask("GET", f"{path}?stream=false") == (200, made)
+            assert (await caller.ask("GET", "/v1/responses/resp_unknown?stream=true"))[0] == 404
+
+    run(story)
+
+
 def test_a_deleted_response_is_gone() -> None:
     async def story() -> None:
         async with calling("openai-chat", "One.", "One.") as (caller, at):

@@ -50,10 +50,10 @@ from unbroken.gateway.http.routes import (
 from unbroken.gateway.http.websocket import HandshakeResponse, WebSocket
 from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.relay.compaction import compact
+from unbroken.gateway.relay.counting import count_tokens
 from unbroken.gateway.relay.passthrough import (
     Permit,
     choose,
-    count_tokens,
     failed_by,
     other_model_refused,
     pass_through,
@@ -251,7 +251,7 @@ class Gateway:
             incoming = self._read_request(route, body, data, upstream, state.key, state.headers, attempt)
             incoming = incoming if last is None else replace(incoming, last_response=last)
             if route.wanted == "count":
-                await count_tokens(incoming, response)
+                await count_tokens(incoming, state.handlers.stored, response)
             elif route.wanted == "compact":
                 await compact(incoming, state.handlers.stored, response, state.outcome, int(self._now()))
                 if state.outcome.usage is not None:

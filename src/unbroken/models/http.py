@@ -220,6 +220,8 @@ class HTTPModel:
         else:
             body = self._wire.encode_request(request)
             if asked.wire not in ("", endpoint.wire):
+                if not body.get(self._wire.http.messages_field):
+                    raise InvalidRequest("all messages are empty, and this model refuses empty ones: write a text")
                 target = Target(endpoint.vendor, endpoint.model)
                 client = find_wire(asked.wire)
                 crossed = cross(asked, body, client.crossing(), self._wire.crossing(), target)

@@ -87,6 +87,8 @@ class HttpApi:
     parts_field: ClassVar[str] = "content"
     part_fields: ClassVar[Mapping[str, tuple[type, ...]]] = {"type": (str,), "text": (str,)}
     """The same for each part of a message."""
+    refused_content: ClassVar[tuple[Json, ...]] = (None, "", [])
+    """What the provider refuses as the content of a user's message."""
     takes_texts: ClassVar[bool] = False
     """May a part of a message be a mere text?"""
     response_id: ClassVar[str] = ""
@@ -96,6 +98,8 @@ class HttpApi:
     count_path: ClassVar[str] = ""
     """Where the provider counts the tokens of a request, if that takes the same body."""
     count_field: ClassVar[str] = "input_tokens"
+    count_lacking: ClassVar[tuple[int, ...]] = ()
+    """A server that answers so on that path does not count."""
     compact_path: ClassVar[str] = ""
     """Where the provider compacts a history, after its base URL."""
     socket_paths: ClassVar[tuple[str, ...]] = ()
@@ -119,6 +123,10 @@ class HttpApi:
     def body_to_count(self, body: Object) -> Object:
         """The request inside a request to count its tokens."""
         return body
+
+    def counted(self, tokens: int) -> Object:
+        """The answer to a request to count tokens."""
+        return {self.count_field: tokens}
 
     def wants_usage(self, body: Mapping[str, Json]) -> bool:
         """Does the client of a stream want to know its usage?"""

@@ -62,6 +62,12 @@ _ASKS = {
     "/v1/chat/completions": ("chat", "OpenAI Chat Completions", "ChatRequest", "ChatAnswer"),
     "/v1/responses": ("respond", "OpenAI Responses", "ResponsesRequest", "ResponsesAnswer"),
     "/v1/responses/compact": ("compact", "Compact a conversation", "CompactRequest", "Compaction"),
+    "/v1/responses/input_tokens": (
+        "countInputTokens",
+        "Count the tokens of a request",
+        "CountInputRequest",
+        "InputCount",
+    ),
     "/v1/messages": ("message", "Anthropic Messages", "MessagesRequest", "MessagesAnswer"),
     "/v1/messages/count_tokens": (
         "countMessageTokens",
@@ -144,6 +150,7 @@ _REQUESTS = {
     "temperature top_p",
     "ResponsesRequest": "stream tools parallel_tool_calls max_output_tokens metadata temperature top_p",
     "CompactRequest": "instructions",
+    "CountInputRequest": "instructions tools",
     "MessagesRequest": "max_tokens stream tools metadata temperature top_p",
     "CountMessagesRequest": "tools",
     "GeminiRequest": "tools generationConfig",
@@ -182,6 +189,7 @@ _SHAPES: Mapping[str, Shape] = {
         "usage": dict,
     },
     "MessagesCount": {"input_tokens": int},
+    "InputCount": {"object": "response.input_tokens", "input_tokens": int},
     "GeminiAnswer": {"candidates?": [{"content?": dict, "finishReason?": str}], "usageMetadata?": dict},
     "GeminiAnswers": ["#GeminiAnswer"],
     "GeminiCount": {"totalTokens": int},

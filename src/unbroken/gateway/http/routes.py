@@ -122,7 +122,8 @@ def check_held(incoming: ClientRequest) -> None:
 
 
 def check_body(route: Route, body: Object) -> None:
-    """Raises `InvalidRequest` for a body that no provider of the wire accepts."""
+    """Raises `InvalidRequest` for a body that no provider of the wire accepts. A null in place of a list is taken out
+    of the body: clients mean an empty list by it, and most providers refuse it."""
     http = route.http
     field = http.messages_field
     said = http.messages_of(body)
@@ -137,6 +138,9 @@ def check_body(route: Route, body: Object) -> None:
         if type(message) is not dict:
             raise InvalidRequest(f"`{field}[{at}]` is not an object")
         _check_types(message, http.message_fields, field, at)
+        if not message.get(http.parts_field) and _says_nothing(http, message):
+            way_out = f"write a text in its `{http.parts_field}`, or leave the message out"
+            raise InvalidRequest(f"`{field}[{at}]` is a user message without content: {way_out}")
         if mistake := http.mistake_in(message):
             raise InvalidRequest(f"`{field}[{at}]` {mistake}")
         if isinstance(parts := message.get(http.parts_field), list):
@@ -159,12 +163,24 @@ _TYPE_NAMES = {
 def _check_types(fields: Object, types: Mapping[str, tuple[type, ...]], where: str = "", at: int = 0) -> None:
     """A field of another type would be dropped silently. `where` and `at` are the list that has this object, and its
     place there."""
+    nulls: list[str] = []
     for name, value in fields.items():
-        if value is not None and name in types and type(value) not in types[name]:
+        if value is None:
+            if list in types.get(name, ()):
+                nulls.append(name)
+        elif name in types and type(value) not in types[name]:
             allowed = types[name]
             names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
             path = f"{where}[{at}].{name}" if where else name
             raise InvalidRequest(f"`{path}` is not {' or '.join(names)}")
+
+    for name in nulls:
+        if name != "content":  # beside calls it is null by right
+            del fields[name]
+
+
+def _says_nothing(http: HttpApi, message: Object) -> bool:
+    return message.get("role") == "user" and message.get(http.parts_field) in http.refused_content
 
 
 def _check_parts(http: HttpApi, parts: list[Json], where: str) -> None:

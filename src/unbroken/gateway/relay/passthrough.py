@@ -24,10 +24,7 @@ from unbroken.asgi import Refused, Response, Scope
 from unbroken.errors import InvalidRequest, StreamError, TimedOut, Unreachable
 from unbroken.gateway.http.routes import (
     FORWARDED_HEADERS,
-    ClientRequest,
-    check_body,
     read_body,
-    read_request,
 )
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.relay.references import (
@@ -43,15 +40,13 @@ from unbroken.gateway.relay.references import (
     read_path,
 )
 from unbroken.gateway.upstreams.upstream import Upstream
-from unbroken.messages import Json, Request
+from unbroken.messages import Json
 from unbroken.models.http import HTTPModel
 from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
 from unbroken.models.sessions import open_session
-from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
 from unbroken.wires import find_wire
-from unbroken.wires.http_api import HttpApi
 from unbroken.wires.json_pieces import write_json
-from unbroken.wires.jsontext import dumps, loads
+from unbroken.wires.jsontext import loads
 from unbroken.wires.values import Object, as_dict, as_text
 
 # Bodies of `multipart/form-data` are parsed strictly and written again: the provider gets what was checked here, not
@@ -164,8 +159,6 @@ def write_form(parts: tuple[FormPart, ...]) -> tuple[str, bytes]:
     return f"multipart/form-data; boundary={boundary}", b"".join(out)
 
 
-ESTIMATED = {"x-unbroken-estimated": "true"}
-"""An estimate is a quarter of the characters, as for runs without reported usage: enough to decide when to compact."""
 _KEPT = ("accept", *FORWARDED_HEADERS)
 _MOST_OF_AN_ERROR = 64 * 1024
 _MOST_OF_A_RECEIPT = 1 << 20
@@ -421,29 +414,3 @@ def _is_error(body: bytes) -> bool:
 def failed_by(status: int) -> str:
     """The kind of failure, if the provider caused it and not the client's request."""
     return "limited" if status == 429 else "refused" if status in (401, 403) else "unavailable" if status >= 500 else ""
-
-
-async def count_tokens(incoming: ClientRequest, response: Response) -> None:
-    upstream = incoming.upstream
-    http = incoming.route.http
-    body = http.body_to_count(incoming.body)
-    check_body(incoming.route, body)
-    request = read_request(incoming.route, body)
-    if upstream.http is not None and incoming.wire == upstream.wire and _counts(upstream.http, http):
-        data = dumps({**incoming.body, "model": upstream.http.endpoint.model})
-        headers = {**incoming.headers, "content-type": "application/json"}
-        await forward(upstream.http, "POST", http.count_path, data, headers, response)
-        return
-    tokens = estimate(request)
-    counted = {http.count_field: tokens}
-    await response.complete(200, dumps(counted), ESTIMATED)
-
-
-def _counts(model: HTTPModel, http: HttpApi) -> bool:
-    """Only a provider with the wire's own paths has one for counting."""
-    return bool(http.count_path) and model.endpoint.whole_url.path.endswith(http.path)
-
-
-def estimate(request: Request) -> int:
-    tools = sum(len(tool.name) + len(tool.description) + len(dumps(dict(tool.parameters))) for tool in request.tools)
-    return (sum(map(characters, request.messages)) + tools) // CHARACTERS_PER_TOKEN + 1

@@ -127,14 +127,21 @@ class StoredResponses:
         allowed = ("GET", "HEAD") if stored.part else ("GET", "HEAD", "DELETE")
         if method not in allowed or stored.part == "cancel":
             raise Refused(405, f"{asked['path'][:200]} needs {allowed[-1]} or GET", {"allow": ", ".join(allowed)})
+        query = asked.get("query_string", b"").decode("latin-1")
         if method == "DELETE":
             deleted = await self._store.delete(scope, stored.id)
             body = {"id": stored.id, "object": "response", "deleted": True} if deleted else None
         elif stored.part == "input_items":
-            query = asked.get("query_string", b"").decode("latin-1")
             body = await self._input_items(http, stored.id, scope, query)
         else:
             body = await self._store.response(scope, stored.id)
+        if body is not None and method == "GET" and parse_qs(query).get("stream") == ["true"]:
+            # The provider also streams only those with `background`: the events of others are stored nowhere.
+            raise Refused(
+                400,
+                "This response cannot be streamed: only one with `background` can be, and there are none here. "
+                "Retrieve it without `stream`.",
+            )
         if body is None:
             raise Refused(404, f"Response with id '{stored.id[:100]}' not found.", kind=NOT_FOUND)
         await response.complete(200, dumps(body))

@@ -114,6 +114,7 @@ class OllamaHttp(HttpApi):
         "format": (str, dict),
         "keep_alive": (str, int, float),
     }
+    refused_content = ()
     message_fields = {  # noqa: RUF012 - annotated in the base class
         "role": (str,),
         "content": (str,),

@@ -244,6 +244,7 @@ class ChatHttp(HttpApi):
         **HttpApi.message_fields,
         "tool_calls": (list,),
     }
+    refused_content = (None, [])
     takes_texts = True
 
     def wants_usage(self, body: Mapping[str, Json]) -> bool:

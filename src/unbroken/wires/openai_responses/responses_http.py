@@ -38,7 +38,10 @@ class ResponsesHttp(HttpApi):
     operations = {  # noqa: RUF012 - annotated in the base class
         **dict.fromkeys(("/v1/responses", "/responses"), Operation()),
         **dict.fromkeys(("/v1/responses/compact", "/responses/compact"), Operation("compact")),
+        **dict.fromkeys(("/v1/responses/input_tokens", "/responses/input_tokens"), Operation("count")),
     }
+    count_path = "/responses/input_tokens"
+    count_lacking = (404, 405, 501)
     compact_path = "/responses/compact"
     endings = ("/responses",)
     messages_field = "input"
@@ -54,6 +57,7 @@ class ResponsesHttp(HttpApi):
         "text": (dict,),
         "store": (bool,),
     }
+    refused_content = (None,)
     message_fields = {  # noqa: RUF012 - annotated in the base class
         **HttpApi.message_fields,
         "type": (str,),
@@ -89,6 +93,9 @@ class ResponsesHttp(HttpApi):
         if "compaction" in [as_dict(item).get("type") for item in as_list(body.get("input"))]:
             return "compaction"
         return next((name for name in ("conversation", "prompt") if body.get(name)), "")
+
+    def counted(self, tokens: int) -> Object:
+        return {"object": "response.input_tokens", "input_tokens": tokens}
 
     def socket_body(self, body: Object) -> Object:
         if (type := body.get("type")) != "response.create":
