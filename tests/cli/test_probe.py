@@ -625,6 +625,12 @@ def test_the_rules_of_a_model_are_listed_without_a_request() -> None:
     assert "anthropic.no-top-k" not in {rule["name"] for rule in older["rules"]}
 
 
+@pytest.mark.parametrize(("model", "said"), [("m", "1 rule for"), ("claude-opus-4-7", " rules for")])
+def test_the_number_of_rules_agrees_with_its_noun(model: str, said: str) -> None:
+    told = invoke("probe", "--rules", "--provider", "anthropic", "--model", model)
+    assert said in told.output.splitlines()[0]
+
+
 def test_rules_of_an_unknown_provider_are_an_error() -> None:
     told = invoke("probe", "--rules", "--provider", "nobody", "--model", "x")
     assert told.exit_code == 2

@@ -16,7 +16,7 @@ from unbroken.cli import options
 from unbroken.cli.exits import EXIT_CODES, INTERRUPTED, code_of_stop, ending, print_error, print_line
 from unbroken.cli.main import is_terminal
 from unbroken.cli.session import Session, open_session
-from unbroken.cli.terminal_text import one_line
+from unbroken.cli.terminal_text import counted, one_line
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recording import SUFFIX
@@ -126,7 +126,7 @@ class Chat:
 
     def _load(self, path: str) -> None:
         self._chat = Conversation.load(self._session.agent, path)
-        self._screen.line(f"continuing {path}: {len(self._chat.messages)} messages")
+        self._screen.line(f"continuing {path}: {counted(len(self._chat.messages), 'message')}")
 
     def _save_as(self, path: str) -> None:
         self._chat.save(path)

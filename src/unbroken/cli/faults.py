@@ -26,7 +26,7 @@ from unbroken import testing
 from unbroken.cli.exits import INTERRUPTED, print_line
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import LogLevelName
-from unbroken.cli.terminal_text import clean, one_line
+from unbroken.cli.terminal_text import clean, counted, one_line
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
@@ -200,7 +200,8 @@ def _close(ended: list[Ended], err: bool = False) -> None:
     wrong = [each for each in ended if not each.good]
     for each in wrong:
         typer.echo(f"! {one_line(wrong_in_words(each), _LONGEST)}", err=err)
-    typer.echo(f"{len(ended)} cases, {f'{len(wrong)} not as expected' if wrong else 'all as expected'}", err=err)
+    outcome = f"{len(wrong)} not as expected" if wrong else "all as expected"
+    typer.echo(f"{counted(len(ended), 'case')}, {outcome}", err=err)
 
 
 def _run_as_json(ended: Ended) -> dict[str, Any]:

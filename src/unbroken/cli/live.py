@@ -24,6 +24,7 @@ from unbroken.cli.terminal_text import (
     MAY_HAVE_RUN,
     clean,
     closing,
+    counted,
     escape,
     in_brackets,
     one_line,
@@ -277,7 +278,7 @@ class LiveScreen:
         room = max(self._console.height - 3 - (len(self._todos) + 2 if self._todos else 0), 3)
         parts: list[RenderableType] = [self._line_of(call, now) for call in calls[-room:]]
         if len(calls) > room:
-            parts.insert(0, Text(f"  … and {len(calls) - room} calls above", "dim"))
+            parts.insert(0, Text(f"  … and {counted(len(calls) - room, 'call')} above", "dim"))
         if tail := "".join(text for text, _ in self._delayed):
             parts += [
                 Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in tail.splitlines()[-DELAYED_LINES:]

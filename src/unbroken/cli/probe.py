@@ -23,7 +23,7 @@ from rich.text import Text
 from unbroken.cli import options
 from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_error, print_line
 from unbroken.cli.main import is_terminal
-from unbroken.cli.terminal_text import one_line, seconds
+from unbroken.cli.terminal_text import counted, one_line, seconds
 from unbroken.errors import TimedOut, UnbrokenError, UserError
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
@@ -106,7 +106,8 @@ def _list_rules(provider: str, model: str, wire: str, json: bool) -> None:
         rows = [{"name": rule.name, "says": rule.says, "status": rule.status, "source": rule.source} for rule in known]
         typer.echo(dumps({"model": f"{profile.name}:{model}", "wire": spoken.name, "rules": rows}, ensure_ascii=False))
         return
-    typer.echo(f"{len(known)} rules for {profile.name}:{model} on {spoken.name}; requests are written to obey them")
+    rules = counted(len(known), "rule")
+    typer.echo(f"{rules} for {profile.name}:{model} on {spoken.name}; requests are written to obey them")
     for rule in known:
         typer.echo(f"- {rule.says} ({rule.source})")
 
