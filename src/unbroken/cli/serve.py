@@ -84,7 +84,7 @@ def serve_command(
     json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
     log_level: LogLevelName = "",
 ) -> None:
-    """Serve models to any client of OpenAI, Anthropic or Google, each in its own format.
+    """Serve models to any client of OpenAI, Anthropic, Gemini, Ollama, Cohere or Bedrock, each in its own format.
 
     A client that takes one call at a time gets one at a time, whatever the model does. With no option and no file, a
     demo model is served that needs no key. Ctrl-C lets streams end, then stops; a second one stops at once.
