@@ -28,7 +28,7 @@ def finish(url: str, ledger: Ledger, run_id: str) -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_run_killed_at_an_append_ends_as_if_nothing_had_happened(after: bool, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
-    appends = count_appends(url, Ledger(tmp_path / "counted.db"), tmp_path)
+    appends = count_appends(url, Ledger(tmp_path / "counted.db"))
     assert appends >= 10
     ended: list[int] = []
     for number in range(1 + after, appends - 3, 3):

@@ -1,20 +1,27 @@
 """Crashes of durable runs that take too long for the default suite: kills at every append and at random moments with
-two workers, a driver that is paused, a database that restarts, a network that is cut. `make test-durable` runs them."""
+two workers, plain ones and those of Temporal, a driver that is paused, a database that restarts, a network that is cut.
+`make test-durable` runs them."""
+
+# pyright: basic, reportMissingImports=false
+# The engines are in an environment of their own.
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import os
 import random
 import signal
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import Child
+from durable_engines.crash_workers import SUPERSEDED, Engine
 from durable_runs import (
     QUESTION,
     Ledger,
@@ -24,20 +31,33 @@ from durable_runs import (
     check_events,
     count_appends,
     drive_to_the_end,
-    run_in_a_child,
 )
 from postgres_server import empty_url, own_server
+from servers import TemporalServer, processes
 
-from unbroken import Allow
-from unbroken.durable import AlreadyAnswered, Busy, Journal, Superseded, drive, open_journal
-from unbroken.durable.worker import Worker
+from unbroken.durable import Busy, Journal, Superseded, drive, open_journal
+from unbroken.durable.records import ENDED
 
-KILLS = 200
+Record = Callable[[str, object], None]
+"""What was counted is in the report of `--junitxml`."""
+
+KILLS = 100
+"""So many random moments, with each of two databases, at which a kill cuts at least one drive."""
+AT_ONCE = {"plain": 8, "temporal": 16}
+"""So many runs are under way. Of those on Temporal most wait until a missing heartbeat is noticed."""
+PATIENCE = 600.0
+"""Seconds for all runs of a test."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'runs.db'}" if request.param == "sqlite" else empty_url()
+
+
+@pytest.fixture(params=["plain", "temporal"])
+def engine(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Generator[Engine]:
+    with processes(tmp_path) as started:
+        yield Engine(url, tmp_path, TemporalServer(started).address if request.param == "temporal" else "")
 
 
 def finish(url: str, ledger: Ledger, run_id: str, **options: Any) -> None:
@@ -49,89 +69,130 @@ def finish(url: str, ledger: Ledger, run_id: str, **options: Any) -> None:
     asyncio.run(main())
 
 
+# Two workers, and several runs at a time
+
+
+class TwoWorkers:
+    """They are started again when they have died. `kill`: see `Engine.worker`."""
+
+    def __init__(self, engine: Engine, kill: tuple[int, bool] | None = None) -> None:
+        self.kills = 0
+        self._start: Callable[[], Child] = lambda: engine.worker(kill)
+        self._children = [self._start() for _ in range(2)]
+
+    def kill(self, place: int) -> None:
+        self._children[place].kill()
+
+    def restart(self) -> None:
+        for place, child in enumerate(self._children):
+            if not child.is_alive:
+                self.kills += 1
+                self._children[place] = self._start()
+
+    def end(self) -> None:
+        for child in self._children:
+            child.kill()
+
+
+@asynccontextmanager
+async def two_workers(engine: Engine, kill: tuple[int, bool] | None = None) -> AsyncGenerator[TwoWorkers]:
+    workers = TwoWorkers(engine, kill)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield workers
+    finally:
+        workers.end()
+
+
+async def carry(
+    engine: Engine, journal: Journal, ids: Iterable[str], disturb: Callable[[], Awaitable[float]]
+) -> dict[str, int]:
+    """Starts these runs, a few at a time, until all have ended. `disturb` does something to the workers, and returns
+    how many seconds pass until the next time. Then each run has ended well, for its engine too, and the ledger agrees
+    with its history. Returns what was counted."""
+    client, waiting, active, started = await engine.connect(), iter(ids), set[str](), list[str]()
+    while True:
+        for run_id in itertools.islice(waiting, AT_ONCE[engine.name] - len(active)):
+            await client.start(journal, run_id)
+            started.append(run_id)
+            active.add(run_id)
+        if not active:
+            break
+        await asyncio.sleep(await disturb())
+        active = {run_id for run_id in active if (await journal.run(run_id)).state not in ENDED}
+    drives = 0
+    for run_id in started:
+        row = await journal.run(run_id)
+        assert (row.state, row.supersessions) == ("answered", 0), row
+        assert await client.end_of(journal, run_id) == "answered"
+        outcome = await drive(agents_of(engine.ledger), journal, run_id)
+        check(outcome, await all_events(journal, run_id), engine.ledger)
+        drives += row.drives
+    cut = drives - 2 * len(started)  # one before the approval, one after
+    effects = Counter(tool for run_id in started for tool, _, _ in engine.ledger.rows(run_id))
+    return {"runs": len(started), "drives cut": cut, **effects}
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_run_killed_at_any_append_ends_as_if_nothing_had_happened(url: str, after: bool, tmp_path: Path) -> None:
-    appends = count_appends(url, Ledger(tmp_path / "counted.db"), tmp_path)
+def test_a_run_killed_at_any_append_ends_as_if_nothing_had_happened(
+    engine: Engine, after: bool, record_property: Record
+) -> None:
+    appends = count_appends(engine.url, engine.ledger)
     assert appends >= 10
-    ended: list[int] = []
-    for number in range(1, appends + 1):
-        ledger = Ledger(tmp_path / f"ledger-{number}.db")
-        ended.append(run_in_a_child(url, ledger, f"run-{number}", (number, after)))
-        finish(url, ledger, f"run-{number}")
-    assert ended[: appends - 3] == [signal.SIGKILL] * (appends - 3)
+
+    async def main() -> None:
+        async with await open_journal(engine.url) as journal, two_workers(engine, (appends, after)) as workers:
+
+            async def restart() -> float:
+                workers.restart()
+                return 0.05
+
+            counted = await carry(engine, journal, [f"run-{number}" for number in range(appends)], restart)
+            record_property("counted", counted | {"appends": appends, "kills": workers.kills})
+
+    asyncio.run(main())
+    positions = {number % appends for number in engine.killed()}
+    assert positions >= set(range(appends - 3))  # the last ones may be stored together
 
 
-def fork(work: Any) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            code = asyncio.run(work())
-        finally:
-            os._exit(code)
-    return child
+def test_two_workers_that_are_killed_at_random_moments(engine: Engine, record_property: Record) -> None:
+    dice, moments = random.Random(20), 0
+    cut = set[tuple[str, int]]()
+    """The drives that were: the run, and the number of its drive."""
 
+    async def orphans(journal: Journal) -> set[tuple[str, int]]:
+        return {(row.run_id, row.drives) for row in await journal.drivable(1000) if row.state == "running"}
 
-def worker(url: str, ledger: Ledger, run_id: str) -> Any:
-    """A process with a worker; it also allows what waits, and ends with the run."""
+    async def main() -> None:
+        async with await open_journal(engine.url) as journal, two_workers(engine) as workers:
 
-    async def main() -> int:
-        async with await open_journal(url) as journal:
-            working = asyncio.create_task(Worker(agents_of(ledger), journal).run())
-            while (row := await journal.run(run_id)).state not in ("answered", "failed"):
-                if row.state == "waiting":
-                    with contextlib.suppress(AlreadyAnswered):
-                        await journal.answer(run_id, {call.id: Allow() for call in row.pending})
-                await journal.changed(0.05)
-            working.cancel()
-            await asyncio.wait([working])
-            return 0
+            async def kill_one() -> float:
+                nonlocal moments
+                driven = {(row.run_id, row.drives) for row in await journal.runs(state="running")}
+                if moments == KILLS or not driven - await orphans(journal):
+                    return 0.05
+                await asyncio.sleep(dice.uniform(0, 0.3))
+                workers.kill(dice.randrange(2))
+                lost = await orphans(journal) - cut
+                moments += bool(lost)
+                cut.update(lost)
+                workers.restart()
+                return 0
 
-    return main
+            numbers = itertools.takewhile(lambda _: moments < KILLS, itertools.count())
+            counted = await carry(engine, journal, (f"run-{number}" for number in numbers), kill_one)
+            record_property("counted", counted | {"kills": workers.kills, "moments": moments})
 
-
-def test_two_workers_that_are_killed_at_random_moments(url: str, tmp_path: Path) -> None:
-    dice, kills, runs = random.Random(20), 0, 0
-    while kills < KILLS:
-        ledger, run_id = Ledger(tmp_path / f"ledger-{runs}.db"), f"run-{runs}"
-        runs += 1
-
-        async def begin(run_id: str = run_id) -> None:
-            async with await open_journal(url) as journal:
-                await journal.start("payer", QUESTION, run_id=run_id)
-
-        asyncio.run(begin())
-        children = [fork(worker(url, ledger, run_id)) for _ in range(2)]
-        for _ in range(8):
-            time.sleep(dice.uniform(0.02, 0.2))
-            place = dice.randrange(2)
-            os.kill(children[place], signal.SIGKILL)
-            _, status = os.waitpid(children[place], 0)
-            kills += os.WIFSIGNALED(status)
-            children[place] = fork(worker(url, ledger, run_id))
-        for child in children:
-            _, status = os.waitpid(child, 0)
-            assert (os.WIFSIGNALED(status), os.WEXITSTATUS(status)) == (False, 0)
-        finish(url, ledger, run_id)
-    assert runs >= KILLS // 8
+    asyncio.run(main())
+    assert moments == KILLS
 
 
 def test_nothing_of_a_driver_that_was_paused_enters_the_journal(url: str, tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.db")
-
-    async def slowly() -> int:
-        async with await open_journal(url) as journal:
-            await journal.start("payer", QUESTION, run_id="run")
-            try:
-                await drive_to_the_end(journal, agents_of(ledger, pause=0.3), "run")
-            except Superseded:
-                return 33
-            return 0
-
-    child = fork(slowly)
+    engine = Engine(url, tmp_path)
+    ledger, child = engine.ledger, engine.driver("run")
     while not ledger.rows():
         time.sleep(0.02)
-    os.kill(child, signal.SIGSTOP)
+    child.pause()
     finish(url, ledger, "run", take_over=True)
 
     async def stored() -> tuple[int, list[Any]]:
@@ -139,9 +200,8 @@ def test_nothing_of_a_driver_that_was_paused_enters_the_journal(url: str, tmp_pa
             return (await journal.run("run")).chunks, await all_events(journal, "run")
 
     before = asyncio.run(stored())
-    os.kill(child, signal.SIGCONT)
-    _, status = os.waitpid(child, 0)
-    assert os.WEXITSTATUS(status) == 33
+    child.resume()
+    assert child.wait(20) == SUPERSEDED
     assert asyncio.run(stored()) == before
     finish(url, ledger, "run")
 
@@ -272,7 +332,7 @@ async def watched(journal: Journal, run_id: str, seen: list[Any]) -> None:
 
 
 def test_whoever_watches_gets_every_event_once_though_drivers_die(url: str, tmp_path: Path) -> None:
-    ledger, seen = Ledger(tmp_path / "ledger.db"), list[Any]()
+    engine, seen = Engine(url, tmp_path), list[Any]()
 
     async def main() -> None:
         async with await open_journal(url) as journal:
@@ -280,26 +340,12 @@ def test_whoever_watches_gets_every_event_once_though_drivers_die(url: str, tmp_
             watching = asyncio.create_task(watched(journal, "run", seen))
             dice = random.Random(3)
             for _ in range(6):
-                child = fork_now(worker(url, ledger, "run"))
+                child = await asyncio.to_thread(engine.worker)
                 await asyncio.sleep(dice.uniform(0.05, 0.3))
-                os.kill(child, signal.SIGKILL)
-                await asyncio.to_thread(os.waitpid, child, 0)
-            await drive_to_the_end(journal, agents_of(ledger), "run")
+                await asyncio.to_thread(child.kill)
+            await drive_to_the_end(journal, agents_of(engine.ledger), "run")
             await asyncio.wait_for(watching, 20)
             assert seen == await all_events(journal, "run")
             check_events(seen)
 
     asyncio.run(main())
-
-
-def fork_now(work: Any) -> int:
-    """From within a loop: the child begins a loop of its own."""
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            asyncio.events._set_running_loop(None)  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - it is the parent's
-            code = asyncio.run(work())
-        finally:
-            os._exit(code)
-    return child

@@ -63,6 +63,10 @@ class Child:
         assert self._process.pid is not None
         return self._process.pid
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
     def kill(self) -> None:
         """SIGKILL; returns when the process is gone."""
         self._process.kill()

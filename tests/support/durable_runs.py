@@ -7,7 +7,7 @@ Each tool writes to a ledger of its own before it returns, so that a kill may fa
 from __future__ import annotations
 
 import asyncio
-import json
+import itertools
 import os
 import signal
 import sqlite3
@@ -61,10 +61,14 @@ class Ledger:
             connection.execute("INSERT INTO effects VALUES (?, ?, ?)", (tool, number, key))
         connection.close()
 
-    def rows(self) -> list[tuple[str, int, str]]:
+    def rows(self, run_id: str = "") -> list[tuple[str, int, str]]:
+        """Of one run, or of all: a key begins with the id of its run."""
+        begin = f"{run_id}-" if run_id else ""
         connection = sqlite3.connect(self.path, timeout=10)
         try:
-            return connection.execute("SELECT tool, number, key FROM effects").fetchall()
+            return connection.execute(
+                "SELECT tool, number, key FROM effects WHERE substr(key, 1, ?) = ?", (len(begin), begin)
+            ).fetchall()
         finally:
             connection.close()
 
@@ -134,23 +138,20 @@ def in_a_child(work: Callable[[], Any]) -> int:
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)
 
 
-class KilledAtAppend:
-    """In this process, the append with this number kills it, before or after it is stored."""
+def kill_at_append(is_due: Callable[[Append], bool], *, after: bool) -> None:
+    """In this process, an append that is due kills it, before or after it is stored."""
+    original = Database.append
 
-    def __init__(self, number: int, *, after: bool) -> None:
-        self.count, counter = 0, self
-        original = Database.append
+    def append(self: Database, batch: Sequence[Append]) -> Any:
+        due = [is_due(each) for each in batch]
+        if any(due) and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        stored = original(self, batch)
+        if any(due):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return stored
 
-        def append(self: Database, batch: Sequence[Append]) -> Any:
-            counter.count += 1
-            if counter.count == number and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            stored = original(self, batch)
-            if counter.count == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return stored
-
-        Database.append = append
+    Database.append = append
 
 
 def run_in_a_child(url: str, ledger: Ledger, run_id: str, kill: tuple[int, bool] | None = None) -> int:
@@ -158,7 +159,9 @@ def run_in_a_child(url: str, ledger: Ledger, run_id: str, kill: tuple[int, bool]
 
     async def main() -> None:
         if kill is not None:
-            KilledAtAppend(kill[0], after=kill[1])
+            number, after = kill
+            numbers = itertools.count(1)
+            kill_at_append(lambda _: next(numbers) == number, after=after)
         async with await open_journal(url) as journal:
             await journal.start("payer", QUESTION, run_id=run_id)
             outcome = await drive_to_the_end(journal, agents_of(ledger), run_id)
@@ -178,7 +181,8 @@ def check(outcome: Outcome, events: Sequence[Event], ledger: Ledger) -> None:
 
 def check_history(outcome: Outcome, ledger: Ledger) -> None:
     assert outcome.result is not None
-    done = Counter((tool, number) for tool, number, _ in ledger.rows())
+    rows = ledger.rows(outcome.run_id)
+    done = Counter((tool, number) for tool, number, _ in rows)
     messages = outcome.result.messages
     said = [message for message in messages if isinstance(message, Assistant) and message.calls]
     told = [message for message in messages if isinstance(message, ToolMessage)]
@@ -197,7 +201,7 @@ def check_history(outcome: Outcome, ledger: Ledger) -> None:
             else:
                 assert result.text == f"done {call.arguments['number']}", result.text
                 assert times == 1 or (call.name == "deposit" and times >= 1), (call, times)
-    keys = Counter(key for tool, _, key in ledger.rows() if tool != "deposit")
+    keys = Counter(key for tool, _, key in rows if tool != "deposit")
     assert all(count == 1 for count in keys.values()), keys
 
 
@@ -218,16 +222,13 @@ async def all_events(journal: Journal, run_id: str) -> list[Event]:
     return [event async for event in journal.events(run_id)]
 
 
-def count_appends(url: str, ledger: Ledger, folder: Path) -> int:
-    """How many appends the run needs in one process that is not killed."""
-    target = folder / "appends"
+def count_appends(url: str, ledger: Ledger) -> int:
+    """How many appends the run needs if its process is not killed."""
 
-    async def main() -> None:
-        counted = KilledAtAppend(0, after=False)
+    async def main() -> int:
         async with await open_journal(url) as journal:
             await journal.start("payer", QUESTION, run_id="counted")
             await drive_to_the_end(journal, agents_of(ledger), "counted")
-        target.write_text(json.dumps(counted.count))
+            return (await journal.run("counted")).chunks
 
-    assert in_a_child(lambda: asyncio.run(main())) == 0
-    return int(target.read_text())
+    return asyncio.run(main())
