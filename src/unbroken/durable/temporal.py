@@ -69,6 +69,8 @@ _ALWAYS = timedelta(days=3650)
 _STICKY = timedelta(seconds=2)
 """For so long a workflow waits for the worker that it was on; by default 10 s. Its history is short: another worker has
 it at once."""
+_THROTTLE = timedelta(seconds=0.5)
+"""`_Heartbeat` sends one in every quarter of `lost_after`; by default the SDK would hold them back for four fifths."""
 _RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
 
 
@@ -331,7 +333,7 @@ async def run_worker(
         max_concurrent_activities=drives,
         graceful_shutdown_timeout=timedelta(seconds=grace),
         sticky_queue_schedule_to_start_timeout=_STICKY,
-        max_heartbeat_throttle_interval=timedelta(seconds=5),
+        max_heartbeat_throttle_interval=_THROTTLE,
     )
     waking = asyncio.create_task(_wake_ready(client, agents, journal, task_queue, search_attributes))
     try:
@@ -384,7 +386,7 @@ async def run_tool_worker(
         max_concurrent_activities=jobs,
         graceful_shutdown_timeout=timedelta(seconds=grace),
         sticky_queue_schedule_to_start_timeout=_STICKY,
-        max_heartbeat_throttle_interval=timedelta(seconds=5),
+        max_heartbeat_throttle_interval=_THROTTLE,
     )
     await worker.run()
 
