@@ -19,7 +19,22 @@ Feature: TypeAlias = Literal["failed_result", "text_arguments", "image_detail", 
 not be a JSON object, how closely to look at an image, the name of a file."""
 
 
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """What a part of an answer's text is taken from. `start` and `end` are places in the text."""
+
+    url: str
+    """Empty if it is not a page: a document, a file."""
+    title: str
+    start: int
+    end: int
+
+
 def _nothing(value: Json) -> Iterable[str]:
+    return ()
+
+
+def _no_citations(value: Json) -> Iterable[Citation]:
     return ()
 
 
@@ -33,6 +48,12 @@ class HistoryCrossing:
     """Of a client's body: what none of our messages has a field for."""
     in_answer: Callable[[Json], Iterable[str]] = _nothing
     """Of the native value of a model's message: tools that the provider ran, citations, unknown fields."""
+    shown: frozenset[str] = frozenset()
+    """Those of them that reach a client of another wire in the answer itself, as reasoning."""
+    citations: Callable[[Json], Iterable[Citation]] = _no_citations
+    """Of the native value of a model's message: what it cites."""
+    cited: str = ""
+    """The name under which `in_answer` reports them."""
     in_part: Callable[[Object], Iterable[str]] = _nothing
     """Of the native value of an attachment: all that is beyond the file itself."""
     tools: str = ""
@@ -107,6 +128,13 @@ def lost_from_answers(messages: Iterable[Message], wire: str, find: Callable[[st
         if isinstance(message, Assistant) and (native := message.native) is not None and native.wire != wire:
             lost |= dict.fromkeys(find(native.wire).in_answer(native.value))
     return list(lost)
+
+
+def lost_for_client(native: Json, model: HistoryCrossing, cited: bool) -> list[str]:
+    """What a client of another wire does not get of an answer. `cited`: it got the pages that the answer cites."""
+    names = dict.fromkeys(model.in_answer(native))
+    carried = {model.cited} if cited and all(one.url for one in model.citations(native)) else set[str]()
+    return [f"answer.{name.partition('.')[2]}" for name in names if name not in model.shown | carried]
 
 
 def has_text_after_call(messages: Iterable[Message], wire: str, client: HistoryCrossing) -> bool:

@@ -23,6 +23,7 @@ from unbroken.wires.values import MISSHAPEN, TOOL_NAME, IdRule, Object
 if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
+    from unbroken.wires.history_losses import Citation
     from unbroken.wires.rules import Rule
 
 
@@ -114,6 +115,8 @@ class ResponseEncoder(Protocol):
         response ends as one that was cut. Cheap enough to be called for every read."""
         ...
 
+    def cite(self, citations: Sequence[Citation]) -> bytes | None: ...
+
     def keep_alive(self, relays: bool) -> bytes:
         """A sign of life for a client of the stream, between two events. `relays`: the client receives the events of
         another server, which are followed."""
@@ -128,6 +131,10 @@ class DeltaEncoder(ABC):
     """What all encoders share: each kind of delta has its method."""
 
     _usage: Usage | None = None
+
+    def cite(self, citations: Sequence[Citation]) -> bytes | None:
+        """The pages that the answer cites, before its end. None: they have no place here, or it has passed."""
+        return None
 
     def keep_alive(self, relays: bool) -> bytes:
         return b": keep-alive\n\n"  # a comment, which clients skip

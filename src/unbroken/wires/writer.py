@@ -12,8 +12,8 @@ from functools import partial
 
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Ended, Restarted, TextDelta
 from unbroken.messages import Json, ToolCall
-from unbroken.wires import find_wire
-from unbroken.wires.wire import Wire
+from unbroken.wires import WIRES, find_wire
+from unbroken.wires.wire import ResponseEncoder, Wire
 
 
 class ResponseWriter:
@@ -43,6 +43,8 @@ class ResponseWriter:
         self._calls: dict[int, CallReady] = {}
         self.handed: list[ToolCall] = []
         """The calls that were written."""
+        self.cited = False
+        """The client got the pages that the answer cites, though they came on another wire."""
 
     def follow(self, data: bytes) -> None:
         """Complete events that the client has received unchanged: everything written from now on continues them. Their
@@ -80,7 +82,8 @@ class ResponseWriter:
                 held = [ready for ready in self._waiting.values() if ready is not None]
                 self._waiting.clear()
                 self._said.append(delta)
-                return b"".join(map(self._hand, held)) + self._encoder.feed(delta)
+                written = b"".join(map(self._hand, held))
+                return written + self._cite(self._encoder, delta) + self._encoder.feed(delta)
             case _:
                 self._said.append(delta)
         return self._encoder.feed(delta)
@@ -96,8 +99,26 @@ class ResponseWriter:
         for _, ready in sorted(self._calls.items()):
             encoder.feed(ready)
         for end in ends:
+            self._cite(encoder, end)
             encoder.feed(end)
         return encoder.body()
+
+    def _cite(self, encoder: ResponseEncoder, end: Ended) -> bytes:
+        """The pages that a model of another wire cites. Their places count in the model's text, which the client has
+        unless a retry said something else."""
+        message = end.message
+        if message is None or message.native is None or message.native.wire == self._wire.name:
+            return b""
+        crossing = WIRES[message.native.wire].crossing() if message.native.wire in WIRES else None
+        citations = (
+            ()
+            if crossing is None
+            else tuple(one for one in crossing.history.citations(message.native.value) if one.url)
+        )
+        said = "".join([delta.text for delta in self._said if isinstance(delta, TextDelta)])
+        written = encoder.cite(citations) if citations and said == message.text else None
+        self.cited = written is not None
+        return written or b""
 
     def _forget(self, index: int) -> bytes:
         self._waiting.pop(index, None)

@@ -62,6 +62,11 @@ class ClientStream(Protocol):
         """The text that the client received."""
         ...
 
+    @property
+    def cited(self) -> bool:
+        """Did the client get the pages that a model of another wire cites?"""
+        ...
+
     def feed(self, delta: Delta) -> bytes:
         """The bytes to send now. Takes every delta except the last, which is for `end`."""
         ...
@@ -102,6 +107,10 @@ class StreamedResponse:
     @property
     def text(self) -> str:
         return self._text.text
+
+    @property
+    def cited(self) -> bool:
+        return self._writer.cited
 
     def feed(self, delta: Delta) -> bytes:
         if isinstance(delta, UsageReported):
@@ -255,6 +264,10 @@ class CompleteResponse:
     @property
     def text(self) -> str:
         return self._text
+
+    @property
+    def cited(self) -> bool:
+        return self._writer.cited
 
     def feed(self, delta: Delta) -> bytes:
         match delta:

@@ -38,9 +38,9 @@ from unbroken.models.quirks import fit_spelled, rules_of
 from unbroken.models.relay import PassingDecoder, RelayRequest, Verbatim, relay_request
 from unbroken.models.retrying import RetryingModel
 from unbroken.transcript import HistoryEdit, repair
-from unbroken.wires import find_wire
+from unbroken.wires import WIRES, find_wire
 from unbroken.wires.chain import repair_raw
-from unbroken.wires.history_losses import has_text_after_call
+from unbroken.wires.history_losses import has_text_after_call, lost_for_client
 from unbroken.wires.rules import obey
 from unbroken.wires.values import as_dict, as_text, dicts, fit, is_name
 from unbroken.wires.writer import ResponseWriter
@@ -380,6 +380,15 @@ def left_out_for_client(exchange: Exchange, changes: Written) -> Sequence[str]:
     crossing = find_wire(incoming.wire).crossing()
     own = "parallel" if crossing is None else crossing.places.get("parallel", ("parallel",))[0]
     return [name for name in left_out if name != own]
+
+
+def lost_from_answer(exchange: Exchange, message: Assistant, client_stream: ClientStream) -> list[str]:
+    """What the client does not get of an answer, because its wire has no place for it."""
+    native = message.native
+    if native is None or native.wire == exchange.incoming.wire or native.wire not in WIRES:
+        return []
+    crossing = find_wire(native.wire).crossing()
+    return [] if crossing is None else lost_for_client(native.value, crossing.history, client_stream.cited)
 
 
 MOVE_TEXT = "move-text"

@@ -44,6 +44,7 @@ from unbroken.gateway.relay.exchange import (
     describe_edits,
     fetch,
     left_out_for_client,
+    lost_from_answer,
     moves_text,
     name_of,
     prepare_request,
@@ -437,6 +438,8 @@ class Responder:
         holds = exchange.serial and len(calls) > 1
         handed = exchange.handed(calls[0]) if exchange.serial and calls else None
         last = await off_loop(len(client_stream.head), lambda: client_stream.end(ended, handed))
+        if message.native is not None and (lost := lost_from_answer(exchange, message, client_stream)):
+            self._report_lost(exchange, lost, headers)
         turn = await off_loop(_CALL * len(calls), lambda: exchange.turn(message, calls, holds, client_stream))
         if turn is not None:
             required = exchange.serial and bool(calls)  # no call is released if the others cannot be held
@@ -456,6 +459,12 @@ class Responder:
             given = (handed,) if handed is not None else tuple(map(exchange.handed, calls))
             await self._stored.keep(exchange, Assistant(client_stream.text, given), client_stream.head, last)
         return last
+
+    def _report_lost(self, exchange: Exchange, lost: Sequence[str], headers: dict[str, str]) -> None:
+        """In the header of the answer; of a stream, which has begun, in the log alone."""
+        if not exchange.begun:
+            headers[DROPPED] = ", ".join((*filter(None, [headers.get(DROPPED)]), _as_list(lost)))
+        log.info("not passed on to a client of %s: %s", exchange.incoming.wire, _as_list(lost))
 
     async def _keep_for_retries(
         self, exchange: Exchange, text: str, call: ToolCall | None, turn: Turn | None, headers: Mapping[str, str]

@@ -21,7 +21,7 @@ from unbroken.wires.crossing import (
     simple,
     texts,
 )
-from unbroken.wires.history_losses import HistoryCrossing, unknown_fields
+from unbroken.wires.history_losses import Citation, HistoryCrossing, unknown_fields
 from unbroken.wires.schemas import closed, limited
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts, fit_name
 
@@ -150,6 +150,17 @@ def _lost_in_answer(native: Json) -> Iterator[str]:
             yield f"messages.{type}"
 
 
+def _citations(native: Json) -> Iterator[Citation]:
+    start = 0
+    for block in dicts(native):
+        if block.get("type") != "text":
+            continue
+        end = start + len(as_text(block.get("text")))
+        for one in dicts(block.get("citations")):
+            yield Citation(as_text(one.get("url")), as_text(one.get("title")), start, end)
+        start = end
+
+
 def _lost_in_part(block: Object) -> Iterator[str]:
     known = ("type", "source", "title", "content", "cache_control")
     return unknown_fields(block, known, f"messages.{as_text(block.get('type'))}.")
@@ -186,6 +197,8 @@ CROSSING = Crossing(
     history=HistoryCrossing(
         features={"failed_result": "messages.tool_result.is_error", "file_name": "messages.document.title"},
         in_answer=_lost_in_answer,
+        citations=_citations,
+        cited="messages.text.citations",
         in_part=_lost_in_part,
         tools="tools",
         tool_fields=frozenset({"type", "name", "description", "input_schema", "strict", "cache_control"}),

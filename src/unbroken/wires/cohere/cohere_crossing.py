@@ -89,6 +89,7 @@ CROSSING = Crossing(
         },
         in_body=_lost_in_body,
         in_answer=_lost_in_answer,
+        shown=frozenset({"messages.tool_plan"}),
         tools="tools.function",
         tool_group="function",
         tool_fields=frozenset({"name", "description", "parameters"}),

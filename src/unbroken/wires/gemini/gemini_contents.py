@@ -29,6 +29,7 @@ from unbroken.messages import (
     User,
 )
 from unbroken.wires.gemini.gemini_parts import (
+    GROUNDING,
     NAME,
     NAME_RULE,
     camel,
@@ -103,7 +104,8 @@ class _Writer:
         for part in dicts(native.value):
             value = as_dict(part.get("functionCall"))
             if not value:
-                parts.append(part)
+                if GROUNDING not in part:
+                    parts.append(part)
                 continue
             index, call = calls.pop(ids.popleft() if ids else "", (0, None))
             if call is not None:

@@ -20,12 +20,12 @@ from unbroken.wires.crossing import (
     simple,
     texts,
 )
-from unbroken.wires.gemini.gemini_parts import NAME_RULE, camel, parts_of
+from unbroken.wires.gemini.gemini_parts import GROUNDING, NAME_RULE, camel, parts_of
 from unbroken.wires.gemini.gemini_requests import json_schema
 from unbroken.wires.gemini.gemini_rules import BEFORE_3
-from unbroken.wires.history_losses import HistoryCrossing, unknown_fields
+from unbroken.wires.history_losses import Citation, HistoryCrossing, unknown_fields
 from unbroken.wires.schemas import limited
-from unbroken.wires.values import Object, as_dict, as_text, dicts, fit_name
+from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts, fit_name
 
 _CONFIG: Mapping[str, Name] = {
     "topK": "top_k",
@@ -161,6 +161,22 @@ def _lost_in_answer(native: Json) -> Iterator[str]:
         yield from unknown_fields(part, _SPOKEN, "contents.parts.")
 
 
+def _citations(native: Json) -> Iterator[Citation]:
+    """Places are given in bytes of UTF-8, and count in the first part."""
+    parts = dicts(native)
+    grounding = next((as_dict(part[GROUNDING]) for part in parts if GROUNDING in part), Object())
+    chunks = [as_dict(chunk.get("web")) for chunk in dicts(grounding.get("groundingChunks"))]
+    text = "".join(as_text(part.get("text")) for part in parts if not part.get("thought")).encode("utf-8", "replace")
+    for support in dicts(grounding.get("groundingSupports")):
+        segment = as_dict(support.get("segment"))
+        if segment.get("partIndex"):
+            continue
+        ends = [len(text[: as_int(segment.get(key))].decode("utf-8", "ignore")) for key in ("startIndex", "endIndex")]
+        for index in as_list(support.get("groundingChunkIndices")):
+            if isinstance(index, int) and 0 <= index < len(chunks):
+                yield Citation(as_text(chunks[index].get("uri")), as_text(chunks[index].get("title")), *ends)
+
+
 def _lost_in_part(part: Object) -> Iterator[str]:
     return unknown_fields(part, (*_SPOKEN, "inlineData", "fileData"), "contents.parts.")
 
@@ -196,6 +212,8 @@ CROSSING = Crossing(
         features={"failed_result": "contents.functionResponse.response.error"},
         in_body=_lost_in_body,
         in_answer=_lost_in_answer,
+        citations=_citations,
+        cited=f"contents.parts.{GROUNDING}",
         in_part=_lost_in_part,
         tools="tools.functionDeclarations",
         tool_fields=frozenset({"name", "description", "parameters", "parametersJsonSchema"}),

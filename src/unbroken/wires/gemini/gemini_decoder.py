@@ -9,7 +9,7 @@ from typing import cast
 
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.wires.gemini.gemini_parts import TEXT_KEYS, PartialArguments, Parts, camel, camel_part, plain
+from unbroken.wires.gemini.gemini_parts import GROUNDING, TEXT_KEYS, PartialArguments, Parts, camel, camel_part, plain
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.values import Object, as_dict, as_int, as_text
 from unbroken.wires.wire import Receiver
@@ -103,6 +103,7 @@ class GeminiDecoder:
         self._calls = 0
         self._streamed: _Streamed | None = None
         self._usage: Json = None
+        self._grounding: Object = {}
 
     def feed(self, event: Object, data: bytes) -> None:
         event = _unwrapped(event)
@@ -126,6 +127,8 @@ class GeminiDecoder:
 
     def native(self) -> Json:
         parts = self._parts.whole()
+        if self._grounding:
+            return [*parts, {GROUNDING: self._grounding}]
         return None if plain(parts) else parts
 
     def _candidate(self, candidate: Object, position: int, event: Object, data: bytes) -> None:
@@ -143,6 +146,9 @@ class GeminiDecoder:
             for part in parts:
                 if isinstance(part, dict):
                     self._part(cast("Object", part))
+        grounding = as_dict(candidate.get(GROUNDING) or candidate.get("grounding_metadata"))
+        if grounding:
+            self._grounding = camel(grounding)
         reason = candidate.get("finishReason") or candidate.get("finish_reason")
         if isinstance(reason, str | int) and reason not in _NO_REASON:
             reason = str(reason)

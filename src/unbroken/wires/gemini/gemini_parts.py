@@ -76,6 +76,8 @@ def listed(value: Json) -> list[Json]:
 
 Path: TypeAlias = tuple[str | int, ...]
 
+GROUNDING = "groundingMetadata"
+"""What an answer cites. It comes beside the parts, is kept as the last of them, and is not sent back."""
 TEXT_KEYS = frozenset(("text", "thought"))
 
 _HUMP = re.compile(r"_([a-z])")

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from unbroken.messages import Json
 from unbroken.wires.crossing import Crossing, Name, Setting, Settings, Target, rest_of, simple, texts
-from unbroken.wires.history_losses import HistoryCrossing, other_parts, unknown_fields
+from unbroken.wires.history_losses import Citation, HistoryCrossing, other_parts, unknown_fields
 from unbroken.wires.openai_chat.chat_messages import OPAQUE_TEXTS
+from unbroken.wires.openai_chat.chat_native import KEPT
 from unbroken.wires.openai_models import OPENAI
 from unbroken.wires.openai_settings import (
     FIELDS,
@@ -18,7 +19,7 @@ from unbroken.wires.openai_settings import (
     lost_of_search,
     portable_fields,
 )
-from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_text, dicts, fit_name
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_int, as_text, dicts, fit_name
 
 _FIELDS: Mapping[str, Name] = {
     **FIELDS,
@@ -113,12 +114,19 @@ def _lost_in_answer(native: Json) -> Iterator[str]:
     fields = as_dict(native)
     # The refusal is part of our text; beside calls stand signatures, which are like reasoning.
     yield from unknown_fields(
-        fields, (*OPAQUE_TEXTS, "reasoning_details", "refusal", "tool_calls", "content"), "messages."
+        fields, (*OPAQUE_TEXTS, *KEPT, "reasoning_details", "refusal", "tool_calls", "content"), "messages."
     )
     content = [part for part in dicts(fields.get("content")) if part.get("type") != "thinking"]
     yield from other_parts(content, "messages.")
     for part in content:
         yield from _lost_in_part(part)
+
+
+def _citations(native: Json) -> Iterator[Citation]:
+    for annotation in dicts(as_dict(native).get("annotations")):
+        one = as_dict(annotation.get("url_citation"))
+        places = as_int(one.get("start_index")), as_int(one.get("end_index"))
+        yield Citation(as_text(one.get("url")), as_text(one.get("title")), *places)
 
 
 _PART = ("type", "text", "refusal", "image_url", "file", "input_audio", "cache_control")
@@ -154,6 +162,8 @@ CROSSING = Crossing(
         },
         in_body=_lost_in_body,
         in_answer=_lost_in_answer,
+        citations=_citations,
+        cited="messages.annotations",
         in_part=_lost_in_part,
         tools="tools.function",
         tool_group="function",

@@ -8,6 +8,7 @@ import orjson
 
 from unbroken.deltas import Delta, Meaning, TextDelta
 from unbroken.messages import Json, Request, ToolCall, Usage
+from unbroken.wires.history_losses import Citation
 from unbroken.wires.http_api import openai_error
 from unbroken.wires.jsontext import dumps, strict
 from unbroken.wires.openai_chat.chat_decoder import read_usage
@@ -57,6 +58,7 @@ class ChatEncoder(DeltaEncoder):
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[Object] = []
+        self._annotations: list[Object] = []
         self._finish = ""
         self._error: Object | None = None
 
@@ -84,12 +86,24 @@ class ChatEncoder(DeltaEncoder):
         self._thoughts.append(text)
         return self._chunk({"reasoning_content": text})
 
+    def cite(self, citations: Sequence[Citation]) -> bytes | None:
+        self._annotations = [
+            {
+                "type": "url_citation",
+                "url_citation": {"url": one.url, "title": one.title, "start_index": one.start, "end_index": one.end},
+            }
+            for one in citations
+        ]
+        return self._chunk({"annotations": self._annotations})
+
     def body(self) -> bytes:
         if self._error is not None:
             return dumps(self._error)
         message: Object = {"role": "assistant", "content": "".join(self._texts) or None}
         if self._thoughts:
             message["reasoning_content"] = "".join(self._thoughts)
+        if self._annotations:
+            message["annotations"] = self._annotations
         if self._calls:
             message["tool_calls"] = self._calls
         body: Object = {**self._head, "object": "chat.completion"}

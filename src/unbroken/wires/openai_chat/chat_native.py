@@ -4,9 +4,9 @@ signatures, ids beyond our rule."""
 from __future__ import annotations
 
 from unbroken.messages import Json
-from unbroken.wires.values import Object, as_text
+from unbroken.wires.values import Object, as_list, as_text
 
-_KEPT = ("reasoning_opaque", "thinking_blocks", "provider_specific_fields")
+KEPT = ("reasoning_opaque", "thinking_blocks", "provider_specific_fields")
 """GitHub Copilot's and LiteLLM's: not to be read, only to be given back."""
 
 
@@ -39,9 +39,13 @@ class ChatNative:
         self._thinking = thinking
 
     def keep(self, message: Object) -> None:
-        for name in _KEPT:
+        for name in KEPT:
             if message.get(name):
                 self._kept[name] = message[name]
+        if message.get("annotations"):
+            known: list[Json] = self._kept.setdefault("annotations", [])
+            # Some servers repeat all of them in each chunk.
+            known += [one for one in as_list(message["annotations"]) if one not in known]
 
     def value(self) -> Json:
         value: Object = {}

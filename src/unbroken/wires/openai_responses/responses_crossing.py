@@ -7,9 +7,9 @@ from typing import Literal
 
 from unbroken.messages import Json
 from unbroken.wires.crossing import Crossing, Setting, Settings, Target, put, rest_of, simple, texts
-from unbroken.wires.history_losses import HistoryCrossing, other_parts, unknown_fields
+from unbroken.wires.history_losses import Citation, HistoryCrossing, other_parts, unknown_fields
 from unbroken.wires.openai_models import OPENAI, REASONING
-from unbroken.wires.openai_responses.responses_items import call_kind, run_by_provider, text_of
+from unbroken.wires.openai_responses.responses_items import call_kind, part_text, run_by_provider, text_of
 from unbroken.wires.openai_settings import (
     FIELDS,
     decode_output,
@@ -18,7 +18,7 @@ from unbroken.wires.openai_settings import (
     lost_of_search,
     portable_fields,
 )
-from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_text, dicts, fit_name
+from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_int, as_text, dicts, fit_name
 
 _HANDLED = frozenset((*FIELDS, "text", "tools", "tool_choice", "reasoning", "instructions", "background"))
 _SEARCHES = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
@@ -129,6 +129,16 @@ def _lost_in_answer(native: Json) -> Iterator[str]:
                 yield from unknown_fields(part, ("type", "text", "refusal"), f"input.{as_text(part.get('type'))}.")
 
 
+def _citations(native: Json) -> Iterator[Citation]:
+    start = 0
+    for item in dicts(native):
+        for part in dicts(item.get("content")) if item.get("role") == "assistant" else ():
+            for one in dicts(part.get("annotations")):
+                begin, end = as_int(one.get("start_index")), as_int(one.get("end_index"))
+                yield Citation(as_text(one.get("url")), as_text(one.get("title")), start + begin, start + end)
+            start += len(part_text(part))
+
+
 _FILE = ("type", "image_url", "detail", "file_data", "file_url", "filename", "input_audio")
 
 
@@ -168,6 +178,8 @@ CROSSING = Crossing(
         },
         in_body=_lost_in_body,
         in_answer=_lost_in_answer,
+        citations=_citations,
+        cited="input.output_text.annotations",
         in_part=_lost_in_part,
         tools="tools",
         tool_fields=frozenset({"type", "name", "description", "parameters", "strict"}),

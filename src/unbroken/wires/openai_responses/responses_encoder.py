@@ -6,10 +6,11 @@ one. Tools that a provider ran itself and encrypted content are not made up here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from unbroken.deltas import Delta, Meaning, TextDelta
 from unbroken.messages import Json, Request, ToolCall
+from unbroken.wires.history_losses import Citation
 from unbroken.wires.http_api import openai_error
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.responses_messages import encode_call
@@ -104,6 +105,21 @@ class ResponsesEncoder(DeltaEncoder):
 
     def _reasoning(self, text: str) -> bytes:
         return self._say("reasoning", text)
+
+    def cite(self, citations: Sequence[Citation]) -> bytes | None:
+        """Only while the text is open: once a call follows, nothing can be added to it."""
+        item = self._writing
+        if item is None or item.kind is not _TEXT or item.ended:
+            return None
+        annotations = [
+            {"type": "url_citation", "url": one.url, "title": one.title, "start_index": one.start, "end_index": one.end}
+            for one in citations
+        ]
+        item.part = {**item.part, "annotations": annotations}
+        return b"".join(
+            self._about(item, "annotation.added", annotation_index=at, annotation=one)
+            for at, one in enumerate(annotations)
+        )
 
     def body(self) -> bytes:
         self._end_item()
