@@ -1,10 +1,11 @@
-"""The Celery app of the tests. `CHECKS` in the environment: broker, journal, ledger and seconds, with commas."""
+"""The Celery app of the tests. `CHECKS` in the environment: broker, journal, ledger, seconds and limits, as JSON."""
 
 # pyright: basic, reportMissingImports=false
 # The engines are in an environment of their own.
 
 from __future__ import annotations
 
+import json
 import os
 
 from celery import Celery
@@ -30,10 +31,10 @@ def make_app(broker: str) -> Celery:
 
 
 if "CHECKS" in os.environ:
-    broker, journal, ledger_path, seconds = os.environ["CHECKS"].split(",")
+    broker, journal, ledger_path, seconds, limits = json.loads(os.environ["CHECKS"])
     app = make_app(broker)
     ledger = Ledger(ledger_path)
-    register_runs(app, lambda: agents(ledger, seconds=float(seconds)), journal)
+    register_runs(app, lambda: agents(ledger, seconds=seconds), journal, **limits)
 
 
 @worker_ready.connect

