@@ -134,17 +134,19 @@ def check_body(route: Route, body: Object) -> None:
     if not items:
         raise InvalidRequest(f"`{field}` is empty: there is nothing to answer")
     _check_types(body, http.fields)
+    types, parts_field = http.message_fields, http.parts_field
     for at, message in enumerate(items):
         if type(message) is not dict:
             raise InvalidRequest(f"`{field}[{at}]` is not an object")
-        _check_types(message, http.message_fields, field, at)
-        if not message.get(http.parts_field) and _says_nothing(http, message):
-            way_out = f"write a text in its `{http.parts_field}`, or leave the message out"
+        _check_types(message, types, field, at)
+        parts = message.get(parts_field)
+        if not parts and _says_nothing(http, message):
+            way_out = f"write a text in its `{parts_field}`, or leave the message out"
             raise InvalidRequest(f"`{field}[{at}]` is a user message without content: {way_out}")
         if mistake := http.mistake_in(message):
             raise InvalidRequest(f"`{field}[{at}]` {mistake}")
-        if isinstance(parts := message.get(http.parts_field), list):
-            _check_parts(http, cast("list[Json]", parts), f"{field}[{at}].{http.parts_field}")
+        if isinstance(parts, list):
+            _check_parts(http, cast("list[Json]", parts), f"{field}[{at}].{parts_field}")
     for at, tool in enumerate(cast("list[Json]", body.get("tools") or ())):
         if not isinstance(tool, dict):
             raise InvalidRequest(f"`tools[{at}]` is not an object")
@@ -163,20 +165,21 @@ _TYPE_NAMES = {
 def _check_types(fields: Object, types: Mapping[str, tuple[type, ...]], where: str = "", at: int = 0) -> None:
     """A field of another type would be dropped silently. `where` and `at` are the list that has this object, and its
     place there."""
-    nulls: list[str] = []
+    nulls = False
     for name, value in fields.items():
+        allowed = types.get(name)
+        if allowed is None or type(value) in allowed:
+            continue
         if value is None:
-            if list in types.get(name, ()):
-                nulls.append(name)
-        elif name in types and type(value) not in types[name]:
-            allowed = types[name]
-            names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
-            path = f"{where}[{at}].{name}" if where else name
-            raise InvalidRequest(f"`{path}` is not {' or '.join(names)}")
-
-    for name in nulls:
-        if name != "content":  # beside calls it is null by right
-            del fields[name]
+            nulls = True
+            continue
+        names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
+        path = f"{where}[{at}].{name}" if where else name
+        raise InvalidRequest(f"`{path}` is not {' or '.join(names)}")
+    if nulls:
+        for name in [name for name, value in fields.items() if value is None and list in types.get(name, ())]:
+            if name != "content":  # beside calls it is null by right
+                del fields[name]
 
 
 def _says_nothing(http: HttpApi, message: Object) -> bool:
