@@ -16,7 +16,7 @@ LAYERS = [
     {"gateway", "dph", "testing", "probing"},
     {"durable"},
     {"agent", "viewer", "logs", "asgi"},
-    {"trajectory"},
+    {"trajectory", "guardrails"},
     {"middleware"},
     {"models"},
     {"decoding"},

@@ -24,6 +24,7 @@
     │   ├── TooLarge              an event or a body beyond its size limit
     │   ├── TooDeep               JSON nested deeper than any real response
     │   └── ChainBroken           the response broke off or was empty; see `verdicts`
+    ├── Vetoed                    a check ended the run; it becomes the answer, with the stop reason `vetoed`
     ├── RecordingFailed           the run must be recorded and cannot be: the disk is full, the folder is gone
     └── AnswerInvalid             the model's answer does not match the requested type, even after a correction
 
@@ -155,6 +156,10 @@ class ChainBroken(StreamError):
     def __init__(self, message: str, verdicts: tuple[Verdict, ...] = ()) -> None:
         super().__init__(message)
         self.verdicts = verdicts
+
+
+class Vetoed(UnbrokenError):
+    """Ends a run with its text as the answer. A check raises it through `Veto`."""
 
 
 class RecordingFailed(UnbrokenError):

@@ -193,6 +193,17 @@ class ToolLate(CallEvent):
 
 
 @dataclass
+class Checked(Event):
+    """A check did not accept the prompt or the final output as it was. `outcome` is `replaced`: `text` is in its place
+    now; `veto`: the run ends with `text`; or `retry`: the model is asked again, and `text` tells it why."""
+
+    value: str
+    """`input` or `output`."""
+    outcome: str
+    text: str
+
+
+@dataclass
 class RunChanged(Event):
     """A durable run continues with an agent that differs from the one before: what has changed, one sentence each."""
 
@@ -284,6 +295,7 @@ KINDS: tuple[type[Event], ...] = (
     TodoUpdated,
     LimitReached,
     ToolLate,
+    Checked,
     RunChanged,
     RecordingIncomplete,
     TextFinished,

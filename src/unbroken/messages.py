@@ -19,7 +19,7 @@ Json: TypeAlias = Any
 CacheMark: TypeAlias = Literal["", "5m", "1h"]
 """Asks the provider to cache the prompt up to and including this part. Only Anthropic's wire has such marks."""
 
-Outcome: TypeAlias = Literal["done", "failed", "timed_out", "cancelled", "not_executed", "unknown"]
+Outcome: TypeAlias = Literal["done", "failed", "retry", "timed_out", "cancelled", "not_executed", "unknown"]
 """How a call ended. `cancelled` means that the run ended it, not the tool; `unknown` that its process died while the
 tool ran, so that nobody knows whether it took effect."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -175,6 +175,10 @@ class User:
     def text(self) -> str:
         """The text parts, concatenated; media are left out."""
         return _text(self.parts)
+
+    def with_text(self, text: str) -> User:
+        """The same media with another text, which comes first."""
+        return User((Text(text), *(part for part in self.parts if not isinstance(part, Text))))
 
 
 @quick

@@ -6,11 +6,11 @@ budget. The loop knows none of them. `Agent(…, middleware=[first, second])`: t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.deltas import Delta, Ended, PartialResponse
@@ -19,12 +19,16 @@ from unbroken.messages import Json, Message, Request, ToolCall, ToolResult, User
 from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Caller
-from unbroken.tools.context import CallContext
+from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 
 Ask: TypeAlias = Callable[[Request], AsyncIterator[Sequence[Delta]]]
 """Asks the model: what `Model.stream` does."""
+CheckInput: TypeAlias = Callable[[User], Awaitable[User]]
+"""Returns the prompt as it is asked."""
+CheckOutput: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""Returns the final output as it is given to the caller."""
 
 
 def _ignore(kind: type[Event], *fields: object) -> None:
@@ -62,6 +66,8 @@ class RunStart:
     """Returns the keys and tokens of the model, as far as they are known by now."""
     asks: Model | None = None
     """The model itself."""
+    context: Callable[[], RunContext[Any]] = RunContext
+    """Returns what functions of the agent know about the run now."""
     trace: dict[str, str] | None = None
     """Of a durable run: `traceparent` names the span that all its parts belong to. If it is empty, whoever traces the
     first part fills it in."""
@@ -107,6 +113,15 @@ class Middleware:
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
         """Returns the function that approves calls, in place of the one that was given."""
         return on_approval
+
+    async def check_input(self, prompt: User, call_next: CheckInput) -> User:
+        """Around the prompt, before the model is asked for the first time. Returns it, or another one in its place."""
+        return await call_next(prompt)
+
+    async def check_output(self, output: Any, call_next: CheckOutput) -> Any:
+        """Around the final output: the text of the answer, or its typed value. Returns it, or another one in its place.
+        Raise `Retry` to let the model try again."""
+        return await call_next(output)
 
     def on_event(self, event: Event) -> None:
         """An event of the run. What this raises is logged, and the run continues without it."""
@@ -174,6 +189,21 @@ def wrap_caller(middleware: Sequence[Middleware], caller: Caller) -> Caller:
         if wraps(each, "call_tool"):
             caller = partial(each.call_tool, call_next=caller)
     return caller
+
+
+def wrap_check(middleware: Sequence[Middleware], method: Literal["check_input", "check_output"]) -> CheckOutput | None:
+    """None if no middleware looks at that."""
+    checking = [each for each in middleware if wraps(each, method)]
+    if not checking:
+        return None
+    check: CheckOutput = _unchanged
+    for each in reversed(checking):
+        check = partial(getattr(each, method), call_next=check)
+    return check
+
+
+async def _unchanged(value: Any) -> Any:
+    return value
 
 
 def wrap_approver(middleware: Sequence[Middleware], on_approval: OnApproval | None) -> OnApproval | None:

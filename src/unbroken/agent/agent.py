@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
+from unbroken import guardrails
 from unbroken.agent.limits import Account, Limits
 from unbroken.agent.options import NOTHING, Answers, DepsT, OnError, Options, Plan, Policy, ResumeOptions, Trim
 from unbroken.agent.output import ANSWER, OutputType
@@ -40,6 +41,7 @@ from unbroken.transcript import Transcript
 from unbroken.validation import check_fields, check_options, checked
 
 T = TypeVar("T")
+CheckT = TypeVar("CheckT", bound=Callable[..., Any])
 
 
 @checked
@@ -256,6 +258,47 @@ class Agent(Generic[DepsT, OutputT]):
             name=name, description=description, effect=effect, overlap=overlap, timeout=timeout, after_crash=after_crash
         )
         return made(delegate)
+
+    @overload
+    def check_input(self, check: CheckT) -> CheckT: ...
+    @overload
+    def check_input(self, *, parallel: bool = ...) -> Callable[[CheckT], CheckT]: ...
+    def check_input(self, check: Any = None, **options: Any) -> Any:
+        """A decorator for a check of the prompt (`unbroken.guardrails.check_input`)."""
+        return self._add_check(guardrails.check_input, check, options)
+
+    @overload
+    def check_answers(self, check: CheckT) -> CheckT: ...
+    @overload
+    def check_answers(self, *, retries: int = ...) -> Callable[[CheckT], CheckT]: ...
+    def check_answers(self, check: Any = None, **options: Any) -> Any:
+        """A decorator for a check of each answer of the model (`unbroken.guardrails.check_answers`)."""
+        return self._add_check(guardrails.check_answers, check, options)
+
+    @overload
+    def check_calls(self, check: CheckT) -> CheckT: ...
+    @overload
+    def check_calls(self, *, tools: Collection[str] = ...) -> Callable[[CheckT], CheckT]: ...
+    def check_calls(self, check: Any = None, **options: Any) -> Any:
+        """A decorator for a check of each tool call (`unbroken.guardrails.check_calls`)."""
+        return self._add_check(guardrails.check_calls, check, options)
+
+    @overload
+    def check_output(self, check: CheckT) -> CheckT: ...
+    @overload
+    def check_output(self, *, retries: int = ...) -> Callable[[CheckT], CheckT]: ...
+    def check_output(self, check: Any = None, **options: Any) -> Any:
+        """A decorator for a check of the final output (`unbroken.guardrails.check_output`)."""
+        return self._add_check(guardrails.check_output, check, options)
+
+    def _add_check(self, make: Callable[..., Middleware], check: Any, options: dict[str, Any]) -> Any:
+        """The last check is the innermost, as if it stood last in `middleware=`."""
+
+        def add(check: Any) -> Any:
+            self.middleware = (*self.middleware, make(check, **options))
+            return check
+
+        return add if check is None else add(check)
 
     async def __aenter__(self) -> Self:
         """Opens the MCP servers among its tools, so that runs share them."""

@@ -24,6 +24,7 @@ StopReason: TypeAlias = Literal[
     "cost_limit",
     "loop",
     "tool_failure",
+    "vetoed",
     "waiting",
 ]
 

@@ -19,13 +19,14 @@ from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER
 from unbroken.agent.response_reader import BROKE_OFF, Listener, Turn, listen
 from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
-from unbroken.errors import AnswerInvalid, ChainBroken
+from unbroken.errors import AnswerInvalid, ChainBroken, Vetoed
 from unbroken.events import RequestSent, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
 from unbroken.tools.caller import Prepared, note, number_identical, prepare, ran_and_failed
 from unbroken.tools.entry import EARLIER_FAILED
 from unbroken.tools.execution import NOT_ASKED_AGAIN, NOT_IN_MESSAGE, Batch
+from unbroken.tools.results import Retry
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.toolbox import Toolbox
@@ -33,12 +34,22 @@ from unbroken.tools.toolbox import Toolbox
 Decisions: TypeAlias = Mapping[str, Approval | ToolResult]
 """Outside decisions about calls that waited, by call id."""
 
+NO_MORE_RETRIES = "not executed: `{name}` has asked for a retry {count} times"
+
 PAUSES = 16
 """How often a provider may pause one answer."""
 
 
 async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     """Runs rounds until the model answers, or until no more calls are allowed: then it makes a final request."""
+    try:
+        return await _play(run, decisions)
+    except Vetoed as error:
+        return _end_with_own_text(run, str(error), "vetoed")
+
+
+async def _play(run: Run, decisions: Decisions | None) -> Ending:
+    await run.check_prompt()
     stop = run.stop
     if not run.transcript.closed:
         stop = await finish_round(run, decisions)
@@ -51,7 +62,7 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
             stop = turn.stop
         elif turn.stop is not None:
             return _end_with_text(run, turn.stop, turn.message.text)
-        elif _is_answer(run, turn):
+        elif await _is_answer(run, turn):
             return _give(run, turn, "answered")
     return await conclude(run, stop)
 
@@ -79,11 +90,14 @@ async def give_final_answer(run: Run, stop: StopReason) -> Ending:
                 said = turn.message.text.strip() or said
                 if run.output:
                     return _give_output(run, stop)
-                if not turn.message.calls and turn.message.text.strip() and _is_answer(run, turn):
+                if not turn.message.calls and turn.message.text.strip() and await _is_answer(run, turn):
                     return _give(run, turn, stop)
+                said = "" if run.refused else said
                 run.nudge = True
     except TimeoutError:
         pass
+    if run.refused:
+        raise AnswerInvalid(f"the run ended ({stop}) without an answer that its checks accept: {run.refused}")
     return _end_with_text(run, stop, said)
 
 
@@ -193,6 +207,8 @@ def _plan_round(
             prepared.refusal = BUDGET_EXHAUSTED
         elif run.repetition.verdict(prepared) == "refuse":
             prepared.refusal = REPEATED
+        elif run.out_of_retries(call.name):
+            prepared.refusal = NO_MORE_RETRIES.format(name=call.name, count=run.plan.policy.tool_retries)
         planned.append(prepared)
     number_identical(planned)
     run.mark_uncertain(planned)
@@ -214,6 +230,8 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
             if not repetition.calm and repetition.verdict(each) == "remind":
                 result = note(result, REMINDER.format(count=repetition.of(each)))
             run.transcript.answer(result)
+            if result.outcome == "retry":
+                run.retries[each.call.name] = run.retries.get(each.call.name, 0) + 1
             run.records.append(CallRecord(each.call, result, run.emitter.turn, seconds))
     repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
     repetition.next_round(prepared)
@@ -225,9 +243,11 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
             order.numbers,
         )
         return "waiting"
+    if run.broken is not None:
+        raise run.broken
     if run.output:
         return "answered"
-    if run.plan.output is not None and any(r.error and r.name == ANSWER for r in given):
+    if run.plan.output is not None and not run.refused and any(r.error and r.name == ANSWER for r in given):
         _correct(run, "its last answer did not fit")
     if batch.out_of_time:
         return None  # the account reports it next
@@ -247,6 +267,7 @@ def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: List
         if message.text or message.calls:
             run.transcript.add(message)
             run.cut_off = message.text
+    run.voided = bool(listener.shown_message().text)
     calls = run.transcript.open
     observer.place(map(listener.number, calls))
     for result in batch.settle(calls, listener.number):
@@ -255,7 +276,7 @@ def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: List
     observer.drop_loose(BROKE_OFF)
 
 
-def _is_answer(run: Run, turn: Turn) -> bool:
+async def _is_answer(run: Run, turn: Turn) -> bool:
     """Adds an answer without calls to the history; returns false if another request is needed."""
     message, output = turn.message, run.plan.output
     if turn.verdict.meaning == "paused" and run.pauses < PAUSES:
@@ -271,20 +292,41 @@ def _is_answer(run: Run, turn: Turn) -> bool:
         run.nudges += 1
         return False
     run.nudge = False
-    run.transcript.add(message)
     if turn.announces:
         run.nudges += 1
+        run.transcript.add(message)
         run.transcript.add(User.of(run.nudge_text(message.text)))
         return False
-    if output is None:
-        return True
     try:
-        run.output.append(output.read_text(message.text))
+        if output is None:
+            turn.message = await _checked_text(run, message)
+        else:
+            run.output.append(await run.checked_output(output.read_text(message.text)))
+    except Retry as error:
+        run.transcript.add(message)
+        run.transcript.add(User.of(str(error)))
+        return False
     except ArgumentsDoNotFit as error:
         _correct(run, str(error))
+        run.transcript.add(message)
         run.transcript.add(User.of(f"Your answer does not fit: {error}. Call `{ANSWER}` with the whole answer."))
         return False
+    run.transcript.add(turn.message)
     return True
+
+
+async def _checked_text(run: Run, message: Assistant) -> Assistant:
+    """The answer, with the text that its checks have accepted."""
+    try:
+        accepted = await run.checked_output(message.text)
+    except Vetoed:
+        run.voided = True
+        raise
+    if accepted is message.text:
+        return message
+    run.emitter.emit(TextReplaced, accepted)
+    run.emitter.emit(TextFinished, accepted, True)
+    return Assistant(accepted, reasoning=message.reasoning)
 
 
 def _recall_output(run: Run, calls: Sequence[Prepared]) -> None:

@@ -16,7 +16,16 @@ from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
 from unbroken.messages import Choice, Effort, Json, Message, OneTool, Sampling, System
-from unbroken.middleware import Ask, Middleware, wrap_approver, wrap_caller, wrap_model
+from unbroken.middleware import (
+    Ask,
+    CheckInput,
+    CheckOutput,
+    Middleware,
+    wrap_approver,
+    wrap_caller,
+    wrap_check,
+    wrap_model,
+)
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.caller import Caller, ResultCache, ToolCaller, ToolErrors
@@ -62,6 +71,8 @@ class Policy:
     tool_errors: ToolErrors = "full"
     """What the model reads when a tool raises: the text of the exception (`"full"`, with passwords in addresses
     masked), or its type alone (`"safe"`; the text goes to the log). The text of `ToolFailed` is always passed on."""
+    tool_retries: int = 3
+    """How often each tool may raise `Retry` in a run; then it is not called any more."""
     nudge: bool = False
     """Ask the model to continue if it announces a call and makes none."""
     continue_prompt: str = ""
@@ -73,6 +84,8 @@ class Policy:
     def __post_init__(self) -> None:
         if self.result_limit < 1:
             raise UserError(f"Policy(result_limit={self.result_limit}): expected a number of characters from 1")
+        if self.tool_retries < 0:
+            raise UserError(f"Policy(tool_retries={self.tool_retries}): expected a number from 0")
 
 
 class ResumeOptions(TypedDict, Generic[DepsT], total=False):
@@ -136,6 +149,9 @@ class Plan:
     """The first is the outermost."""
     ask: Ask = field(init=False)
     """Asks the model, through all middleware."""
+    check_input: CheckInput | None = None
+    check_output: CheckOutput | None = None
+    """Check the prompt and the final output, if any middleware does."""
 
     def __post_init__(self) -> None:
         self.ask = self.model.stream
@@ -145,10 +161,13 @@ class Plan:
         self.middleware = tuple(middleware)
         self.ask = wrap_model(self.middleware, self.model)
         self.on_approval = wrap_approver(self.middleware, self.on_approval)
+        self.check_input = wrap_check(self.middleware, "check_input")
+        self.check_output = wrap_check(self.middleware, "check_output")
 
     def remove_middleware(self) -> None:
         """Breaks the reference cycle between run and middleware, so that nothing is left for the garbage collector."""
         self.middleware, self.ask = (), self.model.stream
+        self.check_input = self.check_output = None
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
         caller: Caller = ToolCaller(
@@ -169,6 +188,7 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "final_answer": policy.final_answer,
         "share_all": policy.share_all,
         "tool_errors": policy.tool_errors,
+        "tool_retries": policy.tool_retries,
         "choice": choice.name if isinstance(choice, OneTool) else choice,
         "language": plan.language,
         "nudge": policy.nudge,

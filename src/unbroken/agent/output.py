@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -60,14 +60,14 @@ class OutputType(Generic[T]):
         output.schema, output._why_not = schema, why_not
         return output
 
-    def tool(self, take: Callable[[T], None]) -> Tool:
+    def tool(self, take: Callable[[T], Awaitable[None]]) -> Tool:
         """The tool that the model calls to answer; `take` gets an answer that fits."""
 
         def bind(arguments: dict[str, Json]) -> dict[str, Any]:
             return {"answer": self.read(arguments)}
 
         async def answer(answer: T) -> str:
-            take(answer)
+            await take(answer)
             return ACCEPTED
 
         signature = Signature(ANSWER, DESCRIPTION, self.schema, bind, is_async=True)

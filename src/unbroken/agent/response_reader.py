@@ -183,7 +183,11 @@ class Listener:
             return
         prepared = prepare(call, self._toolbox, run.plan.policy.tool_errors)
         prepared.number = number
-        if run.repetition.verdict(prepared) != "refuse" and (self._allowed is None or index < self._allowed):
+        if (
+            run.repetition.verdict(prepared) != "refuse"
+            and (self._allowed is None or index < self._allowed)
+            and not (run.retries and run.out_of_retries(call.name))
+        ):
             self.prepared[index] = prepared
             self._batch.submit(prepared)
 

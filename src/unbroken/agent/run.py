@@ -13,8 +13,8 @@ from unbroken.agent.options import Plan, Trim
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
 from unbroken.deltas import Verdict
-from unbroken.errors import UserError
-from unbroken.events import LimitReached, RequestRetried
+from unbroken.errors import UnbrokenError, UserError, Vetoed
+from unbroken.events import Checked, LimitReached, RequestRetried
 from unbroken.frozen import quick
 from unbroken.messages import (
     Assistant,
@@ -33,8 +33,9 @@ from unbroken.messages import (
 )
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Prepared, in_words, prepare
-from unbroken.tools.context import CallContext
+from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.execution import Batch
+from unbroken.tools.results import Retry, ToolFailed
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.lines import read_usage
 from unbroken.transcript import Transcript, repair
@@ -126,6 +127,8 @@ class Run:
     transcript: Transcript
     account: Account
     emitter: Emitter
+    agent: str = "main"
+    """The agent's name."""
     repetition: Repetition = field(default_factory=Repetition)
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
     warnings: dict[str, None] = field(default_factory=dict[str, None])
@@ -159,6 +162,12 @@ class Run:
     """The numbers of all calls without a result, by id."""
     earlier: Earlier | None = None
     """Set if the run is resumed from its recording."""
+    retries: dict[str, int] = field(default_factory=dict[str, int])
+    """How often each tool has asked for a retry."""
+    refused: str = ""
+    """Why a check did not accept the last output."""
+    broken: UnbrokenError | None = None
+    """A check of a typed answer has ended the run with this error."""
     cut_off: str = ""
     """The text of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
@@ -198,6 +207,7 @@ class Run:
         self.account.requests += 1
         self.attempts += 1
         self.voided = False
+        self.refused = ""
 
     def state(self) -> dict[str, Json]:
         """What another process needs besides the history to continue from here. Values that have not changed since the
@@ -220,6 +230,8 @@ class Run:
             state["pauses"] = self.pauses
         if self.corrections:
             state["corrections"] = self.corrections
+        if self.retries:
+            state["retries"] = dict(self.retries)
         if streaks := self.repetition.streaks:
             state["streaks"] = streaks
         if self.stop is not None:
@@ -238,6 +250,7 @@ class Run:
         self.nudge, self.nudges = state.get("nudge", False), state.get("nudges", 0)
         self.pauses, self.corrections = state.get("pauses", 0), state.get("corrections", 0)
         self.stop = state.get("stop")
+        self.retries = dict(state.get("retries", {}))
         self.repetition.recall(state.get("streaks", {}))
 
     @property
@@ -306,10 +319,76 @@ class Run:
         except Exception as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
         if self.plan.output is not None:
-            tools = Toolbox(tools, self.plan.output.tool(self.output.append))
+            tools = Toolbox(tools, self.plan.output.tool(self._take_output))
         for middleware in self.plan.middleware:
             middleware.on_tools(self.emitter.turn, tools)
         return tools
+
+    async def _take_output(self, output: Any) -> None:
+        """A typed answer that fits. `Retry` is a result that the model reads; other errors of checks end the run."""
+        try:
+            self.output.append(await self.checked_output(output))
+        except Retry:
+            raise
+        except UnbrokenError as error:
+            self.broken = error
+            raise ToolFailed(str(error)) from None
+
+    async def check_prompt(self) -> None:
+        """Checks the prompt of a run that has asked nothing yet. Raises `Vetoed`."""
+        check, messages = self.plan.check_input, self.transcript.messages
+        asked = self.question or (messages[-1] if messages else None)
+        if check is None or self.account.requests or not isinstance(asked, User):
+            return
+        try:
+            accepted: User = await check(asked)
+        except Vetoed as error:
+            self.emitter.emit(Checked, "input", "veto", str(error))
+            raise
+        if accepted is asked:
+            return
+        if self.question is not None:
+            self.question = accepted
+        else:
+            self.transcript.replace_prompt(accepted)
+        self.emitter.emit(Checked, "input", "replaced", accepted.text)
+
+    async def checked_output(self, output: Any) -> Any:
+        """The final output, as the checks leave it. Raises `Retry`, or `Vetoed`."""
+        check = self.plan.check_output
+        if check is None:
+            return output
+        try:
+            accepted = await check(output)
+        except Retry as error:
+            self.refused = str(error)
+            self.emitter.emit(Checked, "output", "retry", self.refused)
+            raise
+        except Vetoed as error:
+            self.emitter.emit(Checked, "output", "veto", str(error))
+            raise
+        if accepted is output or accepted == output:
+            return output
+        kind = self.plan.output
+        self.emitter.emit(Checked, "output", "replaced", str(accepted) if kind is None else kind.text_of(accepted))
+        return accepted
+
+    def out_of_retries(self, tool: str) -> bool:
+        return self.retries.get(tool, 0) >= self.plan.policy.tool_retries
+
+    def run_context(self) -> RunContext[Any]:
+        """What functions of the agent know about the run."""
+        plan = self.plan
+        return RunContext(
+            self.id,
+            self.agent,
+            plan.model.name,
+            self.emitter.turn,
+            plan.deps,
+            plan.store,
+            self.transcript.messages,
+            self.account.usage,
+        )
 
     def request(self, toolbox: Toolbox, final: bool) -> Request:
         plan, messages, tools = self.plan, self.transcript.messages, toolbox.specs
@@ -378,6 +457,8 @@ class Run:
             deps=plan.deps,
             store=plan.store,
             say=self.emitter.emit,
+            retries=self.retries,
+            most_retries=plan.policy.tool_retries,
             spend=self.spend,
         )
         if self.earlier is not None:

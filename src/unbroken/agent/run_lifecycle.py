@@ -75,6 +75,7 @@ class Performance:
         emitter = Emitter(self.id, plan.clock, self.next_seq, self.next_call)
         run = Run(
             *(self.id, plan, self.transcript, self.account, emitter),
+            agent=self.name,
             question=self.question,
             earlier=self.earlier,
         )
@@ -132,6 +133,7 @@ class Performance:
             emit=run.emitter.emit,
             secrets=lambda model=plan.model: getattr(model, "secrets", ()),
             asks=plan.model,
+            context=run.run_context,
             trace=self.trace,
         )
         try:

@@ -22,8 +22,8 @@ ANSWERED, MISUSED, FAILED, STOPPED, WAITING, INTERRUPTED = 0, 2, 3, 4, 5, 130
 
 EXIT_CODES = (
     "Exit codes: 0 answered; 2 wrong use, a wrong key or a model that does not exist; 3 the provider failed or its "
-    "answer broke off; 4 a limit, a loop or failing tools ended the run (the text is still printed); 5 calls are "
-    "waiting for an answer; 130 interrupted."
+    "answer broke off; 4 a limit, a loop, failing tools or a check ended the run (the text is still printed); 5 calls "
+    "are waiting for an answer; 130 interrupted."
 )
 
 _OPTIONS = {

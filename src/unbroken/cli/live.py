@@ -39,6 +39,7 @@ from unbroken.events import (
     CallFinished,
     CallsIgnored,
     CallStarted,
+    Checked,
     Event,
     LimitReached,
     ReasoningAdded,
@@ -209,6 +210,8 @@ class LiveScreen:
                 self._line(f"[yellow]limit reached: {kind.replace('_', ' ')} ({limit:g})[/]")
             case RecordingIncomplete(path=path, reason=reason):
                 self._line(f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]")
+            case Checked(value=value, outcome=outcome, text=text):
+                self._line(f"[yellow]check of the {value}, {outcome}: {escape(text)}[/]")
             case RunChanged(changes=changes):
                 self._line(f"[yellow]the agent has changed: {escape('; '.join(changes))}[/]")
             case ToolLate(name=name):

@@ -14,6 +14,7 @@ from unbroken.events import (
     CallProgress,
     CallsIgnored,
     CallStarted,
+    Checked,
     Event,
     LimitReached,
     RecordingIncomplete,
@@ -36,6 +37,7 @@ from unbroken.wires.jsontext import dumps
 OUTCOMES: dict[Outcome, str] = {
     "done": "done",
     "failed": "failed",
+    "retry": "retry",
     "timed_out": "failed",
     "cancelled": "cancelled",
     "not_executed": "not run",
@@ -105,6 +107,8 @@ class PlainScreen(QuietScreen):
                 self._say("limit", f"{kind} ({limit:g})")
             case RecordingIncomplete(path=path, reason=reason):
                 self._say("recording", f"{clean(path)} is incomplete from here on: {one_line(reason)}")
+            case Checked(value=value, outcome=outcome, text=text):
+                self._say("check", f"{value}, {outcome}: {one_line(text, 400)}")
             case RunChanged(changes=changes):
                 self._say("changed", one_line("; ".join(changes), 400))
             case ToolLate(name=name):

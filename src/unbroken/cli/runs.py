@@ -48,8 +48,8 @@ EXIT_CODES = (
 )
 DRIVE_CODES = (
     "Exit codes: 0 answered; 1 another driver has the run, or it was cancelled; 2 wrong use, or there is no such run; "
-    "3 the run failed, or the database cannot be reached; 4 a limit, a loop or failing tools ended the run; 5 calls "
-    "are waiting for an answer; 130 interrupted."
+    "3 the run failed, or the database cannot be reached; 4 a limit, a loop, failing tools or a check ended the "
+    "run; 5 calls are waiting for an answer; 130 interrupted."
 )
 
 

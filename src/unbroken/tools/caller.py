@@ -24,7 +24,7 @@ from unbroken.events import ToolLate
 from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
 from unbroken.tools.parameters import inexact
-from unbroken.tools.results import RESULT_LIMIT, ToolFailed, ToolOutput, is_plain, to_parts
+from unbroken.tools.results import RESULT_LIMIT, Retry, ToolFailed, ToolOutput, is_plain, to_parts
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.threads import THREADS, Job
 from unbroken.tools.tool import Effect, Tool
@@ -258,12 +258,14 @@ class ToolCaller:
         if isinstance(result, ToolResult):
             return result
         for _ in range(tool.retries):
-            if not isinstance(result, Exception):
+            if not isinstance(result, Exception) or isinstance(result, Retry):
                 break
             context.attempt += 1
             result = await self._attempt(tool, call, arguments, context)
         if isinstance(result, ToolResult):
             return result
+        if isinstance(result, Retry):
+            return _asking_for_retry(call, result, context)
         return failure(call, _for_model(call.name, result, self._errors))
 
     async def _attempt(
@@ -411,6 +413,13 @@ def _cut(call: ToolCall) -> str:
         return f"`{call.name}` was called with free text; call it with arguments as a JSON object"
     raw = call.raw[:QUOTED] + ("…" if len(call.raw) > QUOTED else "")
     return f"not executed: {call.problem or 'the arguments are not complete'}. Received: {raw}"
+
+
+def _asking_for_retry(call: ToolCall, error: Retry, context: CallContext[Any]) -> ToolResult:
+    most = context.most_retries
+    may_retry = most is None or context.retries.get(call.name, 0) + 1 < most
+    advice = "correct the call and make it again" if may_retry else "do not call it again"
+    return failure(call, f"{in_words(error)}; {advice}", "retry")
 
 
 def _unknown(call: ToolCall, toolbox: Toolbox) -> str:

@@ -8,9 +8,36 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from unbroken.events import CallProgress, Event
-from unbroken.messages import Json, Usage
+from unbroken.messages import Json, Message, Usage, User
 
 Deps = TypeVar("Deps")
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext(Generic[Deps]):
+    """What functions of an agent know about the run that calls them: checks, and functions that return instructions,
+    tools, limits or a history."""
+
+    run: str = ""
+    """Its id."""
+    agent: str = ""
+    """The agent's name."""
+    model: str = ""
+    """The model's name."""
+    turn: int = 0
+    """The number of the request, from 0."""
+    deps: Deps = None  # type: ignore[assignment] - a run without deps has none
+    store: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Lives as long as the conversation; tools find it in their `CallContext`."""
+    messages: tuple[Message, ...] = ()
+    """The history so far, without the instructions."""
+    usage: Usage = field(default_factory=Usage)
+    """The tokens that the run has used so far."""
+
+    @property
+    def prompt(self) -> str:
+        """The text of the last message of the user."""
+        return next((message.text for message in reversed(self.messages) if isinstance(message, User)), "")
 
 
 def _to_nobody(kind: type[Event], *fields: Any) -> None:
@@ -52,6 +79,10 @@ class CallContext(Generic[Deps]):
     """If the result is known from an earlier part of the run: how many seconds it took then."""
     elsewhere: bool = False
     """It was sent to another machine, where its time-out counts from its start."""
+    retries: dict[str, int] = field(default_factory=dict[str, int])
+    """How often each tool of the run has asked for a retry."""
+    most_retries: int | None = None
+    """How often it may."""
     spend: Callable[[Usage], None] = _uncounted
     """Adds tokens that this call used (an agent as a tool) to the run."""
 

@@ -40,6 +40,11 @@ class ToolFailed(Exception):
     """Raise it in a tool to report a failure, with a text for the model."""
 
 
+class Retry(ToolFailed):
+    """Raise it in a tool, or in a check of an answer, to let the model try again: its text tells the model what to do
+    better. `Policy(tool_retries=…)` limits how often a tool may do that in a run."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
     """Return it from a tool to give `content` to the model and `data` to your program, which finds it in

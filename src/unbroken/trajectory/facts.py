@@ -378,7 +378,7 @@ def remember(kept: dict[K, V], key: K, value: V, most: int = MOST_RUNS) -> V:
 
 def failed(event: CallFinished) -> bool:
     """Did its tool run and fail? A call that we ended ourselves did not."""
-    return event.outcome in ("failed", "timed_out") and not event.duplicate_of
+    return event.outcome in ("failed", "retry", "timed_out") and not event.duplicate_of
 
 
 def _took_over(view: RunView, call: CallView) -> bool:

@@ -21,13 +21,14 @@ from unbroken import errors
 from unbroken.clock import VirtualLoop
 from unbroken.deltas import Delta, PartialResponse
 from unbroken.errors import UserError
-from unbroken.events import CallEvent, Event, RunFailed, RunFinished, event_from_json
+from unbroken.events import CallEvent, Checked, Event, RunFailed, RunFinished, event_from_json
 from unbroken.messages import Json, Message, Request, ToolCall, ToolResult, User
-from unbroken.middleware import Ask, Middleware, RunStart
+from unbroken.middleware import Ask, CheckInput, CheckOutput, Middleware, RunStart
 from unbroken.models.secrets import MASK
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Caller, Prepared, failure
 from unbroken.tools.context import CallContext
+from unbroken.tools.results import Retry
 from unbroken.trajectory.line_checks import objects
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
@@ -199,6 +200,11 @@ class Playback(Middleware):
         ending = recording.ending
         self._broke_off = ending is None or (isinstance(ending, RunFailed) and ending.error not in _OUR_ERRORS)
         """Its process died, or it was cancelled: nothing in the recording repeats that."""
+        self._checks: dict[tuple[str, int], list[Checked]] = {}
+        """What checks decided, by what they checked and by turn."""
+        for event in recording.events:
+            if isinstance(event, Checked):
+                self._checks.setdefault((event.value, event.turn), []).append(event)
         self._turn: int | None = None
         """The number of the last event."""
         self._last_turn = self._exchanges[-1].request.turn if self._exchanges else 0
@@ -316,6 +322,28 @@ class Playback(Middleware):
             if left is not None:
                 await self._queue.take_despite_cancel(left)
             raise
+
+    # In place of checks
+
+    async def check_input(self, prompt: User, call_next: CheckInput) -> User:
+        """As the recorded run did."""
+        event = self._next_check("input")
+        return prompt if event is None else prompt.with_text(event.text)
+
+    async def check_output(self, output: Any, call_next: CheckOutput) -> Any:
+        """As the recorded run did. A typed output that was replaced is checked again: only its text is recorded."""
+        event = self._next_check("output")
+        if event is None:
+            return output
+        return event.text if isinstance(output, str) else await call_next(output)
+
+    def _next_check(self, value: str) -> Checked | None:
+        """How the prompt, or an output of this turn, was replaced. Raises what its check raised."""
+        checks = self._checks.get((value, self._turn or 0))
+        event = checks.pop(0) if checks else None
+        if event is not None and event.outcome != "replaced":
+            raise Retry(event.text) if event.outcome == "retry" else errors.Vetoed(event.text)
+        return event
 
     # In place of the part of the run that another process ran (`agent.run.Earlier`)
 

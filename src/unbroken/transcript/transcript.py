@@ -65,6 +65,12 @@ class Transcript:
             case _:
                 assert_never(message)
 
+    def replace_prompt(self, prompt: User) -> None:
+        """Replaces the last message, which has to be the user's."""
+        if not self._messages or not isinstance(self._messages[-1], User):
+            raise self._invalid("the last message is not the user's, so there is no prompt to replace")
+        self._messages[-1] = prompt
+
     def answer(self, result: ToolResult) -> None:
         """One result of the open round. They may come in any order; they enter together, in call order."""
         if result.call_id in self._results:

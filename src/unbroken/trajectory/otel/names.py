@@ -96,6 +96,7 @@ class Asked:
 ERROR_TYPES: dict[Outcome, str] = {
     "done": "",
     "failed": "tool_error",
+    "retry": "tool_retry",
     "timed_out": "timeout",
     "cancelled": CANCELLED,
     "not_executed": "not_executed",
