@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
-import os
-import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 import typer
 
 from unbroken.agent import Agent
+from unbroken.agent.named_objects import find_object
 from unbroken.cli.exits import INTERRUPTED, print_line
 from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, Superseded, open_journal
 from unbroken.durable.recorded_runs import refuse_missing
@@ -96,16 +91,8 @@ def load_agents(given: str) -> Mapping[str, Agent[Any, Any]]:
     """The agents that `app:agents` or `folder/app.py:agents` names, by their names."""
     if not given:
         raise UserError("no agents were given; use --agents MODULE:NAME, as in app:agents")
-    place, colon, name = given.rpartition(":")
-    if not colon or not place or not name:
-        raise UserError(f"--agents {given}: write MODULE:NAME, as in app:agents")
-    module = _import(given, place)
-    try:
-        found: Any = module
-        for part in name.split("."):
-            found = getattr(found, part)
-    except AttributeError:
-        raise UserError(f"--agents {given}: {place} has no `{name}`") from None
+    found: Any = find_object(given, "--agents", "app:agents")
+    name = given.rpartition(":")[2]
     if callable(found) and not isinstance(found, Agent | Mapping):
         try:
             found = found()
@@ -126,26 +113,3 @@ def load_agents(given: str) -> Mapping[str, Agent[Any, Any]]:
 
 def _kind(value: object) -> str:
     return "an empty dict" if value == {} else type(value).__name__
-
-
-def _import(given: str, place: str) -> ModuleType:
-    here = os.getcwd()
-    try:
-        if place.endswith(".py") or os.sep in place:
-            file = Path(place).resolve()
-            here = str(file.parent)  # its neighbours are found
-            spec = importlib.util.spec_from_file_location(file.stem, file)
-            if spec is None or spec.loader is None or not file.is_file():
-                raise UserError(f"--agents {given}: there is no Python file {place}")
-            sys.path.insert(0, here)
-            module = importlib.util.module_from_spec(spec)
-            sys.modules.setdefault(file.stem, module)
-            spec.loader.exec_module(module)
-            return module
-        sys.path.insert(0, here)  # as with `python -m`
-        return importlib.import_module(place)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        words = f": {error}" if str(error) else ""
-        raise UserError(f"--agents {given}: importing {place} failed: {type(error).__name__}{words}") from error
