@@ -31,14 +31,19 @@ MOST = 48 * 1024 * 1024
 """Bytes of pictures that one file holds: a browser should still open it at once."""
 
 
-def _hash(tag: str) -> str:
-    """Of the one inline element of this kind, as a browser takes it."""
-    inner = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+PALETTE = _PAGE.partition("<style>\n")[2].partition("\n}\n")[0] + "\n}"
+"""The colours of the page, light and dark, as style rules: other pages use the same."""
+
+
+def inline_hash(page: str, tag: str) -> str:
+    """Of the one inline element of this kind in a page, as a browser takes it."""
+    inner = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
     return f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
 
 
 _POLICY = (
-    f"default-src 'none'; script-src {_hash('script')}; style-src {_hash('style')}; img-src data:; "
+    f"default-src 'none'; script-src {inline_hash(_PAGE, 'script')}; style-src {inline_hash(_PAGE, 'style')}; "
+    "img-src data:; "
     "connect-src {connect}; base-uri 'none'; form-action 'none'"
 )
 PAGE_HEADERS = {
