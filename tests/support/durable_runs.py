@@ -54,12 +54,31 @@ class Ledger:
         with sqlite3.connect(path) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("CREATE TABLE IF NOT EXISTS effects (tool TEXT, number INTEGER, key TEXT)")
+            connection.execute("CREATE TABLE IF NOT EXISTS reads (id INTEGER PRIMARY KEY, key TEXT)")
         connection.close()
 
     def write(self, tool: str, number: int, key: str) -> None:
         with sqlite3.connect(self.path, timeout=10) as connection:
             connection.execute("INSERT INTO effects VALUES (?, ?, ?)", (tool, number, key))
         connection.close()
+
+    def write_read(self, key: str) -> int:
+        """Returns the number of the execution."""
+        with sqlite3.connect(self.path, timeout=10) as connection:
+            number = connection.execute("INSERT INTO reads (key) VALUES (?)", (key,)).lastrowid
+        connection.close()
+        assert number is not None
+        return number
+
+    def reads(self, run_id: str) -> dict[str, list[int]]:
+        """The executions of the reads of a run, by their keys."""
+        found: dict[str, list[int]] = {}
+        connection = sqlite3.connect(self.path, timeout=10)
+        for number, key in connection.execute("SELECT id, key FROM reads ORDER BY id"):
+            if key.startswith(f"{run_id}-"):
+                found.setdefault(key, []).append(number)
+        connection.close()
+        return found
 
     def rows(self, run_id: str = "") -> list[tuple[str, int, str]]:
         """Of one run, or of all: a key begins with the id of its run."""
@@ -86,10 +105,10 @@ def agents_of(ledger: Ledger, pause: float = 0.002) -> dict[str, Agent]:
         return f"done {number}"
 
     @tool(effect="read")
-    async def look(number: int) -> str:
+    async def look(number: int, context: CallContext[Any]) -> str:
         """Looks."""
         await asyncio.sleep(pause)
-        return f"seen {number}"
+        return f"seen {number}, look {ledger.write_read(context.key)}"
 
     @tool(effect="write")
     async def transfer(number: int, context: CallContext[Any]) -> str:
@@ -170,16 +189,17 @@ def run_in_a_child(url: str, ledger: Ledger, run_id: str, kill: tuple[int, bool]
     return in_a_child(lambda: asyncio.run(main()))
 
 
-def check(outcome: Outcome, events: Sequence[Event], ledger: Ledger) -> None:
-    """The same answer as without a crash; every call has one result; the ledger agrees with it."""
+def check(outcome: Outcome, events: Sequence[Event], ledger: Ledger, *, taken_over: bool = False) -> None:
+    """The same answer as without a crash; every call has one result; the ledger agrees with it. `taken_over`: a driver
+    lost the run while it was alive, and what it was doing may have gone on."""
     assert outcome.state == "answered", outcome
     assert outcome.result is not None
     assert outcome.result.text == ANSWER
-    check_history(outcome, ledger)
+    check_history(outcome, ledger, taken_over=taken_over)
     check_events(events)
 
 
-def check_history(outcome: Outcome, ledger: Ledger) -> None:
+def check_history(outcome: Outcome, ledger: Ledger, *, taken_over: bool) -> None:
     assert outcome.result is not None
     rows = ledger.rows(outcome.run_id)
     done = Counter((tool, number) for tool, number, _ in rows)
@@ -187,12 +207,15 @@ def check_history(outcome: Outcome, ledger: Ledger) -> None:
     said = [message for message in messages if isinstance(message, Assistant) and message.calls]
     told = [message for message in messages if isinstance(message, ToolMessage)]
     assert len(said) == len(told) == ROUNDS
+    looks: list[int] = []
     for asked, results in zip(said, told, strict=True):
         assert [call.id for call in asked.calls] == [result.call_id for result in results.results]
         for call, result in zip(asked.calls, results.results, strict=True):
             assert call.arguments is not None
             if call.name == "look":
-                assert result.text == f"seen {call.arguments['number']}"
+                seen, _, execution = result.text.partition(", look ")
+                assert seen == f"seen {call.arguments['number']}"
+                looks.append(int(execution))
                 continue
             times = done[call.name, int(str(call.arguments["number"]))]
             if LOST in result.text:
@@ -203,6 +226,8 @@ def check_history(outcome: Outcome, ledger: Ledger) -> None:
                 assert times == 1 or (call.name == "deposit" and times >= 1), (call, times)
     keys = Counter(key for tool, _, key in rows if tool != "deposit")
     assert all(count == 1 for count in keys.values()), keys
+    if not taken_over:  # a read may run again, but not after its result was stored
+        assert sorted(looks) == sorted(executions[-1] for executions in ledger.reads(outcome.run_id).values())
 
 
 def check_events(events: Sequence[Event]) -> None:
