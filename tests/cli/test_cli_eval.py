@@ -11,6 +11,7 @@ import pytest
 from terminals import Terminal, in_pipe, invoke
 
 from unbroken.errors import UserError
+from unbroken.testing import Call, Uses, serve
 
 APP = """
 import asyncio
@@ -206,6 +207,17 @@ def test_recordings_are_asked_again_with_a_changed_agent(place: Path) -> None:
     live = invoke("eval", "--recordings", "out/recordings", "--agent", "app.py:make_changed", "--live-tools")
     assert live.exit_code == 0
     assert "oslo-1: calls and text differ" in live.stdout
+
+
+def test_a_judge_of_a_file_uses_the_model_of_the_option_over_http(place: Path) -> None:
+    write(place, [{"id": "a", "prompt": "Hi.", "score": {"judge": "Is polite."}}])
+    with serve([Call("final_answer", score=0.5, reason="Too short."), Uses(50, 7)]) as server:
+        env = {"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": server.base_url()}
+        done = invoke("eval", "cases.json", "--agent", "app.py:agent", "--judge", "openai:gpt-5", env=env)
+        assert "Is polite." in str(server.bodies[0]["messages"])
+    assert done.exit_code == 1
+    assert "a (failed): judge Is polite. (0.50, needs 0.70): Too short." in done.stdout
+    assert "judges: 50 tokens in, 7 out" in done.stdout
 
 
 def test_a_real_process_exits_with_2_and_a_sentence(place: Path) -> None:

@@ -169,16 +169,18 @@ def test_an_agent_that_raises_and_a_scorer_that_raises_are_reported_and_the_othe
 
 
 def test_wrong_use_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    for cases, options, words in (
+    refused: tuple[tuple[Any, dict[str, Any], str], ...] = (
         ([], {}, "there are no cases"),
         ([WEATHER, WEATHER], {}, "two cases have the id `weather`"),
         ([WEATHER], {"repeat": 0}, "repeat=0"),
         ([WEATHER], {"at_once": 0}, "at_once=0"),
         ([WEATHER], {"pass_rate": 2.0}, "pass_rate=2.0"),
         ([WEATHER], {"repeats": 3}, "repeat"),
-    ):
+        (["weather"], {}, "Case"),
+    )
+    for cases, options, words in refused:
         with pytest.raises(UserError, match=words):
-            run(cases, **cast("Any", options))
+            run(cases, **options)
     run([WEATHER], out=tmp_path / "out")
     with pytest.raises(UserError, match="has the results of an earlier evaluation"):
         run([WEATHER], out=tmp_path / "out")
@@ -200,6 +202,17 @@ def test_results_and_a_recording_of_each_run_are_kept_and_read_again(tmp_path: P
         ["weather", "a/b ü"],
     )
     assert [line["outcome"] for line in lines] == ["passed"] * 4
+
+
+def test_results_that_cannot_be_written_end_the_evaluation(tmp_path: Path) -> None:
+    def full(trial: Trial, done: int, total: int) -> None:
+        raise UserError("the disk is full")
+
+    with pytest.raises(UserError, match="the disk is full"):
+        run([WEATHER], on_trial=full)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"is a file and no folder|Not a directory"):
+        run([WEATHER], out=tmp_path / "file")
 
 
 def test_what_was_written_before_a_process_died_is_read(tmp_path: Path) -> None:

@@ -146,6 +146,17 @@ def test_the_to_do_list_is_written_though_it_was_not_recorded(tmp_path: Path) ->
     assert trial.reason == "same calls (0.67, needs 1.00): called now: todo_write(todos=[])"
 
 
+def test_a_structured_answer_is_compared_as_text_and_is_no_call(tmp_path: Path) -> None:
+    def agent(answer: int, **options: Any) -> Agent[Any, int]:
+        script = [Call("pay", amount=5)], [Call("final_answer", value=answer)]
+        return Agent(ScriptedModel(*script), TOOLS, output=int, **options)
+
+    run_virtual(lambda: agent(1, record=tmp_path).run("How much?"))
+    (trial,) = run_virtual(lambda: evaluate_recordings(agent(2), tmp_path)).trials
+    assert (trial.outcome, trial.calls) == ("passed", ("pay(amount=5)",))
+    assert trial.differences == (Difference("text", "1", "2"),)
+
+
 def test_a_recording_that_ends_in_the_middle_can_be_asked_again(tmp_path: Path) -> None:
     record(tmp_path, "pay")
     (file,) = tmp_path.iterdir()

@@ -144,6 +144,11 @@ def test_a_judge_gets_rubric_question_calls_and_answer_and_its_tokens_are_counte
     assert not score(judge(model, "Names the city.", threshold=0.9), answered("")).passed
 
 
+def test_a_judge_without_a_verdict_is_an_error() -> None:
+    with pytest.raises(ScorerFailed, match=r"scorer `judge Good\.` raised AnswerInvalid"):
+        score(judge(ScriptedModel("Fine.", loop_last=True), "Good."), answered(""))
+
+
 def test_an_answer_cannot_write_itself_into_the_rubric() -> None:
     seen: list[str] = []
 

@@ -122,8 +122,10 @@ def _differences(trial: Trial) -> None:
         return
     numbers = [each for each in trial.differences if each.what not in ("calls", "text")]
     told = ", ".join(f"{each.what} {each.before} → {each.now}" for each in numbers)
-    named = " and ".join(each.what for each in trial.differences if each.what in ("calls", "text"))
-    _line(f"{name}: {named or 'calls and text are the same'}{' differ' if named else ''}{f'; {told}' if told else ''}")
+    named = [each.what for each in trial.differences if each.what in ("calls", "text")]
+    verb = "differs" if named == ["text"] else "differ"
+    what = f"{' and '.join(named)} {verb}" if named else "calls and text are the same"
+    _line(f"{name}: {what}{f'; {told}' if told else ''}")
     for each in trial.differences:
         if each.what in ("calls", "text"):
             lines = diff_lines(each)

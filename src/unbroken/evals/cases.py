@@ -27,6 +27,7 @@ PROVIDER_FAILED = (ProviderError, StreamError, RecordingFailed)
 """Errors that say nothing about the agent: the run, or its score, could not be made."""
 
 _ROUNDING = 1e-9
+_LONGEST_NAME = 80
 
 
 @checked
@@ -90,7 +91,7 @@ class Scorer:
             raise
         except Exception as error:
             words = str(error) if isinstance(error, ScorerFailed) else f"raised {type(error).__name__}: {error}"
-            raise ScorerFailed(f"scorer `{self.name}` {words}") from error
+            raise ScorerFailed(f"scorer `{short_name(self.name)}` {words}") from error
 
     def _score(self, given: Any) -> Score:
         if isinstance(given, Score):
@@ -142,6 +143,11 @@ class Case:
         if self.prompt:
             return to_user(self.prompt).text
         return next((message.text for message in reversed(self.messages) if isinstance(message, User)), "")
+
+
+def short_name(scorer: str) -> str:
+    """The name of a scorer in a reason: that of a judge is its whole rubric."""
+    return scorer if len(scorer) <= _LONGEST_NAME else f"{scorer[: _LONGEST_NAME - 1]}…"
 
 
 def as_scorer(given: Scorer | Callable[..., Any]) -> Scorer:

@@ -18,9 +18,9 @@ from unbroken.agent.result import Result
 from unbroken.clock import current_clock
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.evals.case_files import read_cases
-from unbroken.evals.cases import PROVIDER_FAILED, Case, Score, ScorerFailed, digest_of
+from unbroken.evals.cases import PROVIDER_FAILED, Case, Score, ScorerFailed, digest_of, short_name
 from unbroken.evals.results import RESULTS, CaseHead, Evaluation, Trial
-from unbroken.evals.scorers import call_text, scorers_of
+from unbroken.evals.scorers import call_text, made_calls, scorers_of
 from unbroken.middleware import Middleware
 from unbroken.trajectory.recorder import Recorder
 from unbroken.validation import checked
@@ -28,8 +28,6 @@ from unbroken.validation import checked
 AT_ONCE = 4
 RECORDINGS = "recordings"
 _ODD = re.compile(r"[^\w.-]", re.ASCII)
-_LONGEST_NAME = 80
-"""Characters of a scorer's name in a reason."""
 
 MakesAgent: TypeAlias = Agent[Any, Any] | Callable[[], Agent[Any, Any]]
 """An agent for all runs, or a function that makes one for each."""
@@ -161,9 +159,12 @@ class Evaluator:
         return self.so_far()
 
     async def _work(self, work: Iterator[tuple[Case, int]]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._options.at_once, self.total)):
-                group.create_task(self._worker(work))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._options.at_once, self.total)):
+                    group.create_task(self._worker(work))
+        except BaseExceptionGroup as failed:  # the results cannot be written, or `on_trial` raised
+            raise failed.exceptions[0] from None
 
     async def _worker(self, work: Iterator[tuple[Case, int]]) -> None:
         for case, number in work:
@@ -252,7 +253,7 @@ def _with_result(trial: Trial, result: Result[Any]) -> Trial:
     return replace(
         trial,
         text=result.text,
-        calls=tuple(call_text(call.name, call.arguments) for call in result.calls),
+        calls=tuple(call_text(call.name, call.arguments) for call in made_calls(result)),
         stop_reason=result.stop_reason,
         rounds=result.rounds,
         requests=result.requests,
@@ -263,7 +264,7 @@ def _with_result(trial: Trial, result: Result[Any]) -> Trial:
 
 
 def _why(score: Score) -> str:
-    name = score.name if len(score.name) <= _LONGEST_NAME else f"{score.name[: _LONGEST_NAME - 1]}…"
+    name = short_name(score.name)
     value = f" ({score.value:.2f}, needs {score.threshold:.2f})" if 0 < score.value < 1 else ""
     return f"{name}{value}: {score.reason or 'no'}"
 

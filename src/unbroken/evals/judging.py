@@ -13,7 +13,7 @@ from unbroken.agent.limits import Limits, Prices
 from unbroken.agent.result import Result
 from unbroken.errors import UserError
 from unbroken.evals.cases import Case, Score, Scorer
-from unbroken.evals.scorers import call_text
+from unbroken.evals.scorers import call_text, made_calls
 from unbroken.models.model import Model
 from unbroken.validation import checked
 
@@ -55,7 +55,7 @@ def judge(
         asked = {
             "rubric": rubric,
             "question": case.question,
-            "calls": [call_text(call.name, call.arguments) for call in result.calls],
+            "calls": [call_text(call.name, call.arguments) for call in made_calls(result)],
             "answer": result.text,
         }
         judged = await judging.run(json.dumps(asked, ensure_ascii=False, indent=1))

@@ -18,7 +18,7 @@ from unbroken.errors import UserError
 from unbroken.evals.cases import Case, Score, Scorer
 from unbroken.evals.evaluator import AT_ONCE, Course, Evaluator, MakesAgent, Options, TookAnotherCourse
 from unbroken.evals.results import Difference, Evaluation, Trial
-from unbroken.evals.scorers import call_text
+from unbroken.evals.scorers import call_text, made_calls
 from unbroken.events import Event
 from unbroken.messages import Request, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.middleware import Ask
@@ -132,15 +132,15 @@ def _mark(call: CallView) -> str:
 
 
 def _same_calls(before: RunView, live_tools: bool) -> Scorer:
-    recorded = [_mark(call) for call in before.calls]
+    recorded = [_mark(call) for call in before.calls if call.name != ANSWER]
     texts = calls_of(before)
 
     async def score(case: Case, result: Result[Any]) -> Score:
-        now = [fingerprint(ToolCall("", call.name, call.call.arguments)) for call in result.calls]
-        now += [fingerprint(ToolCall("", call.name, call.arguments)) for call in result.pending]
+        calls = [*(call.call for call in made_calls(result)), *result.pending]
+        now = [fingerprint(ToolCall("", call.name, call.arguments)) for call in calls]
         if now == recorded:
             return Score(1.0)
-        made = [call_text(call.name, call.arguments or {}) for call in (*result.calls, *result.pending)]
+        made = [call_text(call.name, call.arguments or {}) for call in calls]
         ratio = SequenceMatcher(None, recorded, now, autojunk=False).ratio()
         return Score(min(ratio, 0.99), _what_changed(texts, made))
 
@@ -159,7 +159,7 @@ def _what_changed(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 def calls_of(view: RunView) -> list[str]:
-    return [call_text(call.name, call.arguments or {}) for call in view.calls]
+    return [call_text(call.name, call.arguments or {}) for call in view.calls if call.name != ANSWER]
 
 
 class _Again(Course):

@@ -3,6 +3,7 @@ hash."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _LONGEST = 20_000
 """Characters of an answer on the page; the recording has the rest."""
 _FITS = 60
 """Characters of a prompt that its row shows."""
+_NAMED = re.compile(r"`([^`\n]+)`")
 _COLOURS = {"passed": "good", "failed": "bad", "error": "bad", "unavailable": "warn", "not run": "quiet"}
 _CHANGES = {"worse": "bad", "better": "good"}
 
@@ -127,7 +129,7 @@ class _Page:
             worse, better = self.comparison.worse, self.comparison.better
             told = f"<p>Compared with the earlier result: {len(worse)} worse, {len(better)} better.</p>"
             gone = self.comparison.of("gone")
-            listed = "".join(f"<li>{escape(each.words)}</li>" for each in (*worse, *better, *gone))
+            listed = "".join(f"<li>{each.change}: {_words(each.words)}</li>" for each in (*worse, *better, *gone))
             notes.append(f"{told}<ul>{listed}</ul>" if listed else told)
         return "".join(f'<div class="note">{note}</div>' for note in notes)
 
@@ -136,6 +138,8 @@ class _Page:
         classes = ["case", case.outcome.replace(" ", "-"), *(["flaky"] if case.flaky else [])]
         if moved:
             classes.append("changed")
+        if any(trial.differences for trial in case.trials):
+            classes.append("differs")
         trials = "".join(_trial(trial) for trial in case.trials)
         body = trials or '<p class="empty">It was not run.</p>'
         opened = " open" if case.outcome != "passed" and len(self.evaluation.heads) == 1 else ""
@@ -148,11 +152,11 @@ class _Page:
 def _summary(case: CaseResult, change: CaseChange | None) -> str:
     chips = _chip(case.outcome, _COLOURS[case.outcome])
     if case.flaky:
-        chips += f" {_chip('flaky', 'warn')}"
+        chips += _chip("flaky", "warn")
     if change is not None and change.change in _CHANGES:
-        chips += f" {_chip(change.change, _CHANGES[change.change])}"
+        chips += _chip(change.change, _CHANGES[change.change])
     tags = "".join(f' <span class="tag">{escape(tag)}</span>' for tag in case.head.tags)
-    below = f'<span class="why">{escape(case.reason)}</span>' if case.reason else ""
+    below = f'<span class="why">{_words(case.reason)}</span>' if case.reason else ""
     asked = f'<span class="asked">{escape(case.head.question)}</span>'
     dots = "".join(
         f'<i class="{trial.outcome}" title="run {trial.number}: {trial.outcome}"></i>' for trial in case.trials
@@ -166,8 +170,10 @@ def _summary(case: CaseResult, change: CaseChange | None) -> str:
         f"{sum(trial.seconds for trial in case.made) / count:.2f}",
     )
     cells = "".join(f'<span class="number">{number if case.made else "-"}</span>' for number in numbers)
+    if any(trial.differences for trial in case.trials):
+        chips += _chip("differs", "quiet")
     return (
-        f'<span>{chips}</span><span><span class="id">{escape(case.id)}</span>{tags}{asked}{below}</span>'
+        f'<span class="chips">{chips}</span><span><span class="id">{escape(case.id)}</span>{tags}{asked}{below}</span>'
         f'<span class="meter">{score}</span>{runs}{cells}'
     )
 
@@ -195,7 +201,7 @@ def _trial(trial: Trial) -> str:
         f'<span class="soft">{escape(" · ".join(filter(None, about)))}</span>{links}</h2>'
     ]
     if trial.reason and not trial.scores:
-        parts.append(f'<p class="bad">{escape(trial.reason)}</p>')
+        parts.append(f'<p class="bad">{_words(trial.reason)}</p>')
     if trial.scores:
         rows = "".join(_score(score) for score in trial.scores)
         head = "<tr><th>scorer</th><th>score</th><th>reason</th></tr>"
@@ -217,7 +223,7 @@ def _trial(trial: Trial) -> str:
 def _score(score: Score) -> str:
     needed = f' <span class="soft">of {score.threshold:.2f}</span>' if score.threshold not in (0.0, 1.0) else ""
     value = f'<span class="{"good" if score.passed else "bad"}">{score.value:.2f}</span>{needed}'
-    return f"<tr><td>{escape(score.name)}</td><td>{value}</td><td>{escape(score.reason) or '-'}</td></tr>"
+    return f"<tr><td>{_words(score.name)}</td><td>{value}</td><td>{_words(score.reason) or '-'}</td></tr>"
 
 
 def _difference(difference: Difference) -> str:
@@ -241,11 +247,18 @@ def _filters(cases: Sequence[CaseResult], compared: bool) -> str:
     choices = [("all", f"All {len(cases)}"), ("failed", f"Not passed {failed}")]
     choices += [("flaky", f"Flaky {flaky}")] if flaky else []
     choices += [("changed", "Changed")] if compared else []
+    if differ := sum(any(trial.differences for trial in case.trials) for case in cases):
+        choices.append(("differs", f"Different {differ}"))
     labels = "".join(
         f'<label><input type="radio" name="show" id="show-{id}"{" checked" if id == "all" else ""}>{words}</label>'
         for id, words in choices
     )
     return f"<fieldset><legend>Show</legend>{labels}</fieldset>"
+
+
+def _words(text: str) -> str:
+    """A sentence of ours, in which names stand in backticks."""
+    return _NAMED.sub(r"<code>\1</code>", escape(text))
 
 
 def _chip(words: str, colour: str) -> str:

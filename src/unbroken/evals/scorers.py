@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from unbroken.agent.output import OutputType
+from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
@@ -83,16 +83,17 @@ def called(*calls: ExpectedCall, only: bool = False) -> Scorer:
     async def score(case: Case, result: Result[Any]) -> Score:
         found = 0
         others: list[CallRecord] = []
-        for record in result.calls:
+        calls = made_calls(result)
+        for record in calls:
             if found < len(wanted) and _is_call(record, *wanted[found]):
                 found += 1
             else:
                 others.append(record)
         if found < len(wanted):
             after = f" after {_call(*wanted[found - 1])}" if found else ""
-            return Score(found / len(wanted), f"{_call(*wanted[found])} was not called{after}; {_made(result.calls)}")
+            return Score(found / len(wanted), f"{_call(*wanted[found])} was not called{after}; {_made(calls)}")
         if only and others:
-            return Score(0.0, f"{_call(others[0].name, others[0].arguments)} was called too; {_made(result.calls)}")
+            return Score(0.0, f"{_call(others[0].name, others[0].arguments)} was called too; {_made(calls)}")
         return Score(1.0)
 
     names = ", ".join(_call(*each) for each in wanted) or "nothing"
@@ -139,6 +140,11 @@ def _value(result: Result[Any]) -> Json:
         return json.loads(result.text)
     except (ValueError, RecursionError):
         return result.text
+
+
+def made_calls(result: Result[Any]) -> list[CallRecord]:
+    """The calls of a run, without the one that gives a structured answer."""
+    return [call for call in result.calls if call.name != ANSWER]
 
 
 def _is_call(record: CallRecord, name: str, arguments: Mapping[str, Json]) -> bool:
