@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from terminals import Terminal, in_pipe, invoke
 
+from unbroken import Agent, ScriptedModel
+from unbroken.durable import drive, open_journal
 from unbroken.errors import UserError
 from unbroken.testing import Call, Uses, serve
 
@@ -207,6 +210,22 @@ def test_recordings_are_asked_again_with_a_changed_agent(place: Path) -> None:
     live = invoke("eval", "--recordings", "out/recordings", "--agent", "app.py:make_changed", "--live-tools")
     assert live.exit_code == 0
     assert "oslo-1: calls and text differ" in live.stdout
+
+
+def test_the_runs_of_a_journal_are_asked_again(place: Path) -> None:
+    async def fill() -> None:
+        agents = {"main": Agent(ScriptedModel("Hello.", "Good bye."))}
+        async with await open_journal("sqlite:///runs.db") as journal:
+            for prompt, run_id in (("Hi.", "order.1"), ("Bye.", "order.2")):
+                await drive(agents, journal, await journal.start("main", prompt, run_id=run_id))
+
+    asyncio.run(fill())
+    done = invoke("eval", "--recordings", "sqlite:///runs.db", "--agent", "app.py:agent")
+    assert done.exit_code == 0, done.output
+    assert "order.1: calls and text are the same; tokens in " in done.stdout
+    assert "order.2: text differs" in done.stdout
+    one = invoke("eval", "--recordings", "sqlite:///runs.db#order.1", "--agent", "app.py:agent")
+    assert "1 of 1 case passed" in one.stdout
 
 
 def test_a_judge_of_a_file_uses_the_model_of_the_option_over_http(place: Path) -> None:

@@ -20,13 +20,13 @@ from unbroken.agent import Agent
 from unbroken.agent.named_objects import find_object
 from unbroken.cli.eval_output import Progress, print_evaluation
 from unbroken.cli.exits import ANSWERED, FAILED, INTERRUPTED, print_line
-from unbroken.cli.options import LogLevelName
+from unbroken.cli.options import LogLevelName, is_journal, shown_place
 from unbroken.errors import UserError
 from unbroken.evals.case_files import read_cases
 from unbroken.evals.cases import Case
 from unbroken.evals.comparing import TOLERANCE, Comparison, compare
 from unbroken.evals.evaluator import AT_ONCE, Evaluator, MakesAgent, Options
-from unbroken.evals.recorded_cases import read_runs, recordings_evaluator
+from unbroken.evals.recorded_cases import read_journal, read_runs, recordings_evaluator
 from unbroken.evals.report import write_report
 from unbroken.evals.results import Evaluation, read_evaluation
 from unbroken.logs import chosen_level, set_up_logs
@@ -50,7 +50,8 @@ AgentName: TypeAlias = Annotated[
 Recordings: TypeAlias = Annotated[
     str,
     typer.Option(
-        metavar="DIR", help="Instead of cases: ask the prompts of these recorded runs again, and show what differs."
+        metavar="DIR|URL",
+        help="Instead of cases: ask the prompts of these recorded runs again, and show what differs.",
     ),
 ]
 LiveTools: TypeAlias = Annotated[
@@ -184,15 +185,15 @@ def _refuse_with_recordings(cases: Sequence[str] | None, tag: Sequence[str] | No
         raise UserError("--tag is for cases: recordings have no tags")
 
 
-def _of_recordings(
-    folder: str, agent: str, options: Options, live_tools: bool, only: Sequence[str] | None
-) -> Evaluator:
+def _of_recordings(place: str, agent: str, options: Options, live_tools: bool, only: Sequence[str] | None) -> Evaluator:
     made = _agent(agent)
-    runs, left_out = read_runs(folder)
+    runs, left_out = read_journal(place) if is_journal(place) else read_runs(place)
     for reason in left_out:
         print_line(f"left out: {reason}")
     chosen = {case.id for case in _chosen([run.case for run in runs], only, None)}
-    return recordings_evaluator(made, [run for run in runs if run.case.id in chosen], options, folder, live_tools)
+    return recordings_evaluator(
+        made, [run for run in runs if run.case.id in chosen], options, shown_place(place), live_tools
+    )
 
 
 def _chosen(cases: list[Case], only: Sequence[str] | None, tags: Sequence[str] | None) -> list[Case]:

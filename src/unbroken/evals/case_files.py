@@ -96,7 +96,7 @@ def _case(reader: _Reader, entry: _Entry) -> Case:
     try:
         return Case(
             id,
-            str(given.get("prompt") or ""),
+            _plain(given.get("prompt") or "", "prompt"),
             [_scorer(each, reader) for each in _each(given.get("score"))],
             _messages(given.get("messages") or []),
             [_expected(each) for each in _list(given.get("tools"))],
@@ -145,7 +145,7 @@ def _number(given: Mapping[Any, Any], name: str) -> float | None:
 def _limits(value: Any) -> Limits | None:
     if value is None:
         return None
-    known = [each.name for each in fields(Limits) if each.name != "prices"]
+    known = [each.name for each in fields(Limits) if each.name not in ("prices", "cost")]  # a cost needs prices
     if not isinstance(value, dict) or not set(cast("dict[Any, Any]", value)) <= set(known):
         raise UserError(f"`limits` is a mapping of {', '.join(known)}")
     try:

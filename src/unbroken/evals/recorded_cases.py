@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,29 +81,44 @@ def recordings_evaluator(
 def read_runs(folder: str | os.PathLike[str]) -> tuple[list[RecordedRun], list[str]]:
     """The recorded runs of a folder, the earliest first, and the reasons why others are left out. The id of a case is
     the name of its file. Raises `UserError` if there are none."""
+    summaries = sorted(list_recordings(folder), key=lambda each: (each.time, each.path.name))
+    found = [(each.path.stem, partial(read_recording, each.path)) for each in summaries]
+    return _readable(str(folder), found, "Agent(record=…) and `unbroken run --record` write them")
+
+
+def read_journal(url: str) -> tuple[list[RecordedRun], list[str]]:
+    """The same for the runs of a journal, or for one of them (`URL#ID`). The id of a case is that of its run."""
+    from unbroken.durable.recorded_runs import RecordedRuns  # noqa: PLC0415 - start-up time
+
+    with RecordedRuns(url) as journal:
+        found = [(run.run_id, run.read) for run in reversed(journal.runs())]
+        return _readable(journal.url, found, "`unbroken runs start` adds a run")
+
+
+def _readable(
+    place: str, found: Iterable[tuple[str, Callable[[], Recording]]], instead: str
+) -> tuple[list[RecordedRun], list[str]]:
     runs: list[RecordedRun] = []
     left_out: list[str] = []
-    for summary in sorted(list_recordings(folder), key=lambda each: (each.time, each.path.name)):
+    for id, read in found:
         try:
-            if summary.problem:
-                raise UserError(summary.problem)
-            runs.append(_run(read_recording(summary.path)))
+            runs.append(_run(id, read()))
         except UserError as error:
             left_out.append(str(error))
     if not runs:
-        why = f": {left_out[0]}" if left_out else "; Agent(record=…) and `unbroken run --record` write them"
-        raise UserError(f"there is no recording in {folder} that could be asked again{why}")
+        why = f": {left_out[0]}" if left_out else f"; {instead}"
+        raise UserError(f"there is no recording in {place} that could be asked again{why}")
     return runs, left_out
 
 
-def _run(recording: Recording) -> RecordedRun:
+def _run(id: str, recording: Recording) -> RecordedRun:
     messages = from_json(list(recording.head.get("messages") or []))
     asked = from_json([recording.head["question"]]) if recording.head.get("question") else ()
     question = next((message for message in asked if isinstance(message, User)), None)
     if not messages and question is None:
         raise UserError(f"{recording.path} has no prompt that could be asked again: it was not made by an agent")
     view = RunView.of(recording.events)
-    case = Case(recording.path.stem, question or "", messages=messages)
+    case = Case(id, question or "", messages=messages)
     return RecordedRun(case, view, _results(recording, view))
 
 
