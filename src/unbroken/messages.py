@@ -215,6 +215,12 @@ class Usage:
     reasoning_tokens: int = 0
     raw: Mapping[str, Json] = field(default_factory=dict[str, Json])
     estimated: bool = False
+    cache_write_1h_tokens: int = 0
+    """The part of `cache_write_tokens` that is kept for an hour, which costs more."""
+    web_searches: int = 0
+    """Searches that the provider ran itself and charges for."""
+    cost: float | None = field(default=None, compare=False)
+    """What all of it cost. None if that is not known."""
 
     @property
     def total_tokens(self) -> int:
@@ -222,8 +228,8 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def to_json(self) -> dict[str, Json]:
-        """All fields except `raw`."""
-        return {
+        """All fields except `raw` and `cost`; the last two counts only if they are not 0."""
+        saved: dict[str, Json] = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "cached_tokens": self.cached_tokens,
@@ -231,6 +237,11 @@ class Usage:
             "reasoning_tokens": self.reasoning_tokens,
             "estimated": self.estimated,
         }
+        if self.cache_write_1h_tokens:
+            saved["cache_write_1h_tokens"] = self.cache_write_1h_tokens
+        if self.web_searches:
+            saved["web_searches"] = self.web_searches
+        return saved
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -240,7 +251,19 @@ class Usage:
             self.cache_write_tokens + other.cache_write_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             estimated=self.estimated or other.estimated,
+            cache_write_1h_tokens=self.cache_write_1h_tokens + other.cache_write_1h_tokens,
+            web_searches=self.web_searches + other.web_searches,
+            cost=_cost_of_both(self, other),
         )
+
+
+def _cost_of_both(one: Usage, other: Usage) -> float | None:
+    """None if one of them has an unknown cost. Without tokens there is nothing to pay for."""
+    if not one.total_tokens:
+        return other.cost
+    if not other.total_tokens:
+        return one.cost
+    return None if one.cost is None or other.cost is None else one.cost + other.cost
 
 
 @dataclass(frozen=True, slots=True)

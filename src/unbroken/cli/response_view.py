@@ -143,7 +143,7 @@ def as_json(response: Response, wire: str, about: dict[str, Json] | None = None)
         "calls": calls,
         "server_calls": [asdict(call) for call in response.server_calls],
         "finish": response.finish,
-        "usage": None if response.usage is None else {**asdict(response.usage), "raw": dict(response.usage.raw)},
+        "usage": None if response.usage is None else {**response.usage.to_json(), "raw": dict(response.usage.raw)},
         "error": response.error,
     }
     text = json.dumps(_finite(value), ensure_ascii=False, indent=None if about else 2, allow_nan=False)

@@ -119,7 +119,7 @@ def delta_fields(delta: Delta) -> Line:
         case CallReady(call) | CallSpoiled(call):
             return {"call": write_call(call)}
         case UsageReported(usage):
-            return {"usage": fields_of(usage)}
+            return {"usage": usage_fields(usage)}
         case AttemptFailed(verdict, wait, elsewhere):
             return {"verdict": verdict_fields(verdict), "wait": wait, "elsewhere": elsewhere}
         case _:
@@ -183,15 +183,25 @@ def _read_message(line: Line, heard: PartialResponse) -> Assistant | None:
     return cast("Assistant", from_json([line["message"]])[0])
 
 
-def read_usage(saved: object) -> Usage | None:
+def usage_fields(usage: Usage) -> Line:
+    """All fields except the cost, which is beside them: older versions expect whole numbers here."""
+    saved = fields_of(usage)
+    del saved["cost"]
+    return saved
+
+
+_COUNTS = frozenset(each.name for each in fields(Usage)) - {"cost"}
+
+
+def read_usage(saved: object, cost: object = None) -> Usage | None:
     """None if it is missing or invalid: losing the usage is better than losing the result."""
     if not isinstance(saved, dict):
         return None
-    known = {name: value for name, value in cast("Line", saved).items() if name in _names(Usage)}
+    known = {name: value for name, value in cast("Line", saved).items() if name in _COUNTS}
     counted = (value for name, value in known.items() if name != "raw")
     if not all(isinstance(value, int) and 0 <= value < LARGEST for value in counted):
         return None
-    return Usage(**known)
+    return Usage(**known, cost=cost if isinstance(cost, float) and 0 <= cost < LARGEST else None)
 
 
 def read_verdict(saved: Line) -> Verdict:

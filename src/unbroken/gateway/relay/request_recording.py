@@ -17,7 +17,6 @@ import shutil
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -345,8 +344,7 @@ class RequestRecording:
         self._history = (*self._history, message)
         made = sum(len(said.calls) for said in self._history if isinstance(said, Assistant))
         returned = sum(len(said.results) for said in self._history if isinstance(said, ToolMessage))
-        usage = asdict(self._spent + self._usage)
-        del usage["raw"]
+        usage = (self._spent + self._usage).to_json()
         self._emit(
             RunFinished,
             message.text,

@@ -309,4 +309,6 @@ def _usage(raw: Object) -> Usage:
         cache_write_tokens=written,
         reasoning_tokens=as_int(as_dict(raw.get("output_tokens_details")).get("thinking_tokens")),
         raw=raw,
+        cache_write_1h_tokens=as_int(as_dict(raw.get("cache_creation")).get("ephemeral_1h_input_tokens")),
+        web_searches=as_int(as_dict(raw.get("server_tool_use")).get("web_search_requests")),
     )

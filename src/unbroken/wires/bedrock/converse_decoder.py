@@ -14,7 +14,7 @@ from unbroken.wires.bedrock.converse_content import blocks_of
 from unbroken.wires.bedrock.converse_requests import is_call, plain, text_of
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.parts import call_from_text
-from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text
+from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
 from unbroken.wires.wire import Receiver
 
 _MEANINGS: dict[str, Meaning] = {
@@ -280,4 +280,7 @@ def _read_usage(raw: Object) -> Usage:
         cached_tokens=cached,
         cache_write_tokens=written,
         raw=raw,
+        cache_write_1h_tokens=sum(
+            as_int(each.get("inputTokens")) for each in dicts(raw.get("cacheDetails")) if each.get("ttl") == "1h"
+        ),
     )

@@ -428,4 +428,5 @@ def read_usage(usage: Json) -> Usage:
         cache_write_tokens=as_int(prompt.get("cache_write_tokens")),
         reasoning_tokens=thinking,
         raw=raw,
+        web_searches=as_int(raw.get("num_search_queries")),  # Perplexity
     )
