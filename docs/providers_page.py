@@ -80,6 +80,7 @@ _PROFILE_KEYS = {
     "signing": '"aws": without a key, requests are signed with AWS credentials',
     "note": "a note for people",
     "aliases": "other names",
+    "prices": "the name of its price list in [genai-prices](limits.md#what-a-run-costs)",
 }
 _QUIRK_KEYS = {
     "rename": 'keys of the body with another name: `{ max_tokens = "max_completion_tokens" }`',

@@ -267,6 +267,7 @@ FIELDS: Mapping[str, Reader] = {
     "signing": _one_of(["", "aws"], "a way to sign requests"),
     "note": _text,
     "aliases": _names,
+    "prices": _text,
 }
 """The fields of `Provider`, except its name and its quirks."""
 

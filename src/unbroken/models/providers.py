@@ -82,6 +82,8 @@ class Provider:
     """How requests are signed if there is no key."""
     note: str = ""
     aliases: tuple[str, ...] = ()
+    prices: str = ""
+    """The name of its price list in `genai-prices`; empty if it has none."""
 
 
 _COMPLETION_TOKENS = {"max_tokens": "max_completion_tokens"}
@@ -106,6 +108,7 @@ _OPENAI = Provider(
     elsewhere="compatible",
     base_url_variables=("OPENAI_BASE_URL",),
     note="With a base URL: any server with the wire openai-chat.",
+    prices="openai",
 )
 
 PROFILES = (
@@ -132,6 +135,7 @@ PROFILES = (
         base_url_variables=("ANTHROPIC_BASE_URL",),
         note="A request without max_tokens is sent with the most that the model can write, or 8192 if unknown.",
         aliases=("claude",),
+        prices="anthropic",
     ),
     Provider(
         "gemini",
@@ -145,6 +149,7 @@ PROFILES = (
         base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
         note="This wire cannot ask for one call only.",
         aliases=("google",),
+        prices="google",
     ),
     Provider(
         "vertex",
@@ -161,6 +166,7 @@ PROFILES = (
         path="/models/{model}:{method}",
         key_header="bearer",
         note="api_key is an access token, or a function that returns one.",
+        prices="google",
     ),
     Provider(
         "vertex-claude",
@@ -177,6 +183,7 @@ PROFILES = (
         methods=("rawPredict", "streamRawPredict"),
         key_header="bearer",
         note="api_key is an access token, or a function that returns one.",
+        prices="google",
     ),
     Provider(
         "bedrock",
@@ -194,6 +201,7 @@ PROFILES = (
         note="Any model with Converse: Claude, Nova, gpt-oss and others. Without an API key, requests are signed with "
         'your AWS credentials; that needs `pip install "unbroken[bedrock]"`.',
         aliases=("aws",),
+        prices="aws",
     ),
     Provider(
         "cohere",
@@ -207,6 +215,7 @@ PROFILES = (
         other_wires={CHAT: "https://api.cohere.ai/compatibility/v1"},
         base_url_variables=("CO_API_URL",),
         note="One tool is chosen by offering it alone.",
+        prices="cohere",
     ),
     Provider(
         "azure",
@@ -225,6 +234,7 @@ PROFILES = (
         other_wires={RESPONSES: ""},
         note="The model is the deployment. With api_version, the older interface (by deployment and date) is used, on "
         "openai-chat.",
+        prices="azure",
     ),
     Provider(
         "deepseek",
@@ -237,6 +247,7 @@ PROFILES = (
         quirks=Quirks(reasoning={"none": {"thinking": {"type": "disabled"}}}, strict=False, lost_reasoning="blank"),
         other_wires={MESSAGES: "https://api.deepseek.com/anthropic"},
         note="`strict` tools need its beta address, so `strict` is left out.",
+        prices="deepseek",
     ),
     Provider(
         "qwen",
@@ -265,6 +276,7 @@ PROFILES = (
         other_wires={MESSAGES: "https://api.moonshot.ai/anthropic"},
         note="China: base_url=https://api.moonshot.cn/v1.",
         aliases=("kimi",),
+        prices="moonshotai",
     ),
     Provider(
         "zhipu",
@@ -277,6 +289,7 @@ PROFILES = (
         quirks=Quirks(reasoning=_THINKING, choices=frozenset({"auto", "one"}), strict=False),
         note="China: base_url=https://open.bigmodel.cn/api/paas/v4. Arguments stream with extra={'tool_stream': True}.",
         aliases=("zai", "glm"),
+        prices="zai",
     ),
     Provider(
         "minimax",
@@ -294,6 +307,7 @@ PROFILES = (
         ),
         other_wires={MESSAGES: "https://api.minimax.io/anthropic"},
         note="China: base_url=https://api.minimaxi.com/v1.",
+        prices="minimax",
     ),
     Provider(
         "mistral",
@@ -305,6 +319,7 @@ PROFILES = (
         known_from="recorded",
         quirks=Quirks(rename={"seed": "random_seed"}, drop=frozenset({"stream_options"}), call_ids=MISTRAL),
         note="It reports usage without being asked.",
+        prices="mistral",
     ),
     Provider(
         "groq",
@@ -314,6 +329,7 @@ PROFILES = (
         ("GROQ_API_KEY",),
         several_calls=True,
         known_from="recorded",
+        prices="groq",
     ),
     Provider(
         "xai",
@@ -325,6 +341,7 @@ PROFILES = (
         known_from="recorded",
         other_wires={RESPONSES: "https://api.x.ai/v1"},
         aliases=("grok",),
+        prices="x-ai",
     ),
     Provider(
         "openrouter",
@@ -336,6 +353,7 @@ PROFILES = (
         known_from="recorded",
         quirks=Quirks(reasoning=_EFFORTS),
         other_wires={RESPONSES: "https://openrouter.ai/api/v1"},
+        prices="openrouter",
     ),
     Provider(
         "together",
@@ -345,6 +363,7 @@ PROFILES = (
         ("TOGETHER_API_KEY",),
         several_calls=True,
         known_from="recorded",
+        prices="together",
     ),
     Provider(
         "fireworks",
@@ -352,6 +371,7 @@ PROFILES = (
         CHAT,
         "https://api.fireworks.ai/inference/v1",
         ("FIREWORKS_API_KEY",),
+        prices="fireworks",
     ),
     Provider(
         "cerebras",
@@ -365,6 +385,7 @@ PROFILES = (
             choices=frozenset({"auto", "none", "required"}),
         ),
         note="Some models refuse `parallel_tool_calls` with status 400.",
+        prices="cerebras",
     ),
     Provider(
         "ollama",
