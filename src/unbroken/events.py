@@ -92,6 +92,8 @@ class ToolCallsDetected(Event):
     names: list[str]
     calls: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     """Each has its number as `call`, its `id`, `name` and `arguments`; the arguments are null if they were cut off."""
+    cost: float | None = None
+    """What the request cost, failed attempts included. None if that is not known."""
 
 
 @dataclass
@@ -225,6 +227,8 @@ class TextFinished(Event):
 
     text: str
     final: bool
+    cost: float | None = None
+    """What the request cost, failed attempts included. None if that is not known."""
 
 
 @dataclass
@@ -233,6 +237,9 @@ class RoundFinished(Event):
     failed: int
     seconds: float
     """From the start of the first call to the last result."""
+    cost: float | None = None
+    """What the request and its calls cost: an agent as a tool has a cost. None if that is not known, or if the round
+    waited for somebody outside."""
 
 
 @dataclass
@@ -259,6 +266,8 @@ class RunFinished(Event):
     """What was wrong with each incomplete response."""
     messages: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     """The history, in its saved form."""
+    cost: float | None = None
+    """What the run cost. None if that is not known."""
 
 
 @dataclass
@@ -273,6 +282,8 @@ class RunFailed(Event):
     requests: int = 0
     attempts: int = 0
     """Requests that were sent, including those that failed and were retried."""
+    cost: float | None = None
+    """What it cost until the failure. None if that is not known."""
 
 
 KINDS: tuple[type[Event], ...] = (

@@ -142,6 +142,10 @@ class TurnView:
         """The same, but only if the response contains calls."""
         self.finished: float | None = None
         """When all calls had results."""
+        self.cost: float | None = None
+        """What the request cost, failed attempts included. None if that is not known (yet)."""
+        self.round_cost: float | None = None
+        """The same with its calls, once all have results: an agent as a tool has a cost."""
         self.is_thought: bool | None = None
         """None until the text is complete; then True if calls follow."""
         self.texts: list[str] = []
@@ -177,6 +181,8 @@ class RunView:
         """The latest list."""
         self.usage = _NOTHING
         """Known at the end of the run."""
+        self.cost: float | None = None
+        """What the run cost, if that is known; at its end."""
         self.rounds = 0
         self.requests = 0
         self.attempts = 0
@@ -281,12 +287,12 @@ class RunView:
     def _run_finished(self, event: RunFinished) -> None:
         self.ended, self.finished, self.failed = event.time, event, None
         self.rounds, self.requests, self.attempts = event.rounds, event.requests, event.attempts
-        self.usage = _usage(event.usage)
+        self.usage, self.cost = _usage(event.usage), event.cost
         self._listed(event.pending, event.turn)
 
     def _run_failed(self, event: RunFailed) -> None:
         self.ended, self.finished, self.failed = event.time, None, event
-        self.usage = _usage(event.usage)
+        self.usage, self.cost = _usage(event.usage), event.cost
 
     # The events of a turn
 
@@ -331,12 +337,12 @@ class RunView:
 
     def _text_finished(self, event: TextFinished) -> None:
         turn = self._end_response(event)
-        turn.texts, turn.is_thought = [event.text], not event.final
+        turn.texts, turn.is_thought, turn.cost = [event.text], not event.final, event.cost
 
     def _calls_detected(self, event: ToolCallsDetected) -> None:
         turn = self._end_response(event)
         self.rounds += turn.detected is None and not turn.final
-        turn.detected = event.time
+        turn.detected, turn.cost = event.time, event.cost
         calls = self._listed(event.calls, event.turn)
         for call in calls:
             call.detected = event.time
@@ -351,7 +357,8 @@ class RunView:
         return turn
 
     def _round_finished(self, event: RoundFinished) -> None:
-        self.turn(event.turn).finished = event.time
+        turn = self.turn(event.turn)
+        turn.finished, turn.round_cost = event.time, event.cost
 
     # The events of a call
 
@@ -457,6 +464,13 @@ class RunView:
         RunFinished: _run_finished,
         RunFailed: _run_failed,
     }
+
+
+def shown_cost(cost: float | None) -> str:
+    """`0.0042`, or `-` if it is not known. Without a currency: a program may have given its own prices."""
+    if cost is None:
+        return "-"
+    return f"{cost:,.4f}" if cost >= 0.001 or not cost else f"{cost:.7f}"
 
 
 def _joined(pieces: list[str]) -> str:

@@ -229,8 +229,8 @@ class Agent(Generic[DepsT, OutputT]):
         timeout: float | None = None,
         after_crash: AfterCrash | None = None,
     ) -> Tool:
-        """This agent as a tool of another: it gets a task as text and returns its answer. Its usage counts for the
-        caller.
+        """This agent as a tool of another: it gets a task as text and returns its answer. Its usage and its
+        cost count for the caller.
 
         Several tasks run side by side if the agent only reads (`effect="read"`) or with `overlap=True`.
         """
@@ -246,7 +246,7 @@ class Agent(Generic[DepsT, OutputT]):
             try:
                 result = await performance()
             finally:
-                context.spend(performance.account.usage)
+                context.spend(performance.account.spent)
             if result.pending:
                 names = ", ".join(f"`{call.name}`" for call in result.pending)
                 raise ToolFailed(

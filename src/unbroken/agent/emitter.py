@@ -139,14 +139,14 @@ class RoundReporter:
         for number in numbers:
             self._loose.pop(number, None)
 
-    def detected(self, calls: Sequence[ToolCall], numbers: Sequence[int]) -> None:
+    def detected(self, calls: Sequence[ToolCall], numbers: Sequence[int], cost: float | None) -> None:
         self._count = len(calls)
         self.place(numbers)
         each = [
             {"call": number, "id": call.id, "name": call.name, "arguments": call.arguments}
             for call, number in zip(calls, numbers, strict=True)
         ]
-        self._emitter.emit(ToolCallsDetected, len(calls), [call.name for call in calls], each)
+        self._emitter.emit(ToolCallsDetected, len(calls), [call.name for call in calls], each, cost)
         LOG.info("Detected %d tool calls in single response", len(calls))
         for call in calls:
             if call.problem:
@@ -213,9 +213,8 @@ class RoundReporter:
         else:
             LOG.debug("Tool call %s was answered without its tool: %s", call.name, result.text)
 
-    def ended(self, waiting: bool) -> None:
-        if waiting:
-            return
+    def ended(self, cost: float | None) -> None:
+        """All calls have their results."""
         seconds = 0.0 if self._first_start is None else round(self._clock.elapsed() - self._first_start, 9)
-        self._emitter.emit(RoundFinished, self._count, self._failed, seconds)
+        self._emitter.emit(RoundFinished, self._count, self._failed, seconds, cost)
         LOG.info("All %d tool calls completed in %.3fs (%s)", self._count, seconds, self._schedule.value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Literal, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.messages import Usage
+from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, load_prices
 from unbroken.tools.caller import Prepared
 from unbroken.trajectory.recording import Recording
 from unbroken.validation import checked
@@ -32,7 +34,8 @@ StopReason: TypeAlias = Literal[
 @checked
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a million tokens cost, in any currency: `Limits.cost` is in the same one."""
+    """What a million tokens cost, in any currency: `Limits.cost` is in the same one. They are used for everything that
+    the run spends, in place of the price list."""
 
     input: float
     output: float
@@ -68,8 +71,6 @@ class Limits:
             value = getattr(self, limit)
             if value is not None and value < 0:
                 raise UserError(f"Limits({limit}={value}): a limit is 0 or more, or None for none")
-        if self.cost is not None and self.prices is None:
-            raise UserError("Limits(cost=…) needs prices: add prices=Prices(input=…, output=…)")
 
 
 @dataclass(slots=True)
@@ -86,6 +87,10 @@ class Account:
     started: float = 0.0
     extra: float = 0.0
     """Seconds beyond the limit to finish the round in which a resumed run was cut off."""
+    recorded: dict[int, float | None] | None = None
+    """In a replay: what the request of each turn cost."""
+    _listed: dict[str, ModelPrices | None] = field(default_factory=dict[str, "ModelPrices | None"])
+    """The prices of the models that have answered."""
 
     def start(self, clock: Clock) -> None:
         self.started = clock.elapsed()
@@ -103,9 +108,56 @@ class Account:
     def calls_left(self) -> int | None:
         return None if self.limits.calls is None else max(self.limits.calls - self.calls, 0)
 
+    def price(self, usage: Usage, model: str, turn: int, clock: Clock) -> Usage:
+        """What one request used, with its cost if it is known."""
+        if self.limits.prices is not None or usage.cost is not None:  # a model may know what it costs
+            return usage
+        if self.recorded is not None:
+            cost = self.recorded.get(turn)
+            self.recorded[turn] = 0.0  # it includes all attempts of the turn
+            return replace(usage, cost=cost)
+        prices = self._prices(model, clock)
+        return usage if prices is None else replace(usage, cost=prices.of(usage))
+
+    def _prices(self, model: str, clock: Clock) -> ModelPrices | None:
+        if model not in self._listed:
+            self._listed[model] = find_prices(model, clock.now())
+        return self._listed[model]
+
+    def cost_of(self, usage: Usage) -> float | None:
+        """What a part of the usage cost. None if that is not known."""
+        return usage.cost if self.limits.prices is None else self.limits.prices.of(usage)
+
     @property
-    def cost(self) -> float:
-        return self.limits.prices.of(self.usage) if self.limits.prices else 0.0
+    def cost(self) -> float | None:
+        """What the run has cost so far. None if that is not known."""
+        return self.cost_of(self.usage)
+
+    @property
+    def spent(self) -> Usage:
+        """The usage with what it cost."""
+        return self.usage if self.limits.prices is None else replace(self.usage, cost=self.cost)
+
+    async def load_prices(self, models: Sequence[str], clock: Clock) -> None:
+        """Loads the price list if one of these models may be in it: once in a process, before the first request. Raises
+        a `UserError` if there is a limit on the cost, and the price of one of them is not known."""
+        if self.limits.prices is not None or self.recorded is not None:
+            return
+        for model in models:
+            await load_prices(model, clock.now())
+        unknown = (model for model in models if self._prices(model, clock) is None)
+        if self.limits.cost is not None and (model := next(unknown, None)) is not None:
+            raise UserError(
+                f"Limits(cost={self.limits.cost:g}): the price of `{model}` is not known, so its cost cannot be "
+                f"limited: give it as Limits(…, prices=Prices(input=…, output=…)); the prices of many hosted models "
+                f"come with {EXTRA}"
+            )
+
+    @property
+    def _counted_cost(self) -> float:
+        """An unknown cost (of an agent as a tool, for example) is over any limit."""
+        cost = self.cost
+        return cost if cost is not None else inf if self.usage.total_tokens else 0.0
 
     def reached(self, clock: Clock) -> tuple[StopReason, float] | None:
         """The limit that prevents another round, if any."""
@@ -114,7 +166,7 @@ class Account:
             ("round_limit", limits.rounds, self.rounds),
             ("call_limit", limits.calls, self.calls),
             ("token_limit", limits.tokens, self.usage.total_tokens),
-            ("cost_limit", limits.cost, self.cost),
+            ("cost_limit", limits.cost, 0.0 if limits.cost is None else self._counted_cost),
         )
         for reason, limit, used in counted:
             if limit is not None and used >= limit:

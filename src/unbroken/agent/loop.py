@@ -118,7 +118,8 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             if not (message.calls or closed) and request.tools and run.may_nudge:
                 turn.announces = announces(message.text, toolbox.names)
             if message.text and run.emitter.has_listeners:
-                run.emitter.emit(TextFinished, message.text, not (message.calls or turn.announces))
+                final = not (message.calls or turn.announces)
+                run.emitter.emit(TextFinished, message.text, final, run.request_cost)
             if not message.calls:
                 batch.abandon()
                 observer.drop_loose(NOT_ASKED_AGAIN)
@@ -128,7 +129,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             run.transcript.add(message)
             run.account.rounds += not closed  # a refused request is not a round
             numbers = [listener.number(call) for call in message.calls]
-            observer.detected(message.calls, numbers)
+            observer.detected(message.calls, numbers, run.request_cost)
             run.drop_earlier(observer)
             prepared = _plan_round(run, toolbox, message.calls, listener, closed)
             stop = await _run_calls(run, batch, prepared, {})
@@ -136,7 +137,8 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     except BaseException as error:
         _leave_valid(run, batch, observer, listener, isinstance(error, asyncio.CancelledError))
         raise
-    observer.ended(stop == "waiting")
+    if stop != "waiting":
+        observer.ended(run.round_cost)
     turn.stop = stop
     return turn
 
@@ -172,7 +174,8 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
             run.transcript.answer(result)
         batch.abandon(BROKE_OFF)
         raise
-    observer.ended(stop == "waiting")
+    if stop != "waiting":
+        observer.ended(run.round_cost)
     return stop
 
 
@@ -370,7 +373,7 @@ def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
 def _end_with_own_text(run: Run, text: str, stop: StopReason) -> Ending:
     run.transcript.add(Assistant(text))
     run.emitter.emit(TextReplaced if run.voided else TextAdded, text)
-    run.emitter.emit(TextFinished, text, True)
+    run.emitter.emit(TextFinished, text, True, run.request_cost)
     return Ending(text, stop)
 
 

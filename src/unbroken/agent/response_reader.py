@@ -66,9 +66,9 @@ async def listen(run: Run, request: Request, listener: Listener) -> Turn:
         if limit is None or not limit.expired():
             raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
         run.emitter.emit(LimitReached, "time_limit", run.account.limits.seconds)
-        message = replace(listener.shown_message(), calls=())
-        run.spend_on(message, listener.usage)
-        return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
+        message, verdict = replace(listener.shown_message(), calls=()), Verdict("unfinished", TIME_IS_UP)
+        run.spend_on(message, listener.usage, verdict)
+        return Turn(message, verdict, "time_limit")
     except UnbrokenError as error:
         error.verdicts = tuple(replace(verdict, turn=run.emitter.turn) for verdict in error.verdicts)
         raise
@@ -76,7 +76,7 @@ async def listen(run: Run, request: Request, listener: Listener) -> Turn:
         raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
     verdict = listener.ended.verdict if listener.ended else Verdict("whole")
     message = listener.message()
-    run.spend_on(message, listener.usage)
+    run.spend_on(message, listener.usage, verdict)
     run.ended_with(verdict)
     if verdict.failed:
         raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.verdicts))
@@ -207,7 +207,7 @@ class Listener:
                     self.drop(call, WITHDRAWN)
             case AttemptFailed(verdict, wait, elsewhere):
                 if self.usage or not response.is_empty:
-                    run.spend_on(response.message, self.usage)
+                    run.spend_on(response.message, self.usage, verdict)
                 self.usage = None
                 run.attempt_failed(verdict, wait, elsewhere, len(response.calls))
             case Restarted():

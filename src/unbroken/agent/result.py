@@ -36,7 +36,8 @@ class Result(Generic[OutputT]):
     rounds: int = 0
     requests: int = 0
     usage: Usage = field(default_factory=Usage)
-    cost: float = 0.0
+    cost: float | None = None
+    """What it cost: by `Limits(prices=…)`, or else in US dollars by the price list. None if that is not known."""
     seconds: float = 0.0
     output: OutputT = cast("OutputT", None)  # noqa: RUF009 - it is None
     """The answer of the type requested with `output=`; otherwise None."""
@@ -81,7 +82,7 @@ class Result(Generic[OutputT]):
     def to_json(self) -> dict[str, Json]:
         """Everything except `output` and `calls`, to be saved; `agent.resume` accepts it."""
         return {
-            "version": 1,
+            "version": 2,
             "run": self.run,
             "text": self.text,
             "stop_reason": self.stop_reason,
@@ -129,8 +130,8 @@ class Result(Generic[OutputT]):
                 messages=messages,
                 rounds=fields["rounds"],
                 requests=fields["requests"],
-                usage=Usage(**fields["usage"]),
-                cost=fields["cost"],
+                usage=Usage(**fields["usage"], cost=_cost(fields)),
+                cost=_cost(fields),
                 seconds=fields["seconds"],
                 pending=tuple(call for call in calls if call.id in fields["pending"]),
                 uncertain=tuple(fields.get("uncertain", ())),
@@ -172,18 +173,9 @@ def metrics_of(result: Result[Any]) -> Metrics:
         seconds=result.seconds,
         complete=calls == returns + len(result.answered),
         verdicts=[verdict_to_json(verdict) for verdict in result.verdicts],
+        cost=result.cost,
     )
-    return Metrics.of([*result.events, end], prices=_KnownCost(result.cost))
-
-
-class _KnownCost:
-    """Prices for a known cost."""
-
-    def __init__(self, cost: float) -> None:
-        self._cost = cost
-
-    def of(self, usage: Usage) -> float:
-        return self._cost
+    return Metrics.of([*result.events, end])
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Json]:
@@ -193,6 +185,11 @@ def verdict_to_json(verdict: Verdict) -> dict[str, Json]:
 def _verdict(saved: dict[str, Any]) -> Verdict:
     fields: dict[str, Any] = {**saved, **{name: tuple(saved.get(name, ())) for name in ("open_calls", "left_out")}}
     return Verdict(**fields)
+
+
+def _cost(saved: Mapping[str, Any]) -> float | None:
+    """In version 1, an unknown cost was 0."""
+    return saved["cost"] if saved.get("version", 1) > 1 else saved["cost"] or None
 
 
 def _question(saved: Json) -> User | None:

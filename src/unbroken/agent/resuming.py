@@ -20,7 +20,7 @@ from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import Deadlock
 from unbroken.deltas import Verdict
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, CallWritten, RunFinished
+from unbroken.events import CallFinished, CallWritten, RunFinished, TextFinished, ToolCallsDetected
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
@@ -307,7 +307,8 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
         ),
         rounds=ending.rounds,
         requests=ending.requests,
-        usage=read_usage(ending.usage) or Usage(),
+        usage=read_usage(ending.usage, ending.cost) or Usage(),
+        cost=ending.cost,
         seconds=ending.seconds,
         pending=tuple(call for call in calls.values() if call.id in waiting),
         uncertain=tuple(call["id"] for call in ending.pending if call.get("uncertain")),
@@ -338,8 +339,10 @@ def ended_result(recording: Recording, output: OutputType[Any] | None = None) ->
     if not isinstance(ending, RunFinished):
         raise UserError(f"{recording.path}: the run has not ended with an answer")
     messages = from_json(ending.messages)
-    usage = read_usage(ending.usage) or Usage()
     prices = limits_of(recording).prices
+    usage = read_usage(ending.usage, ending.cost) or Usage()
+    if ending.cost is None and prices is not None:  # it was recorded before events had a cost
+        usage = replace(usage, cost=prices.of(usage))
     return Result(
         text=ending.text,
         stop_reason=cast("StopReason", ending.stop_reason),
@@ -348,7 +351,7 @@ def ended_result(recording: Recording, output: OutputType[Any] | None = None) ->
         rounds=ending.rounds,
         requests=ending.requests,
         usage=usage,
-        cost=prices.of(usage) if prices else 0.0,
+        cost=usage.cost,
         seconds=ending.seconds,
         output=output.read_text(ending.text) if output is not None else None,
         structured=output is not None,
@@ -443,9 +446,15 @@ def replay_run(
         replayed = replace_recorder(agent.middleware, playback)
         performance.middleware = (*agent.sinks, *as_middleware(options.get("sinks", ())), *replayed)
         performance.earlier = playback
+        performance.account.recorded = _costs(recorded)
         return performance
 
     return _play(playback, prepare)
+
+
+def _costs(recording: Recording) -> dict[int, float | None]:
+    """What the request of each turn cost."""
+    return {event.turn: event.cost for event in recording.events if isinstance(event, TextFinished | ToolCallsDetected)}
 
 
 def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from unbroken.agent.emitter import Emitter, RoundReporter
-from unbroken.agent.limits import Account, Repetition, StopReason
+from unbroken.agent.limits import NOTHING_USED, Account, Repetition, StopReason
 from unbroken.agent.options import Plan, Trim
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
@@ -171,6 +171,10 @@ class Run:
     cut_off: str = ""
     """The text of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
+    asked_usage: Usage = NOTHING_USED
+    """What the request of this turn used, failed attempts included."""
+    turn_usage: Usage = NOTHING_USED
+    """The same with its calls: an agent as a tool uses tokens."""
     _counted: int = 0
     _characters: int = 0
     """Characters of the agent's instructions and the first `_counted` messages."""
@@ -208,6 +212,7 @@ class Run:
         self.attempts += 1
         self.voided = False
         self.refused = ""
+        self.asked_usage = self.turn_usage = NOTHING_USED
 
     def state(self) -> dict[str, Json]:
         """What another process needs besides the history to continue from here. Values that have not changed since the
@@ -220,6 +225,8 @@ class Run:
             "usage": account.usage.to_json(),
             "attempts": self.attempts,
         }
+        if account.usage.cost is not None:
+            state["cost"] = account.usage.cost
         if self.fallback_used:
             state["fallback_used"] = True
         if self.nudge:
@@ -245,7 +252,7 @@ class Run:
         account = self.account
         account.rounds, account.calls = state.get("rounds", 0), state.get("calls", 0)
         account.requests = max(state.get("requests", 1) - 1, 0)
-        account.usage = read_usage(state.get("usage")) or Usage()
+        account.usage = read_usage(state.get("usage"), state.get("cost")) or NOTHING_USED
         self.attempts, self.fallback_used = max(state.get("attempts", 1) - 1, 0), state.get("fallback_used", False)
         self.nudge, self.nudges = state.get("nudge", False), state.get("nudges", 0)
         self.pauses, self.corrections = state.get("pauses", 0), state.get("corrections", 0)
@@ -465,29 +472,39 @@ class Run:
             context.ran_before = self.earlier.seconds_of(context)
         return context
 
-    def spend_on(self, answer: Assistant, reported: Usage | None) -> None:
+    def spend_on(self, answer: Assistant, reported: Usage | None, verdict: Verdict) -> None:
         """Counts what a request and its answer used: as reported, or else estimated by their characters."""
-        if reported is not None:
-            self.spend(reported)
-            return
+        model = verdict.model or self.plan.model.name
+        used = self.account.price(reported or self._estimate(answer), model, self.emitter.turn, self.plan.clock)
+        self.asked_usage += used
+        self.spend(used)
+
+    def _estimate(self, answer: Assistant) -> Usage:
         messages = self.transcript.messages
         if not self._counted and self.plan.system is not None:
             self._characters = characters(self.plan.system)
         for message in messages[self._counted :]:
             self._characters += characters(message)
         self._counted = len(messages)
-        used = self.account.usage
-        self.account.usage = Usage(
-            used.input_tokens + self._characters // CHARACTERS_PER_TOKEN + 1,
-            used.output_tokens + characters(answer) // CHARACTERS_PER_TOKEN + 1,
-            used.cached_tokens,
-            used.cache_write_tokens,
-            used.reasoning_tokens,
+        return Usage(
+            self._characters // CHARACTERS_PER_TOKEN + 1,
+            characters(answer) // CHARACTERS_PER_TOKEN + 1,
             estimated=True,
         )
 
     def spend(self, usage: Usage) -> None:
         self.account.usage += usage
+        self.turn_usage += usage
+
+    @property
+    def request_cost(self) -> float | None:
+        """What the request of this turn cost. None if that is not known."""
+        return self.account.cost_of(self.asked_usage)
+
+    @property
+    def round_cost(self) -> float | None:
+        """The same with its calls. None also if the request was made in an earlier part of the run."""
+        return self.account.cost_of(self.turn_usage) if self.asked_usage.total_tokens else None
 
 
 def _trimmed(trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -21,6 +21,7 @@ from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
 from unbroken.messages import Json, Message, ToolMessage, ToolResult, User
 from unbroken.middleware import Middleware, RunStart, as_middleware
+from unbroken.models.model import Model
 from unbroken.tools.caller import in_words
 from unbroken.transcript import NO_RESULT, Transcript, repair, to_json
 from unbroken.wires.chain import validate_tool_chain
@@ -72,6 +73,7 @@ class Performance:
 
     async def __call__(self, sinks: Sequence[Sink | Middleware] = ()) -> Result[Any]:
         plan = self.plan(self.clock or current_clock())
+        await self.account.load_prices(_models(plan.model), plan.clock)
         emitter = Emitter(self.id, plan.clock, self.next_seq, self.next_call)
         run = Run(
             *(self.id, plan, self.transcript, self.account, emitter),
@@ -148,6 +150,12 @@ class Performance:
         return started
 
 
+def _models(model: Model) -> list[str]:
+    """The names of the models that may answer."""
+    others: Sequence[Model] = getattr(model, "fallback", ())
+    return [model.name, *(each.name for each in others)]
+
+
 def _recall(run: Run, before: Result[Any]) -> None:
     run.records.extend(before.calls)
     run.emitter.counted.extend(before.events)
@@ -167,7 +175,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         calls=tuple(run.records),
         rounds=account.rounds,
         requests=account.requests,
-        usage=account.usage,
+        usage=account.spent,
         cost=account.cost,
         seconds=account.elapsed(run.plan.clock),
         output=run.output[0] if run.output else None,
@@ -192,8 +200,9 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
 
 def _emit_failed(run: Run, error: BaseException, words: str, verdicts: list[dict[str, Json]]) -> None:
     account = run.account
+    usage = account.usage.to_json()
     run.emitter.emit(
-        RunFailed, type(error).__name__, words, verdicts, account.usage.to_json(), account.requests, run.attempts
+        *(RunFailed, type(error).__name__, words, verdicts, usage, account.requests, run.attempts, account.cost)
     )
 
 
@@ -225,6 +234,7 @@ def _emit_end(run: Run, result: Result[Any]) -> None:
         result.attempts,
         [verdict_to_json(verdict) for verdict in result.verdicts],
         to_json(result.messages),
+        result.cost,
     )
 
 

@@ -224,13 +224,13 @@ def finish_job(database: Database, claim: JobClaim, result: ToolResult, usage: U
 
 
 def _encode_result(result: ToolResult, usage: Usage | None) -> bytes:
-    used = {} if usage is None else {"usage": usage.to_json()}
+    used = {} if usage is None else {"usage": usage.to_json(), "cost": usage.cost}
     return json.dumps({"result": write_result(result), **used}).encode()
 
 
 def read_finished(data: bytes) -> tuple[ToolResult, Usage | None]:
     saved = json.loads(data)
-    return read_result(saved["result"]), read_usage(saved.get("usage"))
+    return read_result(saved["result"]), read_usage(saved.get("usage"), saved.get("cost"))
 
 
 def cancel_job(database: Database, key: str, result: ToolResult) -> None:

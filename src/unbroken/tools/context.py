@@ -84,7 +84,8 @@ class CallContext(Generic[Deps]):
     most_retries: int | None = None
     """How often it may."""
     spend: Callable[[Usage], None] = _uncounted
-    """Adds tokens that this call used (an agent as a tool) to the run."""
+    """Adds what this call used (an agent as a tool) to the run: tokens, and their `cost`, without which the cost of the
+    run is unknown."""
 
     @property
     def key(self) -> str:

@@ -211,7 +211,7 @@ class _Reading:
             found.decisions[id] = result
             return
         took = self._recording.time_at(line["at"]) - self._starts.get((line["turn"], id), inf)
-        given = RecordedResult(result, read_usage(line.get("usage")), round(max(took, 0.0), 6))
+        given = RecordedResult(result, read_usage(line.get("usage"), line.get("cost")), round(max(took, 0.0), 6))
         found.results.setdefault(line["key"], given)  # the first one ran; another one only repeats it
         found.by_id.setdefault((line["turn"], id), given)
 

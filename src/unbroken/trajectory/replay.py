@@ -395,7 +395,7 @@ class Playback(Middleware):
                         return await call_next(call, context)
                     for late in execution.inputs[place + 1 :]:
                         asyncio.get_running_loop().call_soon(self._say, late, context)
-                    if (usage := read_usage(each.line.get("usage"))) is not None:
+                    if (usage := read_usage(each.line.get("usage"), each.line.get("cost"))) is not None:
                         context.spend(usage)
                     return replace(read_result(each.line["result"]), call_id=call.id)
                 case _:

@@ -60,10 +60,10 @@ from unbroken.trajectory.lines import (
     delta_fields,
     ended_fields,
     error_fields,
-    fields_of,
     request_fields,
     spec_fields,
     tool_fields,
+    usage_fields,
 )
 from unbroken.trajectory.redaction import Redactor
 from unbroken.transcript import to_json
@@ -361,7 +361,9 @@ class RunRecorder(Middleware):
         line: Line = {"line": "result", "at": self._at(), "turn": self.turn}
         line |= {"call_id": call.id, "call": context.number, "key": context.key, "result": saved}
         if self._used and (used := self._used.pop(id(context), None)) is not None:
-            line["usage"] = fields_of(used)
+            line["usage"] = usage_fields(used)
+            if used.cost is not None:
+                line["cost"] = used.cost
         self._put(line)
 
     def on_time_limit(self) -> None:
