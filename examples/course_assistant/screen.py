@@ -61,9 +61,10 @@ def outcome_in_words(call: CallFinished) -> str:
 def numbers_in_words(answered: Answered) -> str:
     result, usage = answered.result, answered.result.usage
     about = "about " if usage.estimated else ""
+    cost = "cost unknown" if result.cost is None else f"${result.cost:.4f}"
     return (
         f"{_count(result.rounds, 'round')}, {_count(result.requests, 'request')}, {_count(len(result.calls), 'call')}, "
-        f"{about}{usage.input_tokens:,} + {usage.output_tokens:,} tokens, ${result.cost:.4f}, {result.seconds:.2f} s"
+        f"{about}{usage.input_tokens:,} + {usage.output_tokens:,} tokens, {cost}, {result.seconds:.2f} s"
     )
 
 
@@ -190,6 +191,6 @@ def to_json(question: str, answered: Answered) -> dict[str, Any]:
             for call in result.calls
         ],
         "tokens": {"input": usage.input_tokens, "output": usage.output_tokens, "estimated": usage.estimated},
-        "cost": round(result.cost, 6),
+        "cost": None if result.cost is None else round(result.cost, 6),
         "seconds": round(result.seconds, 3),
     }

@@ -15,7 +15,7 @@ from terminals import Terminal, in_pipe, invoke
 from unbroken import Agent, ScriptedModel
 from unbroken.cli.stats_tables import bar, latency_bars, rounds_bars
 from unbroken.errors import UserError
-from unbroken.testing import run_virtual
+from unbroken.testing import Uses, run_virtual
 from unbroken.trajectory.facts import Histogram
 from unbroken.trajectory.recorder import Recorder
 
@@ -72,7 +72,26 @@ def test_prices_give_the_cost(recordings: Path) -> None:
     told = as_json(recordings / "long-0.jsonl", "--prices", "2,10")
     assert told["all"]["cost"] == pytest.approx((1213 * 2 + 150 * 10) / 1_000_000)
     assert "cost\tabout 0.0039\n" in invoke("stats", str(recordings / "long-0.jsonl"), "--prices", "2,10").stdout
-    assert "cost" not in invoke("stats", str(recordings / "long-0.jsonl")).stdout
+    assert "cost\t-\n" in invoke("stats", str(recordings / "long-0.jsonl")).stdout
+    assert as_json(recordings / "long-0.jsonl")["all"]["cost"] is None
+
+
+def test_the_cost_that_runs_have_recorded_is_added_up(tmp_path: Path) -> None:
+    for number, name in enumerate(("openai:gpt-5-mini", "openai:gpt-5-mini", "ollama:qwen3")):
+        agent = Agent(ScriptedModel(["Hi.", Uses(100_000, 1000)], name=name), record=tmp_path / f"{number}.jsonl")
+        run_virtual(agent.run("Hi."))
+    told = as_json(tmp_path, "--by", "model")
+    one = told["by"]["model"]["openai:gpt-5-mini"]["cost"] / 2
+    assert one > 0.02
+    assert told["by"]["model"]["ollama:qwen3"]["cost"] is None
+    assert told["all"]["cost"] == pytest.approx(2 * one)
+    assert told["all"]["unpriced"] == 1
+    lines = invoke("stats", str(tmp_path), "--by", "model").stdout.splitlines()
+    assert f"cost\t-\t{2 * one:.4f}\t{2 * one:.4f} (1 unknown)" in lines
+    quiet = invoke("stats", str(tmp_path), "--alert", "cost=0.01", "--check")
+    assert quiet.exit_code == 1
+    unknown = invoke("stats", str(tmp_path / "2.jsonl"), "--alert", "cost=0", "--check")
+    assert unknown.exit_code == 0
 
 
 def test_a_pipe_gets_plain_lines(recordings: Path) -> None:

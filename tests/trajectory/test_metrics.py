@@ -534,3 +534,5 @@ def test_negative_times_and_invalid_tokens_count_as_zero() -> None:
     assert (metrics.avg_query_latency, metrics.tokens, metrics.cost) == (0.0, 0, 0.0)
     end.usage = {"input_tokens": 10**14}
     assert Metrics.of([end], prices=Prices(1e308, 1e308)).cost == 0.0
+    end.usage = {"input_tokens": 10**9}
+    assert Metrics.of([end], prices=Prices(1e300, 1e300)).cost is None

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from unbroken import Prices
 from unbroken.errors import UserError
-from unbroken.events import CallFinished
+from unbroken.events import CallFinished, RunFinished
 from unbroken.trajectory.prometheus import COUNTERS, HISTOGRAMS, MOST_TOOLS, OTHER_TOOLS, PrometheusMetrics
 
 
@@ -44,6 +44,17 @@ def test_a_run_is_counted_like_in_its_metrics() -> None:
     assert told["unbroken_tool_chain_broken_total"] == told["unbroken_tool_chain_broken_queries_total"] == 1
     assert told['unbroken_model_tokens_total{kind="input"}'] == metrics.input_tokens
     assert told["unbroken_model_cost_total"] == pytest.approx((1213 * 2.0 + 150 * 10.0) / 1_000_000)
+
+
+def test_an_unknown_cost_has_no_sample_and_a_known_one_has() -> None:
+    registry = CollectorRegistry()
+    sink = PrometheusMetrics(registry)
+    a_long_run.play(sinks=[sink])
+    assert "unbroken_model_cost_total" not in scraped(registry)
+    assert scraped(registry)["unbroken_model_unpriced_runs_total"] == 1
+    sink.on_event(RunFinished("r", 0, 0, 0.0, "", "answered", 0, 1, 0, {"input_tokens": 9}, 1.0, cost=0.25))
+    sink.on_event(RunFinished("s", 0, 0, 0.0, "", "answered", 0, 1, 0, {"input_tokens": 9}, 1.0, cost=0.5))
+    assert scraped(registry)["unbroken_model_cost_total"] == 0.75
 
 
 def test_invented_names_create_only_a_limited_number_of_series() -> None:

@@ -17,13 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import costly
 
-from unbroken import Schedule
+from unbroken import Agent, Schedule, ScriptedModel, tool
 from unbroken.errors import UserError
-from unbroken.testing import Answer, Call, run_virtual
+from unbroken.testing import Answer, Call, Uses, run_virtual
 from unbroken.trajectory.recording import read_recording
 from unbroken.viewer.entries import CallLane, Clipper
 from unbroken.viewer.listing import Shelf, recordings_below
 from unbroken.viewer.picture import Picture, Totals, draw, picture_json
+from unbroken.viewer.terminal import list_lines, picture_lines
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,7 @@ def test_the_long_run_is_drawn_exactly(long_run: Path) -> None:
         input_tokens=1213,
         output_tokens=150,
         estimated=True,
+        cost=None,
         tool_seconds=5.5,
         waited=0.0,
     )
@@ -98,6 +100,29 @@ def test_the_long_run_is_drawn_exactly(long_run: Path) -> None:
         (3, 3.8, 3.8, 4.05),
         (0, 4.05, 4.55, None),
     ]
+
+
+def test_a_picture_and_the_list_have_the_cost_of_the_run_and_of_each_request(tmp_path: Path) -> None:
+    @tool(effect="read")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    script = [Call("look"), Uses(1000, 100)], ["Done.", Uses(2000, 50)]
+    agent = Agent(ScriptedModel(*script, name="openai:gpt-5-mini"), [look], record=tmp_path / "run.jsonl")
+    result = run_virtual(agent.run("Go."))
+    picture = drawn(tmp_path / "run.jsonl")
+    assert result.cost is not None
+    assert picture.totals.cost == result.cost
+    first, last = picture.turns
+    assert first.cost is not None
+    assert last.cost is not None
+    assert (first.round_cost, last.round_cost) == (first.cost, None)
+    assert first.cost + last.cost == pytest.approx(result.cost)
+    (row,) = Shelf(tmp_path).rows()
+    assert row.cost == result.cost
+    lines = "".join(line.plain for line in [*list_lines([row], 120), *picture_lines(picture, 120)])
+    assert lines.count(f"{result.cost:.4f}") == 2
 
 
 def test_each_call_of_the_long_run_has_its_times_and_its_end(long_run: Path) -> None:

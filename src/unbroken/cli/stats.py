@@ -45,7 +45,7 @@ def stats_command(
         str, typer.Option(metavar="model|agent", help="One column for each of them, and one for the total.")
     ] = "",
     prices: Annotated[
-        str | None, typer.Option(metavar="IN,OUT[,CACHED]", help="The prices of a million tokens, to compute the cost.")
+        str | None, typer.Option(metavar="IN,OUT[,CACHED]", help="The prices of a million tokens, for all runs.")
     ] = None,
     alert: Annotated[
         list[str] | None,
@@ -55,7 +55,7 @@ def stats_command(
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if there is a warning.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
-    """Add up recorded runs: rounds, calls, failures, latency, tokens, time in tools, and warnings.
+    """Add up recorded runs: rounds, calls, failures, latency, tokens, cost, time in tools, and warnings.
 
     A file that is not a recording is named, and the others are counted. Exit codes: 0; 1 with --check, if a metric is
     above its threshold; 2 wrong use, or there is nothing to count; 130 interrupted.
@@ -77,7 +77,6 @@ def stats_command(
         found.recordings,
         tuple(found.left_out),
         tuple(fired(found.all, watched, least=least)),
-        priced is not None,
     )
     if json:
         show_json(counted)

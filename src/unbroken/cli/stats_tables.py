@@ -18,6 +18,7 @@ from rich.text import Text
 
 from unbroken.cli.terminal_text import one_line
 from unbroken.durable.recorded_runs import RecordedRun
+from unbroken.run_view import shown_cost
 from unbroken.trajectory.alerts import Fired
 from unbroken.trajectory.facts import Histogram
 from unbroken.trajectory.metrics import Metrics, ToolMetrics
@@ -26,7 +27,7 @@ _BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 6
 _WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _NONE = "-"
-"""Shown for the mean of nothing."""
+"""Shown for the mean of nothing, and for an unknown cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,6 @@ class Counted:
     recordings: int
     left_out: tuple[LeftOut, ...]
     fired: tuple[Fired, ...]
-    priced: bool
 
     @property
     def columns(self) -> dict[str, Metrics]:
@@ -100,6 +100,7 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("  saved by early starts", lambda each: _seconds(each.early_seconds_saved)),
     ("tokens in", lambda each: f"{_about(each)}{each.input_tokens:,}"),
     ("tokens out", lambda each: f"{_about(each)}{each.output_tokens:,}"),
+    ("cost", lambda each: _cost(each)),
 )
 
 _TOOL_HEAD = ("tool", "calls", "ran", "failed", "refused", "shared", "mean", "p95", "max", "total")
@@ -123,12 +124,16 @@ def _about(metrics: Metrics) -> str:
     return "about " if metrics.tokens_estimated else ""
 
 
+def _cost(metrics: Metrics) -> str:
+    if metrics.cost is None:
+        return _NONE
+    left_out = f" ({metrics.unpriced:,} unknown)" if metrics.unpriced else ""
+    return f"{_about(metrics)}{shown_cost(metrics.cost)}{left_out}"
+
+
 def _rows(counted: Counted) -> list[list[str]]:
     columns = list(counted.columns.values())
-    rows = [[name, *(value(each) for each in columns)] for name, value in _ROWS]
-    if counted.priced:
-        rows.append(["cost", *(f"{_about(each)}{each.cost:,.4f}" for each in columns)])
-    return rows
+    return [[name, *(value(each) for each in columns)] for name, value in _ROWS]
 
 
 def _tool_row(name: str, tool: ToolMetrics) -> list[str]:

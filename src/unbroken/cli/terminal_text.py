@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape as _escape
 
+from unbroken.run_view import shown_cost
+
 if TYPE_CHECKING:
     from unbroken.events import RequestRetried, RunFinished
     from unbroken.messages import Json
@@ -144,7 +146,8 @@ def closing(event: RunFinished) -> str:
     about = "about " if usage.get("estimated") else ""
     tokens = f"{about}{tokens_used(usage.get('input_tokens', 0), usage.get('output_tokens', 0))}"
     counts = f"{counted(event.rounds, 'round')}, {counted(event.calls, 'call')}"
-    return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens} · {seconds(event.seconds)}"
+    cost = "" if event.cost is None else f" · cost {about}{shown_cost(event.cost)}"
+    return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens}{cost} · {seconds(event.seconds)}"
 
 
 def retrying(event: RequestRetried) -> str:

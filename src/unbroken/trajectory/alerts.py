@@ -66,9 +66,9 @@ def fired(metrics: Metrics, alerts: Iterable[Alert] = ALERTS, *, least: int | No
     found: list[Fired] = []
     for alert in alerts:
         if queries >= (alert.least if least is None else least):
-            value = float(getattr(metrics, alert.metric))
-            if value > alert.above:
-                found.append(Fired(alert, value, queries))
+            value = getattr(metrics, alert.metric)
+            if value is not None and value > alert.above:  # the cost may be unknown
+                found.append(Fired(alert, float(value), queries))
     return found
 
 

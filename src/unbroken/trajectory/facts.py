@@ -133,6 +133,8 @@ Fact: TypeAlias = Literal[
     "saved",  # nanoseconds that were saved because a call started early
     "tokens",  # of a kind
     "estimate",  # one run whose tokens are estimated
+    "priced",  # one run whose cost is known
+    "unpriced",  # one that used tokens, and whose cost is not known
     "cost",  # in millionths of a millionth
 ]
 
@@ -163,6 +165,8 @@ class Spent:
 
     tokens: tuple[int, ...] = (0,) * len(TOKENS)
     estimated: int = 0
+    priced: int = 0
+    unpriced: int = 0
     cost: int = 0
     rounds: int = 0
 
@@ -332,8 +336,11 @@ class Facts:
         tokens = tuple(max(count(event.usage.get(f"{kind}_tokens")), 0) for kind in TOKENS)
         input, output, cached, written, reasoning = tokens
         usage = Usage(input, output, cached, written, reasoning, estimated=bool(event.usage.get("estimated")))
-        cost = self.prices.of(usage) * COST if self.prices is not None else 0.0
-        return Spent(tokens, int(usage.estimated), round(cost) if isfinite(cost) else 0, event.rounds)
+        cost = self.prices.of(usage) if self.prices is not None else event.cost
+        estimated = int(usage.estimated)
+        if cost is None or not isfinite(cost * COST):
+            return Spent(tokens, estimated, 0, int(usage.total_tokens > 0), 0, event.rounds)
+        return Spent(tokens, estimated, 1, 0, round(max(cost, 0.0) * COST), event.rounds)
 
     def _tell_spent(self, before: Spent, now: Spent) -> None:
         for kind, told, amount in zip(TOKENS, before.tokens, now.tokens, strict=True):
@@ -341,6 +348,10 @@ class Facts:
                 self._tell("tokens", amount - told, kind)
         if now.estimated > before.estimated:
             self._tell("estimate", 1, "")
+        if now.priced > before.priced:
+            self._tell("priced", 1, "")
+        if now.unpriced > before.unpriced:
+            self._tell("unpriced", 1, "")
         if now.cost > before.cost:
             self._tell("cost", now.cost - before.cost, "")
 

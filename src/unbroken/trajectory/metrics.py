@@ -103,10 +103,10 @@ OF_TOOLS: Mapping[Fact, str] = {
 
 @checked
 class Metrics:
-    """`metrics(event)` counts one event, `Metrics.of(events)` many, and `one + other` both. With `prices` it knows what
-    the tokens cost. A **query** is a run that has ended, in whatever way; a run that waits for somebody outside becomes
-    one when it is resumed and ends, and nothing is counted twice. To add two, each must have received its runs from the
-    start to where they ended or waited."""
+    """`metrics(event)` counts one event, `Metrics.of(events)` many, and `one + other` both. `prices` take precedence
+    over the cost in the events. A **query** is a run that has ended, in whatever way; a run that waits for somebody
+    outside becomes one when it is resumed and ends, and nothing is counted twice. To add two, each must have received
+    its runs from the start to where they ended or waited."""
 
     def __init__(self, *, prices: Pricing | None = None) -> None:
         self._facts = Facts(self._take, prices)
@@ -358,9 +358,15 @@ class Metrics:
         return self._counts.get("estimate", 0) > 0
 
     @property
-    def cost(self) -> float:
-        """What they cost, in the currency of the prices; 0 without prices."""
-        return self._counts.get("cost", 0) / COST
+    def cost(self) -> float | None:
+        """What the runs cost whose cost is known: by `prices`, or else as their events report it. None if it is not
+        known of any run."""
+        return self._counts.get("cost", 0) / COST if self._counts.get("priced") else None
+
+    @property
+    def unpriced(self) -> int:
+        """Runs that used tokens and whose cost is not known; `cost` is without them."""
+        return self._counts.get("unpriced", 0)
 
     # All of it
 
@@ -434,6 +440,8 @@ class Metrics:
             _count(self._tokens, kind, -tokens)
         _count(self._counts, "cost", -spent.cost)
         _count(self._counts, "estimate", -spent.estimated)
+        _count(self._counts, "priced", -spent.priced)
+        _count(self._counts, "unpriced", -spent.unpriced)
         self._facts.waiting.pop(run, None)
         if run in second.waiting:
             self._facts.waiting[run] = second.waiting[run]

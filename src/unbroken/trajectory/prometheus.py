@@ -42,8 +42,10 @@ COUNTERS: dict[Fact, tuple[str, str, tuple[str, ...]]] = {
     "uncertain": ("tool_calls_uncertain", "Calls whose outcome is unknown after a crash.", ("tool",)),
     "saved": ("early_seconds_saved", "Seconds saved because calls started early.", ("tool",)),
     "tokens": ("model_tokens", "Tokens of queries with an answer, by kind.", ("kind",)),
-    "cost": ("model_cost", "What they cost.", ()),
+    "unpriced": ("model_unpriced_runs", "Runs whose cost is not known.", ()),
 }
+COST_COUNTER = "unbroken_model_cost", "What the runs cost whose cost is known."
+"""It does not exist before the first cost is known: 0 would be a cost."""
 HISTOGRAMS: dict[Fact, tuple[str, str, tuple[str, ...], tuple[float, ...]]] = {
     "latency": ("query_latency_seconds", "From the start of a query to its answer.", (), LATENCY),
     "rounds": ("tool_rounds_per_query", "Rounds of queries.", (), ROUNDS),
@@ -65,8 +67,8 @@ class PrometheusMetrics(Middleware):
         if registry is not None and not hasattr(registry, "register"):
             kind = type(registry).__name__
             raise UserError(f"PrometheusMetrics(registry=…): expected a registry or None, got {kind}")
-        client = _client()
-        where = {"registry": registry if registry is not None else client.REGISTRY}
+        client = self._client = _client()
+        where = self._where = {"registry": registry if registry is not None else client.REGISTRY}
         try:
             self._metrics: dict[Fact, Any] = {
                 fact: client.Counter(f"unbroken_{name}", words, labels, **where)
@@ -91,6 +93,10 @@ class PrometheusMetrics(Middleware):
     def _take(self, fact: Fact, amount: int, label: str) -> None:
         units = _UNITS.get(fact)
         value = amount if units is None else amount / units
+        if fact == "priced" and "cost" not in self._metrics:
+            self._metrics["cost"] = self._client.Counter(*COST_COUNTER, **self._where)
+        elif fact == "cost":
+            self._metrics["cost"].inc(value)
         if fact in HISTOGRAMS:
             self._series(fact, HISTOGRAMS[fact][2], label).observe(value)
         elif fact in COUNTERS:

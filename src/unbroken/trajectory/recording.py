@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded
-from unbroken.trajectory.line_checks import count, is_line, number, objects, texts
+from unbroken.trajectory.line_checks import count, is_line, is_number, number, objects, texts
 from unbroken.trajectory.line_reader import BEGINNING, EventReader, LineReader, read_event, read_head, read_json
 from unbroken.trajectory.lines import Line
 from unbroken.validation import checked
@@ -215,6 +215,8 @@ class Summary:
     seconds: float = 0.0
     tokens: int = 0
     problem: str = ""
+    cost: float | None = None
+    """None if it is not known."""
 
 
 @checked
@@ -281,6 +283,7 @@ def _summary(path: Path, size: int, head: Line, end: Line) -> Summary:
         count(end.get("calls")) + _pending(end),
         number(end.get("seconds")) or max(ended - began, 0.0),
         count(usage.get("input_tokens")) + count(usage.get("output_tokens")),
+        cost=number(end["cost"]) if is_number(end.get("cost")) else None,
     )
 
 
@@ -320,7 +323,7 @@ def _so_far(lines: list[bytes]) -> Line:
                 found = {"time": line.get("time")}
         elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):
             state = as_dict(line.get("state"))
-            found |= {"requests": state.get("requests"), "usage": state.get("usage")}
+            found |= {"requests": state.get("requests"), "usage": state.get("usage"), "cost": state.get("cost")}
             found["rounds"] = count(state.get("rounds")) + bool(calls)
             found["calls"] = count(state.get("calls")) + (calls or started)
             break

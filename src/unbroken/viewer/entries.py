@@ -277,6 +277,10 @@ class Turn:
     reasoning: Clip | None = None
     input_tokens: int = 0
     output_tokens: int = 0
+    cost: float | None = None
+    """What the request cost, if that is known."""
+    round_cost: float | None = None
+    """The same with its calls."""
     provider_calls: list[str] = field(default_factory=list[str])
     """Tools that the provider ran itself."""
     ignored: list[str] = field(default_factory=list[str])

@@ -24,6 +24,8 @@ from unbroken.events import (
     RoundFinished,
     RunFailed,
     RunFinished,
+    TextFinished,
+    ToolCallsDetected,
     ToolLate,
     event_from_json,
 )
@@ -337,8 +339,11 @@ class Lanes:
                 turn.messages, turn.tools, turn.final = event.messages, event.tools, event.final
             case CallsIgnored():
                 self._turn(event.turn, at).ignored += [name[:LONGEST_FIELD] for name in event.names]
+            case TextFinished() | ToolCallsDetected():
+                self._turn(event.turn, at).cost = event.cost
             case RoundFinished():
-                self._turn(event.turn, at).finished = at
+                turn = self._turn(event.turn, at)
+                turn.finished, turn.round_cost = at, event.cost
             case LimitReached():
                 self.marks.append(Mark(at, "limit", f"{event.kind[:LONGEST_FIELD]}: {event.limit:g}"))
             case RunFinished() | RunFailed():

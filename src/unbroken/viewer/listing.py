@@ -46,6 +46,8 @@ class Row:
     seconds: float = 0.0
     tokens: int = 0
     size: int = 0
+    cost: float | None = None
+    """Not known of every run."""
 
 
 class Listing(Protocol):
@@ -175,4 +177,5 @@ def row_of(summary: Summary, failed: int | None) -> Row:
         summary.seconds,
         summary.tokens,
         summary.size,
+        summary.cost,
     )

@@ -192,6 +192,8 @@ class Totals:
     output_tokens: int
     estimated: bool
     """The tokens are estimated."""
+    cost: float | None
+    """What the run cost, or None if that is not known."""
     tool_seconds: float
     """Seconds of all tools, added up."""
     waited: float
@@ -343,6 +345,7 @@ def _totals(lanes: Lanes, end: Line) -> Totals:
         input_tokens=count(usage, "input_tokens") or sum(turn.input_tokens for turn in turns),
         output_tokens=count(usage, "output_tokens") or sum(turn.output_tokens for turn in turns),
         estimated=flag(usage, "estimated"),
+        cost=number(end, "cost"),
         tool_seconds=round(sum(call.seconds or 0.0 for call in ran), 6),
         waited=round(sum(map(waited, calls)), 6),
     )

@@ -19,6 +19,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from unbroken.errors import StreamError
+from unbroken.run_view import shown_cost
 from unbroken.viewer.entries import CallLane, Clip, Mark, Turn
 from unbroken.viewer.listing import Row
 from unbroken.viewer.picture import RECORDED, Picture
@@ -233,6 +234,8 @@ def seconds_in_words(value: float) -> str:
 
 
 _NARROWEST = 20
+_WITH_COST = 90
+"""Columns of a terminal from which on a list of runs has their cost."""
 _PROMPT = 20
 """The least columns for a prompt in the line of its run."""
 
@@ -276,7 +279,8 @@ def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
     fits, else below: `unbroken view` and `unbroken replay` need it."""
     width = max(width, _NARROWEST)
     runs = [row for row in rows if not row.problem]
-    head = f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>10}  "
+    priced = width >= _WITH_COST and any(row.cost is not None for row in runs)
+    head = f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>10}{'cost' if priced else '':>{9 * priced}}  "
     longest = max((cell_len(in_line(row.name)) for row in runs), default=0)
     asked = max((cell_len(in_line(row.prompt)) for row in runs), default=0)
     wide = width >= len(head) + max(min(asked + 1, 2 * _PROMPT), _PROMPT) + 2 + longest
@@ -296,7 +300,7 @@ def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
             (fit(in_line(row.state).replace("_", " "), 12), _tone(row)),
             f"{'-' if row.calls is None else row.calls:>7}",
             (f"{failed:>8}", FAILED if row.failed else ""),
-            f"{seconds_in_words(row.seconds):>10}  ",
+            f"{seconds_in_words(row.seconds):>10}{shown_cost(row.cost) if priced else '':>{9 * priced}}  ",
             fit(prompt, room) if wide else fit(prompt, room).rstrip(),
             (f"  {in_line(row.name)}" if wide else "", "dim"),
         )
@@ -321,6 +325,7 @@ def _in_short(row: Row) -> str:
         _count(row.calls, "call") if row.calls is not None else "",
         f"{row.failed} failed" if row.failed else "",
         seconds_in_words(row.seconds),
+        f"cost {shown_cost(row.cost)}" if row.cost is not None else "",
     ]
     return " · ".join(filter(None, told))
 
@@ -344,6 +349,7 @@ def _facts(picture: Picture) -> str:
         f"{'about ' if totals.estimated else ''}{_count(totals.input_tokens, 'token')} in, {totals.output_tokens:,} out"
         if totals.input_tokens or totals.output_tokens
         else "",
+        f"cost {'about ' if totals.estimated and totals.cost is not None else ''}{shown_cost(totals.cost)}",
         seconds_in_words(picture.seconds),
         in_line(picture.model),
     ]
