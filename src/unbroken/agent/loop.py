@@ -328,7 +328,7 @@ async def _checked_text(run: Run, message: Assistant) -> Assistant:
     if accepted is message.text:
         return message
     run.emitter.emit(TextReplaced, accepted)
-    run.emitter.emit(TextFinished, accepted, True)
+    run.emitter.emit(TextFinished, accepted, True, run.request_cost)
     return Assistant(accepted, reasoning=message.reasoning)
 
 

@@ -20,6 +20,7 @@ from unbroken.evals.comparing import Comparison
 from unbroken.evals.report import diff_lines
 from unbroken.evals.results import CaseResult, Evaluation, Trial
 from unbroken.messages import Usage
+from unbroken.run_view import shown_cost
 
 _STYLES = {"passed": "green", "failed": "red", "error": "red", "unavailable": "yellow", "not run": "dim"}
 _MARKS = {"passed": "green", "better": "green", "worse": "red"}
@@ -143,13 +144,13 @@ def _sums(evaluation: Evaluation, cases: Sequence[CaseResult]) -> str:
         f"score {evaluation.score:.2f}",
         counted(len(evaluation.trials), "run"),
         _tokens(evaluation.usage),
-        f"cost {evaluation.cost:.4f}" if evaluation.cost else "",
+        f"cost {shown_cost(evaluation.cost)}" if evaluation.cost is not None else "",
         seconds(total),
     ]
     if flaky := [clean_line(case.id) for case in cases if case.flaky]:
         words.append(f"flaky: {', '.join(flaky)}")
     if evaluation.judge_usage.total_tokens:
-        cost = f", cost {evaluation.judge_cost:.4f}" if evaluation.judge_cost else ""
+        cost = f", cost {shown_cost(evaluation.judge_cost)}" if evaluation.judge_cost is not None else ""
         words.append(f"judges: {_tokens(evaluation.judge_usage)}{cost}")
     return " · ".join(filter(None, words))
 

@@ -41,7 +41,8 @@ class Score:
     threshold: float = 1.0
     usage: Usage = field(default_factory=Usage)
     """What the scorer itself used, if it asked a model."""
-    cost: float = 0.0
+    cost: float | None = None
+    """What that cost. None if it is not known."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.value <= 1:

@@ -18,6 +18,7 @@ from unbroken.evals.comparing import CaseChange, Comparison
 from unbroken.evals.evaluator import RECORDINGS
 from unbroken.evals.results import CaseResult, Difference, Evaluation, Trial
 from unbroken.messages import Usage
+from unbroken.run_view import shown_cost
 from unbroken.viewer.listing import Shelf
 from unbroken.viewer.server import PALETTE, inline_hash, whole_page
 
@@ -113,9 +114,9 @@ class _Page:
             ("runs", f"{len(found.trials):,}" + (f" ({found.repeat} of each case)" if found.repeat > 1 else "")),
             ("flaky", _several(sum(case.flaky for case in cases))),
             ("tokens", _in_and_out(found.usage)),
-            ("cost", f"{found.cost:.4f}" if found.cost else ""),
+            ("cost", "" if found.cost is None else shown_cost(found.cost)),
             ("tokens of judges", _in_and_out(found.judge_usage)),
-            ("cost of judges", f"{found.judge_cost:.4f}" if found.judge_cost else ""),
+            ("cost of judges", "" if found.judge_cost is None else shown_cost(found.judge_cost)),
         ]
         shown = "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in facts if value)
         return f'<dl class="facts">{shown}</dl>'

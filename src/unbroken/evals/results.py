@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from statistics import fmean
@@ -52,7 +52,8 @@ class Trial:
     rounds: int = 0
     requests: int = 0
     usage: Usage = field(default_factory=Usage)
-    cost: float = 0.0
+    cost: float | None = None
+    """None if it is not known."""
     seconds: float = 0.0
     recording: str = ""
     """The file of its recording, in the folder of the evaluation."""
@@ -210,9 +211,9 @@ class Evaluation:
         return _sum([trial.usage for trial in self.trials])
 
     @property
-    def cost(self) -> float:
-        """Of all runs, if the agent has prices; without that of judges."""
-        return sum(trial.cost for trial in self.trials)
+    def cost(self) -> float | None:
+        """Of all runs, without that of judges. None if it is not known of one of them."""
+        return _sum([replace(trial.usage, cost=trial.cost) for trial in self.trials]).cost
 
     @property
     def judge_usage(self) -> Usage:
@@ -220,9 +221,9 @@ class Evaluation:
         return _sum([score.usage for trial in self.trials for score in trial.scores])
 
     @property
-    def judge_cost(self) -> float:
-        """Of the judges that have prices."""
-        return sum(score.cost for trial in self.trials for score in trial.scores)
+    def judge_cost(self) -> float | None:
+        """What the judges cost. None if it is not known of one of them."""
+        return _sum([replace(score.usage, cost=score.cost) for trial in self.trials for score in trial.scores]).cost
 
     def to_json(self) -> dict[str, Json]:
         """Everything, with the cases and their outcomes."""
