@@ -87,6 +87,10 @@ class Account:
     started: float = 0.0
     extra: float = 0.0
     """Seconds beyond the limit to finish the round in which a resumed run was cut off."""
+    asked_usage: Usage = NOTHING_USED
+    """What the last request used, failed attempts included."""
+    turn_usage: Usage = NOTHING_USED
+    """The same with its calls: an agent as a tool uses tokens."""
     recorded: dict[int, float | None] | None = None
     """In a replay: what the request of each turn cost."""
     _listed: dict[str, ModelPrices | None] = field(default_factory=dict[str, "ModelPrices | None"])
@@ -108,8 +112,21 @@ class Account:
     def calls_left(self) -> int | None:
         return None if self.limits.calls is None else max(self.limits.calls - self.calls, 0)
 
-    def price(self, usage: Usage, model: str, turn: int, clock: Clock) -> Usage:
-        """What one request used, with its cost if it is known."""
+    def next_request(self) -> None:
+        self.requests += 1
+        self.asked_usage = self.turn_usage = NOTHING_USED
+
+    def spend_on_request(self, usage: Usage, model: str, turn: int, clock: Clock) -> None:
+        """Counts one attempt at the last request, which this model has answered."""
+        used = self._with_cost(usage, model, turn, clock)
+        self.asked_usage += used
+        self.spend(used)
+
+    def spend(self, usage: Usage) -> None:
+        self.usage += usage
+        self.turn_usage += usage
+
+    def _with_cost(self, usage: Usage, model: str, turn: int, clock: Clock) -> Usage:
         if self.limits.prices is not None or usage.cost is not None:  # a model may know what it costs
             return usage
         if self.recorded is not None:
@@ -132,6 +149,16 @@ class Account:
     def cost(self) -> float | None:
         """What the run has cost so far. None if that is not known."""
         return self.cost_of(self.usage)
+
+    @property
+    def request_cost(self) -> float | None:
+        """What the last request cost. None if that is not known."""
+        return self.cost_of(self.asked_usage)
+
+    @property
+    def round_cost(self) -> float | None:
+        """The same with its calls. None also if the request was made in an earlier part of the run."""
+        return self.cost_of(self.turn_usage) if self.asked_usage.total_tokens else None
 
     @property
     def spent(self) -> Usage:

@@ -119,7 +119,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
                 turn.announces = announces(message.text, toolbox.names)
             if message.text and run.emitter.has_listeners:
                 final = not (message.calls or turn.announces)
-                run.emitter.emit(TextFinished, message.text, final, run.request_cost)
+                run.emitter.emit(TextFinished, message.text, final, run.account.request_cost)
             if not message.calls:
                 batch.abandon()
                 observer.drop_loose(NOT_ASKED_AGAIN)
@@ -129,7 +129,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             run.transcript.add(message)
             run.account.rounds += not closed  # a refused request is not a round
             numbers = [listener.number(call) for call in message.calls]
-            observer.detected(message.calls, numbers, run.request_cost)
+            observer.detected(message.calls, numbers, run.account.request_cost)
             run.drop_earlier(observer)
             prepared = _plan_round(run, toolbox, message.calls, listener, closed)
             stop = await _run_calls(run, batch, prepared, {})
@@ -138,7 +138,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
         _leave_valid(run, batch, observer, listener, isinstance(error, asyncio.CancelledError))
         raise
     if stop != "waiting":
-        observer.ended(run.round_cost)
+        observer.ended(run.account.round_cost)
     turn.stop = stop
     return turn
 
@@ -175,7 +175,7 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
         batch.abandon(BROKE_OFF)
         raise
     if stop != "waiting":
-        observer.ended(run.round_cost)
+        observer.ended(run.account.round_cost)
     return stop
 
 
@@ -328,7 +328,7 @@ async def _checked_text(run: Run, message: Assistant) -> Assistant:
     if accepted is message.text:
         return message
     run.emitter.emit(TextReplaced, accepted)
-    run.emitter.emit(TextFinished, accepted, True, run.request_cost)
+    run.emitter.emit(TextFinished, accepted, True, run.account.request_cost)
     return Assistant(accepted, reasoning=message.reasoning)
 
 
@@ -373,7 +373,7 @@ def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
 def _end_with_own_text(run: Run, text: str, stop: StopReason) -> Ending:
     run.transcript.add(Assistant(text))
     run.emitter.emit(TextReplaced if run.voided else TextAdded, text)
-    run.emitter.emit(TextFinished, text, True, run.request_cost)
+    run.emitter.emit(TextFinished, text, True, run.account.request_cost)
     return Ending(text, stop)
 
 

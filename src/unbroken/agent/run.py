@@ -171,10 +171,6 @@ class Run:
     cut_off: str = ""
     """The text of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
-    asked_usage: Usage = NOTHING_USED
-    """What the request of this turn used, failed attempts included."""
-    turn_usage: Usage = NOTHING_USED
-    """The same with its calls: an agent as a tool uses tokens."""
     _counted: int = 0
     _characters: int = 0
     """Characters of the agent's instructions and the first `_counted` messages."""
@@ -208,11 +204,10 @@ class Run:
 
     def next_turn(self) -> None:
         self.emitter.turn = self.account.requests
-        self.account.requests += 1
+        self.account.next_request()
         self.attempts += 1
         self.voided = False
         self.refused = ""
-        self.asked_usage = self.turn_usage = NOTHING_USED
 
     def state(self) -> dict[str, Json]:
         """What another process needs besides the history to continue from here. Values that have not changed since the
@@ -466,7 +461,7 @@ class Run:
             say=self.emitter.emit,
             retries=self.retries,
             most_retries=plan.policy.tool_retries,
-            spend=self.spend,
+            spend=self.account.spend,
         )
         if self.earlier is not None:
             context.ran_before = self.earlier.seconds_of(context)
@@ -475,9 +470,7 @@ class Run:
     def spend_on(self, answer: Assistant, reported: Usage | None, verdict: Verdict) -> None:
         """Counts what a request and its answer used: as reported, or else estimated by their characters."""
         model = verdict.model or self.plan.model.name
-        used = self.account.price(reported or self._estimate(answer), model, self.emitter.turn, self.plan.clock)
-        self.asked_usage += used
-        self.spend(used)
+        self.account.spend_on_request(reported or self._estimate(answer), model, self.emitter.turn, self.plan.clock)
 
     def _estimate(self, answer: Assistant) -> Usage:
         messages = self.transcript.messages
@@ -491,20 +484,6 @@ class Run:
             characters(answer) // CHARACTERS_PER_TOKEN + 1,
             estimated=True,
         )
-
-    def spend(self, usage: Usage) -> None:
-        self.account.usage += usage
-        self.turn_usage += usage
-
-    @property
-    def request_cost(self) -> float | None:
-        """What the request of this turn cost. None if that is not known."""
-        return self.account.cost_of(self.asked_usage)
-
-    @property
-    def round_cost(self) -> float | None:
-        """The same with its calls. None also if the request was made in an earlier part of the run."""
-        return self.account.cost_of(self.turn_usage) if self.asked_usage.total_tokens else None
 
 
 def _trimmed(trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
