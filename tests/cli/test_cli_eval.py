@@ -235,7 +235,7 @@ def test_a_judge_of_a_file_uses_the_model_of_the_option_over_http(place: Path) -
         done = invoke("eval", "cases.json", "--agent", "app.py:agent", "--judge", "openai:gpt-5", env=env)
         assert "Is polite." in str(server.bodies[0]["messages"])
     assert done.exit_code == 1
-    assert "a (failed): judge Is polite. (0.50, needs 0.70): Too short." in done.stdout
+    assert "a (failed): judge: Is polite. (0.50, needs 0.70): Too short." in done.stdout
     assert "judges: 50 tokens in, 7 out" in done.stdout
 
 

@@ -42,7 +42,7 @@ NAMES = [
     'exact "42"',
     "called `search` and nothing else",
     "called nothing",
-    "judge Is short.",
+    "judge: Is short.",
 ]
 
 

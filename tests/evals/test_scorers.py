@@ -145,7 +145,7 @@ def test_a_judge_gets_rubric_question_calls_and_answer_and_its_tokens_are_counte
 
 
 def test_a_judge_without_a_verdict_is_an_error() -> None:
-    with pytest.raises(ScorerFailed, match=r"scorer `judge Good\.` raised AnswerInvalid"):
+    with pytest.raises(ScorerFailed, match=r"scorer `judge: Good\.` raised AnswerInvalid"):
         score(judge(ScriptedModel("Fine.", loop_last=True), "Good."), answered(""))
 
 

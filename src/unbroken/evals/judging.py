@@ -63,4 +63,4 @@ def judge(
         return Score(verdict.score, verdict.reason, usage=judged.usage, cost=judged.cost)
 
     words = " ".join(rubric.split())
-    return Scorer(score, name=f"judge {words}", threshold=threshold)
+    return Scorer(score, name=f"judge: {words}", threshold=threshold)

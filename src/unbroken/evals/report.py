@@ -222,7 +222,7 @@ def _trial(trial: Trial) -> str:
 
 
 def _score(score: Score) -> str:
-    needed = f' <span class="soft">of {score.threshold:.2f}</span>' if score.threshold not in (0.0, 1.0) else ""
+    needed = f' <span class="soft">needs {score.threshold:.2f}</span>' if score.threshold not in (0.0, 1.0) else ""
     value = f'<span class="{"good" if score.passed else "bad"}">{score.value:.2f}</span>{needed}'
     return f"<tr><td>{_words(score.name)}</td><td>{value}</td><td>{_words(score.reason) or '-'}</td></tr>"
 
