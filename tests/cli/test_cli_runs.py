@@ -77,7 +77,6 @@ def test_a_prompt_is_read_from_standard_input_and_an_id_is_made() -> None:
         (["--allow"], "order 7 was refunded"),
         (["--deny", "ask the bank"], "ask the bank"),
         (["--edit", '{"order": 9}'], "order 9 was refunded"),
-        (["--result", "paid by hand"], "paid by hand"),
     ],
 )
 def test_every_kind_of_answer_reaches_the_model(answer: list[str], result: str) -> None:
@@ -103,6 +102,12 @@ def test_the_first_answer_counts() -> None:
         (["answer", "r", "refund-1", "--allow", "--deny", "x"], "give one of"),
         (["answer", "r", "refund-1", "--edit", "{"], "the arguments are not JSON"),
         (["answer", "r", "refund-1", "--edit", "[]"], "must be a JSON object"),
+        (
+            ["answer", "r", "refund-1", "--result", "paid by hand"],
+            "call `refund-1` (refund) waits for an approval, and its result comes from its tool: use --allow, --deny "
+            "or --edit",
+        ),
+        (["start", "support", "x", "--answer-within", "1e12"], "--answer-within: give a number of seconds"),
         (["answer", "r", "other", "--allow"], "no call `other` waits for an answer; waiting: `refund-1` (refund)"),
         (["answer", "nobody", "refund-1", "--allow"], "has no run `nobody`"),
         (["show", "nobody"], "has no run `nobody`"),

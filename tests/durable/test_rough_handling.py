@@ -16,7 +16,7 @@ from durable_runs import in_a_child
 from postgres_server import empty_url
 
 from unbroken import Agent, Allow, ScriptedModel, tool
-from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, drive, open_journal
+from unbroken.durable import AnswerTooLate, Busy, Journal, JournalUnavailable, drive, open_journal
 from unbroken.durable.large_values import LARGE, put_back, take_out
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Request
@@ -162,7 +162,7 @@ def test_an_answer_that_comes_after_the_run_went_on_without_it_is_refused(tmp_pa
         await asyncio.sleep(0.2)
         driving = asyncio.create_task(drive(agents, journal, run_id))
         await asyncio.sleep(0.2)
-        with pytest.raises(AlreadyAnswered, match="the time for one is over"):
+        with pytest.raises(AnswerTooLate, match="the time for one is over"):
             await journal.answer(run_id, {"p": Allow()})
         assert (await driving).state == "answered"
 
@@ -250,14 +250,17 @@ def test_an_agent_that_no_longer_has_a_type_for_its_answer_continues_with_text(t
         {"answer_within": -1},
         {"answer_within": float("nan")},
         {"answer_within": 10**400},
+        {"answer_within": 10**5000},
+        {"answer_within": True},
         {"answer_within": "x"},
     ],
     ids=lambda given: f"{next(iter(given))}",
 )
 def test_what_cannot_be_stored_is_refused_when_the_run_is_started(given: dict[str, Any], tmp_path: Path) -> None:
     async def work(journal: Journal) -> None:
-        with pytest.raises(UserError, match=next(iter(given))):
+        with pytest.raises(UserError, match=next(iter(given))) as refused:
             await journal.start("payer", "Hi", **given)
+        assert "at most" in str(refused.value)
         with pytest.raises(UserError, match="limit"):
             await journal.runs(limit=-1)
         assert await journal.runs() == []

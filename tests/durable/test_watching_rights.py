@@ -178,6 +178,10 @@ BAD_RUNS: list[tuple[Any, str]] = [
     ({"prompt": "x", "agent": "a", "answer_within": True}, "`answer_within`"),
     (b'{"prompt": "x", "agent": "a", "answer_within": 1e999}', "`answer_within`"),
     (b'{"prompt": "x", "agent": "a", "answer_within": NaN}', "`answer_within`"),
+    ({"prompt": "x", "agent": "a", "run_id": "."}, "`run_id` cannot be `.`"),
+    ({"prompt": "x", "agent": "a", "run_id": ".."}, "`run_id` cannot be `..`"),
+    (b'{"prompt": "x", "agent": "a", "answer_within": 1e12}', "at most 10,000,000,000"),
+    (b'{"prompt": "x", "agent": "a", "answer_within": 1%b}' % (b"0" * 400), "at most 10,000,000,000"),
     ({"prompt": "x", "agent": "a", "limits": {}}, "there is no field 'limits'"),
     ({"prompt": "x", "agent": "nobody"}, "there is no agent `nobody`"),
 ]

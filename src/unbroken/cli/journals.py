@@ -63,6 +63,9 @@ _OPTIONS = {
     "the result of the call, or Deny()": "--result or --deny",
     "use take_over=True": "give --take-over",
     "give another run_id": "give another --id",
+    "journal.start(run_id=…)": "--id",
+    "journal.start(tenant=…)": "--tenant",
+    "journal.start(answer_within=…)": "--answer-within",
 }
 """The advice in an error message, and the option that does the same."""
 

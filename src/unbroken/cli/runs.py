@@ -209,9 +209,7 @@ def answer_command(
         str | None, typer.Option(metavar="REASON", help="It does not run, and the model reads why.")
     ] = None,
     edit: Annotated[str | None, typer.Option(metavar="JSON", help="It runs with these arguments.")] = None,
-    result: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="It does not run, and the model reads this as its result.")
-    ] = None,
+    result: Annotated[str | None, typer.Option(metavar="TEXT", help="The result of a call that ran elsewhere.")] = None,
 ) -> None:
     with ending_durable():
         given = _answer(call, allow, deny, edit, result)

@@ -1,13 +1,22 @@
 """Durable runs: they outlive processes and machines. A journal holds them, and `drive` carries them on."""
 
 from unbroken.durable.driving import Outcome, drive
-from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, RunExists, Superseded, UnknownRun
+from unbroken.durable.errors import (
+    AlreadyAnswered,
+    AnswerTooLate,
+    Busy,
+    JournalUnavailable,
+    RunExists,
+    Superseded,
+    UnknownRun,
+)
 from unbroken.durable.journal import Journal, open_journal
 from unbroken.durable.records import RunRow
 from unbroken.durable.worker import Progress, Worker
 
 __all__ = [
     "AlreadyAnswered",
+    "AnswerTooLate",
     "Busy",
     "Journal",
     "JournalUnavailable",

@@ -40,13 +40,19 @@ def encode_answers(row: RunRow, answers: Mapping[str, object], before: Collectio
 
 def _encode(row: RunRow, call: dict[str, Any], answer: object) -> dict[str, Any]:
     needs_result = call.get("needs") == NEEDS_RESULT
+    wanted = "the result of the call, or Deny()" if needs_result else "Allow(), Deny() or Edit({…})"
     if isinstance(answer, ToolResult):
-        return {"result": write_result(answer)}
+        # Of a call that may have run before its process died, somebody can find out what it did.
+        if needs_result or call.get("uncertain"):
+            return {"result": write_result(answer)}
+        raise UserError(
+            f"run `{row.run_id}`: call `{call['id']}` ({call['name']}) waits for an approval, and its result comes "
+            f"from its tool: use {wanted}"
+        )
     if isinstance(answer, Deny) or (isinstance(answer, Allow | Edit) and not needs_result):
         return approval_fields(answer)
     if needs_result and not isinstance(answer, Allow | Edit):
         return {"result": write_result(ToolResult(call["id"], to_parts(cast("Any", answer)), name=call["name"]))}
-    wanted = "the result of the call, or Deny()" if needs_result else "Allow(), Deny() or Edit({…})"
     raise UserError(
         f"run `{row.run_id}`: {answer!r} is no answer to call `{call['id']}` ({call['name']}): use {wanted}"
     )

@@ -11,7 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, RunExists, Superseded, UnknownRun
+from unbroken.durable.errors import (
+    AlreadyAnswered,
+    AnswerTooLate,
+    Busy,
+    JournalUnavailable,
+    RunExists,
+    Superseded,
+    UnknownRun,
+)
 from unbroken.durable.large_values import put_back, take_out
 from unbroken.durable.records import Append, Claim, PendingCall, RunRow, State
 from unbroken.durable.schema import MIGRATIONS, VERSION_TABLE
@@ -420,12 +428,13 @@ class Database:
         calls, each with its id. The run is ready then."""
         with self.transaction():
             row = self._find(run_id, self.for_update)
-            if row.state == "running" and row.expires is not None and now >= row.expires:
-                raise AlreadyAnswered(f"run `{run_id}` continues without an answer: the time for one is over")
-            given = self._answers(row.number)
-            for call, (call_id, answer) in encode(row).items():
+            given, encoded = self._answers(row.number), encode(row)
+            for call, (call_id, _) in encoded.items():
                 if call in given:
                     raise already_answered(run_id, call_id)
+            if row.expires is not None and now >= row.expires:
+                raise AnswerTooLate(f"run `{run_id}` continues without an answer: the time for one is over")
+            for call, (call_id, answer) in encoded.items():
                 self.change(
                     "INSERT INTO unbroken_answers (run, call, call_id, answer, given) VALUES (?, ?, ?, ?, ?)",
                     *(row.number, call, storable(call_id), answer, now),

@@ -25,6 +25,10 @@ class AlreadyAnswered(UserError):
     """The call has an answer already: the first one counts."""
 
 
+class AnswerTooLate(AlreadyAnswered):
+    """The time for an answer (`answer_within`) is over: the calls that have none are denied."""
+
+
 class JournalUnavailable(RecordingFailed):
     """The database cannot be reached, or refuses to store anything. What was stored before is safe: drive the run again
     later."""

@@ -21,7 +21,17 @@ from unbroken.durable.answers import encode_answers
 from unbroken.durable.changes import Changes, Waiter
 from unbroken.durable.database import Database, Disconnected, Drivable, NewRun, storable
 from unbroken.durable.errors import JournalUnavailable
-from unbroken.durable.records import ENDED, STATES, Append, Claim, RunRow, StartOptions, State
+from unbroken.durable.records import (
+    ENDED,
+    LONGEST_WAIT,
+    STATES,
+    Append,
+    Claim,
+    RunRow,
+    StartOptions,
+    State,
+    is_wait,
+)
 from unbroken.durable.run_lines import RunEvents, cancelled_lines, file_name, parse
 from unbroken.durable.sqlite import SqliteDatabase
 from unbroken.errors import UserError
@@ -42,7 +52,6 @@ _SMALL = 64 * 1024
 """Bytes up to which lines are stored at once, if the database can do that."""
 _LONGEST = 500
 """Characters of an id, an agent's name and a tenant."""
-_FOREVER = 1e10
 _QUESTION = 200
 """Characters of the question that lists show."""
 
@@ -136,8 +145,10 @@ class Journal:
                     f"journal.start({name}=…): give at most {_LONGEST} characters, without zero bytes and halves of "
                     f"characters; these are {len(value)}"
                 )
-        if answer_within is not None and not (isinstance(answer_within, int | float) and 0 < answer_within < _FOREVER):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-            raise UserError(f"journal.start(answer_within={answer_within!r}): give a number of seconds, more than 0")
+        if answer_within is not None and not is_wait(answer_within):
+            raise UserError(
+                f"journal.start(answer_within=…): give a number of seconds, more than 0 and at most {LONGEST_WAIT:,}"
+            )
         id = run_id or os.urandom(8).hex()
         question = to_user(prompt)
         given: dict[str, Any] = {"question": to_json([question])[0]}
@@ -176,7 +187,8 @@ class Journal:
 
     async def answer(self, run_id: str, answers: Mapping[str, object]) -> None:
         """Answers calls that the run waits for, by call id: `Allow()`, `Deny()`, `Edit({…})`, or the result of a call
-        that ran elsewhere. The run is `ready` then. `AlreadyAnswered` if a call has an answer: the first one counts."""
+        that ran elsewhere. The run is `ready` then. `AlreadyAnswered` if a call has an answer: the first one counts.
+        `AnswerTooLate` if the run has waited as long as it should."""
         database = self._opened()
 
         def encoded(row: RunRow) -> dict[int, tuple[str, str]]:

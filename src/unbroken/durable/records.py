@@ -15,6 +15,14 @@ The others are ends; a failed run can be driven again."""
 STATES: tuple[State, ...] = ("ready", "running", "waiting", "answered", "failed", "cancelled")
 ENDED: tuple[State, ...] = ("answered", "failed", "cancelled")
 
+LONGEST_WAIT = 10_000_000_000
+"""Seconds that a run may wait for an answer; more than three hundred years."""
+
+
+def is_wait(seconds: object) -> bool:
+    """May it be the `answer_within` of a run?"""
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= LONGEST_WAIT
+
 
 class StartOptions(TypedDict, total=False):
     """Options of a new run: of `Journal.start`, and of `start_run` on every engine."""
@@ -27,7 +35,8 @@ class StartOptions(TypedDict, total=False):
     limits: Limits | None
     """In place of the agent's own."""
     answer_within: float | None
-    """For how many seconds the run waits for an answer; after that its pending calls are denied. None: without end."""
+    """For how many seconds the run waits for an answer, up to `LONGEST_WAIT`; after that its pending calls are denied.
+    None: without end."""
 
 
 class PendingCall(dict[str, Any]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from unbroken.asgi import Refused, Scope
 from unbroken.durable.database import storable
-from unbroken.durable.records import STATES, State
+from unbroken.durable.records import LONGEST_WAIT, STATES, State, is_wait
 from unbroken.errors import TooDeep
 from unbroken.messages import Json, ToolResult
 from unbroken.tools.approval import Allow, Deny, Edit
@@ -127,11 +126,12 @@ def read_new_run(body: dict[str, Json]) -> NewRun:
         raise Refused(400, "`agent` is missing: the name of the agent that answers")
     tenant = None if body.get("tenant") == "" else _name(body, "tenant")
     within = body.get("answer_within")
-    if within is not None and (
-        isinstance(within, bool) or not isinstance(within, int | float) or not 0 < within < math.inf
-    ):
-        raise Refused(400, "`answer_within` is a number of seconds above 0")
-    return NewRun(agent, prompt, _name(body, "run_id"), tenant, None if within is None else float(within))
+    if within is not None and not is_wait(within):
+        raise Refused(400, f"`answer_within` is a number of seconds, more than 0 and at most {LONGEST_WAIT:,}")
+    run_id = _name(body, "run_id")
+    if run_id in (".", ".."):
+        raise Refused(400, f"`run_id` cannot be `{run_id}`: clients and proxies take it out of an address")
+    return NewRun(agent, prompt, run_id, tenant, None if within is None else float(cast("float", within)))
 
 
 def _name(body: dict[str, Json], field: str) -> str | None:
