@@ -66,6 +66,11 @@ def test_requests_in_flight_are_counted_until_they_end() -> None:
         assert refused.words == "key `a` has 2 requests in flight and may have 2: wait until one has ended"
         assert ask(limits, GatewayKey("b", in_flight=2)) is None
     assert ask(limits, key) is None
+    single = GatewayKey("c", in_flight=1)
+    with limits.admit(single):
+        refused = ask(limits, single)
+        assert refused is not None
+        assert refused.words == "key `c` has 1 request in flight and may have 1: wait until one has ended"
 
 
 def test_a_failed_request_has_ended_too() -> None:

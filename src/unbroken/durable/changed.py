@@ -15,9 +15,9 @@ _PARTS = {
     "description": "description",
     "parameters": "parameters",
     "effect": "effect",
-    "approve": "need of approval",
+    "approve": "whether it needs approval",
     "after_crash": "handling after a crash",
-    "client": "place where it runs",
+    "client": "where it runs",
     "queue": "queue",
 }
 """What is compared of a tool."""
@@ -59,7 +59,7 @@ def _compare_tools(before: list[Line], now: list[Line]) -> list[str]:
     for name in (name for name in old if name in new):
         parts = [words for part, words in _PARTS.items() if part in old[name] and old[name][part] != new[name][part]]
         if parts:
-            found.append(f"tool `{name}` has another {', '.join(parts)}")
+            found.append(f"tool `{name}` has changed: {', '.join(parts)}")
     return found
 
 

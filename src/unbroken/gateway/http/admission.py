@@ -49,10 +49,12 @@ class KeyLimits:
         if count is None:
             count = self._counts[_identity(key)] = _Count()
         if key.in_flight is not None and count.in_flight >= key.in_flight:
-            words = f"key `{key.name}` has {count.in_flight} requests in flight and may have {key.in_flight}"
+            requests = "request" if count.in_flight == 1 else "requests"
+            words = f"key `{key.name}` has {count.in_flight} {requests} in flight and may have {key.in_flight}"
             return _Slot(None, OverLimit(f"{words}: wait until one has ended", SOON))
         if (wait := self._begin(key, count)) > 0:
-            words = f"key `{key.name}` may begin {key.requests_per_minute} requests a minute"
+            requests = "request" if key.requests_per_minute == 1 else "requests"
+            words = f"key `{key.name}` may begin {key.requests_per_minute} {requests} a minute"
             return _Slot(
                 None, OverLimit(f"{words}: wait {wait:.0f} s" if wait >= 1 else f"{words}: wait a second", wait)
             )
