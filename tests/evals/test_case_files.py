@@ -126,7 +126,6 @@ def test_the_cases_of_the_page_are_read(tmp_path: Path) -> None:
         ("- id: a\n  prompt: x\n  score: contains", "line 1: case `a`: `score` lists scorers"),
         ("- id: a\n  prompt: x\n  limits: {round: 3}", "line 1: case `a`: `limits` is a mapping of rounds, calls"),
         ("- id: a\n  prompt: [x]", "line 1: case `a`: `prompt` takes texts, this is a list"),
-        ("- id: a\n  prompt: x\n  limits: {cost: 3}", "line 1: case `a`: `limits` is a mapping of rounds"),
         ("- id: a\n  prompt: x\n  timeout: soon", "line 1: case `a`: `timeout` is a number, this is a text"),
         ("- just text", "line 1: a case is a mapping with `id` and `prompt`, this is a text"),
         ("id: a", "line 1: expected a list of cases"),

@@ -13,6 +13,7 @@ from unbroken import Agent, Limits, Request, Result, ScriptedModel, ToolMessage,
 from unbroken.agent.limits import Prices
 from unbroken.errors import Unreachable, UserError
 from unbroken.evals import Case, Evaluation, Trial, called, compare, contains, evaluate, exact, judge, read_evaluation
+from unbroken.evals.report import write_report
 from unbroken.models.scripted import Answer
 from unbroken.testing import Call, Fail, Pause, Uses, run_virtual
 from unbroken.trajectory.recording import read_recording
@@ -72,7 +73,7 @@ def test_a_case_without_scorers_passes_if_there_is_an_answer() -> None:
     assert only_trial([Case("a", "Hi.")]).outcome == "passed"
     stopped = only_trial([Case("a", "How is the weather?", limits=Limits(rounds=0))])
     assert (stopped.outcome, stopped.reason) == ("failed", "answered: the run ended as round_limit")
-    assert stopped.cost > 0  # the prices are still the agent's
+    assert stopped.cost  # the prices are still the agent's
 
 
 def test_earlier_messages_come_before_the_prompt() -> None:
@@ -202,6 +203,31 @@ def test_results_and_a_recording_of_each_run_are_kept_and_read_again(tmp_path: P
         ["weather", "a/b ü"],
     )
     assert [line["outcome"] for line in lines] == ["passed"] * 4
+
+
+def test_secrets_are_masked_in_results_as_in_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "sk-a-key-that-nobody-may-see"
+    monkeypatch.setenv("SHOP_API_KEY", secret)
+
+    @tool
+    async def login(key: str) -> str:
+        """Logs in."""
+        return "done"
+
+    def leak(request: Request) -> Answer:
+        return f"The key is {secret}." if isinstance(request.messages[-1], ToolMessage) else Call("login", key=secret)
+
+    def scorer(case: Case, result: Result[Any]) -> tuple[float, str]:
+        return 0.0, f"it says {secret}"
+
+    case = Case("leak", f"Use {secret}.", [scorer])
+    found = run_virtual(lambda: evaluate(Agent(ScriptedModel(leak), [login]), [case], out=tmp_path))
+    write_report(found)
+    (trial,) = found.trials
+    assert (trial.text, trial.calls) == ("The key is ***.", ('login(key="***")',))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 4
+    assert [path.name for path in files if secret.encode() in path.read_bytes()] == []
 
 
 def test_results_that_cannot_be_written_end_the_evaluation(tmp_path: Path) -> None:

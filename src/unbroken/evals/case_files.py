@@ -145,7 +145,7 @@ def _number(given: Mapping[Any, Any], name: str) -> float | None:
 def _limits(value: Any) -> Limits | None:
     if value is None:
         return None
-    known = [each.name for each in fields(Limits) if each.name not in ("prices", "cost")]  # a cost needs prices
+    known = [each.name for each in fields(Limits) if each.name != "prices"]
     if not isinstance(value, dict) or not set(cast("dict[Any, Any]", value)) <= set(known):
         raise UserError(f"`limits` is a mapping of {', '.join(known)}")
     try:

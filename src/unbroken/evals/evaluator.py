@@ -23,6 +23,7 @@ from unbroken.evals.results import RESULTS, CaseHead, Evaluation, Trial
 from unbroken.evals.scorers import call_text, made_calls, scorers_of
 from unbroken.middleware import Middleware
 from unbroken.trajectory.recorder import Recorder
+from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.validation import checked
 
 AT_ONCE = 4
@@ -115,6 +116,7 @@ class Evaluator:
         self._began = 0.0
         self._name = self._model = ""
         self._results: IO[str] | None = None
+        self._redactor = Redactor(secrets_in_environment())
         if self._shared is not None:
             self._know(self._shared)
 
@@ -127,7 +129,7 @@ class Evaluator:
         heads = tuple(
             CaseHead(
                 case.id,
-                case.question,
+                self._redactor.text(case.question),
                 tuple(case.tags),
                 self._options.pass_rate if case.pass_rate is None else case.pass_rate,
                 digest_of(case, self._scorers[case.id]),
@@ -169,7 +171,7 @@ class Evaluator:
     async def _worker(self, work: Iterator[tuple[Case, int]]) -> None:
         for case, number in work:
             trial = await self._trial(case, number)
-            self._note(trial)
+            self._note(_masked(trial, self._redactor) if self._redactor else trial)
 
     def _note(self, trial: Trial) -> None:
         if self._results is not None:
@@ -182,6 +184,9 @@ class Evaluator:
 
     def _know(self, agent: Agent[Any, Any]) -> None:
         self._name, self._model = agent.name, agent.model.name
+        secrets: Iterable[str] = getattr(agent.model, "secrets", ())
+        if not self._redactor.covers(secrets):
+            self._redactor = Redactor((*self._redactor.given, *secrets))
 
     async def _trial(self, case: Case, number: int) -> Trial:
         """Runs a case once. Never raises, except when it is cancelled."""
@@ -260,6 +265,20 @@ def _with_result(trial: Trial, result: Result[Any]) -> Trial:
         usage=replace(result.usage, raw={}),
         cost=result.cost,
         seconds=round(result.seconds, 3),
+    )
+
+
+def _masked(trial: Trial, redactor: Redactor) -> Trial:
+    """The trial without secrets, as in its recording."""
+    text = redactor.text
+    differences = [replace(each, before=text(each.before), now=text(each.now)) for each in trial.differences]
+    return replace(
+        trial,
+        text=text(trial.text),
+        reason=text(trial.reason),
+        calls=tuple(map(text, trial.calls)),
+        scores=tuple(replace(score, reason=text(score.reason), name=text(score.name)) for score in trial.scores),
+        differences=tuple(each for each in differences if each.before != each.now),
     )
 
 

@@ -38,8 +38,8 @@ class JudgeVerdict(BaseModel):
 def judge(
     model: Model | str, rubric: str, *, threshold: float = JUDGE_THRESHOLD, prices: Prices | None = None
 ) -> Scorer:
-    """A model reads the question, the calls and the answer, and scores them by the rubric. With `prices`, what that
-    costs is in `Evaluation.judge_cost`."""
+    """A model reads the question, the calls and the answer, and scores them by the rubric. What that costs is in
+    `Evaluation.judge_cost`, by `prices` or by the price list."""
     if not rubric.strip():
         raise UserError("judge(): the rubric is empty; write what a good answer is")
     judging = Agent(
