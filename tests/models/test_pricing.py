@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from genai_prices import calc_price
+from genai_prices import calc_price, extract_usage
 from genai_prices.data import providers as listed
 
-from unbroken import Usage
+from unbroken import Usage, decode
 from unbroken.models.pricing import find_prices
 from unbroken.models.providers import PROFILES
 
@@ -51,6 +53,67 @@ def test_every_listed_model_costs_what_the_package_computes(profile: object) -> 
         for usage in USAGES:
             assert prices.of(usage) == pytest.approx(by_the_package(usage, profile.prices, name)), name
     assert compared > 3
+
+
+CLAUDE: dict[str, Any] = {
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-5",
+    "content": [{"type": "text", "text": "Hi."}],
+    "stop_reason": "end_turn",
+    "usage": {
+        "input_tokens": 900,
+        "output_tokens": 800,
+        "cache_read_input_tokens": 150_000,
+        "cache_creation_input_tokens": 70_000,
+        "cache_creation": {"ephemeral_5m_input_tokens": 50_000, "ephemeral_1h_input_tokens": 20_000},
+        "server_tool_use": {"web_search_requests": 3},
+        "output_tokens_details": {"thinking_tokens": 300},
+    },
+}
+NOVA: dict[str, Any] = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "Hi."}]}},
+    "stopReason": "end_turn",
+    "usage": {
+        "inputTokens": 900,
+        "outputTokens": 80,
+        "totalTokens": 10_980,
+        "cacheReadInputTokens": 4_000,
+        "cacheWriteInputTokens": 6_000,
+        "cacheDetails": [{"ttl": "5m", "inputTokens": 5_000}, {"ttl": "1h", "inputTokens": 1_000}],
+    },
+}
+CHAT: dict[str, Any] = {
+    "object": "chat.completion",
+    "model": "gpt-5-mini",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
+    "usage": {
+        "prompt_tokens": 5_000,
+        "completion_tokens": 700,
+        "total_tokens": 5_700,
+        "prompt_tokens_details": {"cached_tokens": 4_000},
+        "completion_tokens_details": {"reasoning_tokens": 500},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "wire", "body", "flavor"),
+    [
+        ("anthropic:claude-sonnet-4-5", "anthropic-messages", CLAUDE, "default"),
+        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", "bedrock-converse", NOVA, "default"),
+        ("openai:gpt-5-mini", "openai-chat", CHAT, "chat"),
+    ],
+)
+def test_a_response_costs_what_the_package_reads_from_it(name: str, wire: str, body: Any, flavor: str) -> None:
+    usage, prices = decode(json.dumps(body).encode(), wire=wire).usage, find_prices(name, NOW.timestamp())
+    assert usage is not None
+    assert prices is not None
+    provider = {"bedrock": "aws"}.get(name.partition(":")[0], name.partition(":")[0])
+    read = extract_usage(body, provider_id=provider, api_flavor=flavor).usage
+    model = name.partition(":")[2]
+    found = calc_price(read, model, provider_id=provider, genai_request_timestamp=NOW)
+    assert prices.of(usage) == pytest.approx(float(found.total_price))
 
 
 @pytest.mark.parametrize(

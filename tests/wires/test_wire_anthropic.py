@@ -200,6 +200,18 @@ def test_stop_reasons_have_meanings(reason: str, meaning: Meaning) -> None:
         assert (verdict.finish, verdict.meaning, verdict.kind) == (reason, meaning, "whole")
 
 
+def test_usage_counts_what_is_cached_for_an_hour_and_the_searches_of_the_provider() -> None:
+    cached = {"ephemeral_5m_input_tokens": 12, "ephemeral_1h_input_tokens": 8}
+    used = {"cache_creation_input_tokens": 20, "cache_creation": cached, "server_tool_use": {"web_search_requests": 2}}
+    body = sse({"type": "message_start", "message": {"usage": used}}, *text(0, "hi"), finish("end_turn"), STOP)
+    usage = read(body).usage
+    assert usage is not None
+    assert (usage.cache_write_tokens, usage.cache_write_1h_tokens, usage.web_searches) == (20, 8, 2)
+    both = usage + usage
+    assert (both.cache_write_1h_tokens, both.web_searches) == (16, 4)
+    assert {"cache_write_1h_tokens": 16, "web_searches": 4}.items() <= both.to_json().items()
+
+
 def test_usage_of_start_and_end_is_merged_and_input_includes_everything() -> None:
     start = {"input_tokens": 7, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20, "output_tokens": 1}
     body = sse(
