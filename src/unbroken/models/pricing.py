@@ -1,7 +1,7 @@
 """What a request to a known model costs, from the price list of `genai-prices`, which the extra `prices` brings.
 
-The list is part of that package, so nothing is fetched. It is loaded before the first request that needs it (0.1 s), and
-a price that was found is kept for a minute: some depend on the time of day, and a program may update the list.
+The list is part of that package, so nothing is fetched. It is loaded before the first request that needs it (0.1 s). A
+price that was found is kept for a minute: some depend on the time of day, and a program may update the list.
 """
 
 from __future__ import annotations
