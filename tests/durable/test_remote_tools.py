@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import postgres_server
 import pytest
+from in_loop import in_loop
 
 from unbroken import Agent, CallContext, Limits, Policy, ScriptedModel, Tool, tool
 from unbroken.durable import Journal, Outcome, drive, open_journal
@@ -289,6 +291,49 @@ def test_a_worker_without_the_tool_says_so(tmp_path: Path) -> None:
         assert texts(outcome) == ["Error: the workers of queue `gpu` have no tool `render`; they have: other"]
 
     in_journal(tmp_path, work)
+
+
+@in_loop
+async def test_a_report_that_a_database_cannot_store_as_it_is_costs_no_result() -> None:
+    @tool(queue="gpu")
+    async def render(number: int, context: CallContext[Any]) -> str:
+        context.report("a\0b\ud83d")
+        return "picture"
+
+    async with await open_journal(postgres_server.empty_url()) as journal:
+        outcome, events, _ = await ask(journal, render)
+        assert texts(outcome) == ["picture"]
+        assert [event.message for event in events if isinstance(event, CallProgress)] == ["a\ufffdb\ufffd"]
+
+
+def test_a_report_that_is_refused_costs_no_result(tmp_path: Path) -> None:
+    @tool(queue="gpu")
+    async def render(number: int, context: CallContext[Any]) -> str:
+        context.report(cast("str", object()))
+        return "picture"
+
+    async def work(journal: Journal) -> None:
+        outcome, _, _ = await ask(journal, render)
+        assert texts(outcome) == ["picture"]
+
+    in_journal(tmp_path, work)
+
+
+@in_loop
+async def test_a_result_is_stored_after_an_outage_that_is_longer_than_the_patience() -> None:
+    url = postgres_server.empty_url()
+
+    @tool(queue="gpu")
+    async def render(number: int) -> str:
+        postgres_server.close_database(url)
+        asyncio.get_running_loop().call_later(1.5, postgres_server.open_database, url)
+        return "picture"
+
+    async with await open_journal(url) as journal, await open_journal(url, patience=0.1) as elsewhere:
+        engine = InTasks(journal, JobRunner(elsewhere, [render]))
+        agents = {"a": Agent(ScriptedModel([Call("render", number=1)], "Done."), [render], middleware=[engine])}
+        outcome = await drive(agents, journal, await journal.start("a", "Go."))
+        assert texts(outcome) == ["picture"]
 
 
 def test_only_durable_runs_send_calls_elsewhere(tmp_path: Path) -> None:

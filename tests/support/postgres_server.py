@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import warnings
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -56,3 +57,20 @@ def empty_url() -> str:
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return server.get_uri(database=name)
+
+
+def close_database(url: str) -> None:
+    """An outage of this database: its connections end, and there are no new ones until `open_database`."""
+    _allow(url, "false")
+
+
+def open_database(url: str) -> None:
+    _allow(url, "true")
+
+
+def _allow(url: str, allowed: str) -> None:
+    name = urlsplit(url).path.removeprefix("/")
+    psycopg: Any = importlib.import_module("psycopg")
+    with psycopg.connect(_server().get_uri(), autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from unbroken.durable.database import Database
+from unbroken.durable.database import Database, storable
 from unbroken.errors import UserError
 from unbroken.messages import ToolCall, ToolResult, Usage
 from unbroken.tools.caller import ToolErrors
@@ -206,7 +206,7 @@ def add_progress(database: Database, claim: JobClaim, progress: Sequence[Progres
             database.change(
                 "INSERT INTO unbroken_progress (run, key, position, message, done) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (run, key, position) DO NOTHING",
-                *(claim.run, claim.job.key, position, message, done),
+                *(claim.run, claim.job.key, position, storable(message), done),
             )
         database.notify([claim.run])
 

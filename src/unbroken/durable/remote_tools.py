@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,8 @@ from typing import Any, Literal, cast
 
 from unbroken.clock import current_clock
 from unbroken.durable import jobs
+from unbroken.durable.database import Database
+from unbroken.durable.errors import JournalUnavailable
 from unbroken.durable.jobs import Job, JobClaim, JobLimits, Progress
 from unbroken.durable.journal import Journal
 from unbroken.errors import InvalidTool, UnbrokenError
@@ -100,7 +103,11 @@ class _RunTools(Middleware):
         asked = clock.elapsed()
         while True:
             with journal.listening() as changed:
-                progress, result = await journal.work(partial(jobs.look, key=job.key, after=seen))
+                try:
+                    progress, result = await journal.work(partial(jobs.look, key=job.key, after=seen))
+                except JournalUnavailable as error:  # the job continues; whether the run does, its recorder decides
+                    LOG.warning("job %s: %s", job.key, error)
+                    continue
                 for position, message, done in progress:
                     context.report(message, done)
                     seen = position
@@ -144,10 +151,17 @@ class JobRunner:
             watch.cancel()
             await progress.flush()
         result = failure(claim.job.call, CANCELLED, "cancelled") if work.cancelled() else work.result()
-        finish = partial(jobs.finish_job, claim=claim, result=result, usage=progress.usage)
-        stored = await self._journal.work(finish)
+        stored = await self._store(partial(jobs.finish_job, claim=claim, result=result, usage=progress.usage), key)
         self._journal.ring()
         return "done" if stored else "lost"
+
+    async def _store(self, finish: Callable[[Database], bool], key: str) -> bool:
+        """The call has run, and nobody else takes the job as long as this process lives: an outage only delays it."""
+        while True:
+            try:
+                return await self._journal.work(finish)
+            except JournalUnavailable as error:
+                LOG.warning("the result of job %s waits for the database: %s", key, error)
 
     async def _call(self, claim: JobClaim, progress: _Progress) -> ToolResult:
         job, call = claim.job, claim.job.call
@@ -174,7 +188,11 @@ class JobRunner:
     async def _watch(self, claim: JobClaim, work: asyncio.Task[ToolResult]) -> None:
         while True:
             await asyncio.sleep(LOOK)
-            if not await self._journal.work(partial(jobs.is_wanted, claim=claim)):
+            try:
+                wanted = await self._journal.work(partial(jobs.is_wanted, claim=claim))
+            except JournalUnavailable:
+                continue
+            if not wanted:
                 LOG.info("job %s is not wanted any more", claim.job.key)
                 work.cancel()
                 return
@@ -212,7 +230,12 @@ class _Progress:
         await self.flush()
 
     async def flush(self) -> None:
+        """Stores what is waiting. No error leaves this: a report that cannot be stored must not cost the result."""
         reports, self._waiting = self._waiting, []
-        if reports:
+        if not reports:
+            return
+        try:
             await self._journal.work(partial(jobs.add_progress, claim=self._claim, progress=reports))
-            self._journal.ring()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            LOG.warning("progress of job %s was not stored: %s", self._claim.job.key, error)
+        self._journal.ring()
