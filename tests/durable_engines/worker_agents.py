@@ -20,7 +20,8 @@ LARGE = 10_000_000
 
 
 def answer(request: Request, folder: Path) -> Answer:
-    """`steps 4`: four writes, one after another. `pay 5`: a write that needs an approval. `render 3`: three calls at
+    """`steps 4`: four writes, one after another. `pay 5`: a write that needs an approval, `pays 2`: two
+    of them. `render 3`: three calls at
     once on other machines. `large`, `slow`: one call elsewhere. The provider is down while the folder has a file
     `down`."""
     if (folder / "down").exists():
@@ -33,6 +34,8 @@ def answer(request: Request, folder: Path) -> Answer:
             return [Call("step", number=said, id=f"step-{said}"), Call("look", number=said, id=f"look-{said}")]
         case "pay" if said == 0:
             return [Call("pay", amount=number, id="pay-1")]
+        case "pays" if said == 0:
+            return [Call("pay", amount=each, id=f"pay-{each}") for each in range(number)]
         case "render" if said == 0:
             return [Call("render", number=each, id=f"render-{each}") for each in range(number)]
         case "large" if said == 0:

@@ -94,6 +94,8 @@ class Database:
         """Without its password."""
         self.driver = os.urandom(8).hex()
         """Stands for this journal, in this process. As long as it lives it holds the lock of this name."""
+        self.id = ""
+        """Of the journal, in every process; known once the tables are there."""
         _OPEN.add(self)
         self._held: set[tuple[int, int]] = set()
         """The runs that drivers of this journal have, and their tokens."""
@@ -170,6 +172,12 @@ class Database:
                 self.change("INSERT INTO unbroken_version (version) VALUES (?)", len(MIGRATIONS))
             elif version < len(MIGRATIONS):
                 self.change("UPDATE unbroken_version SET version = ?", len(MIGRATIONS))
+            if not self._read_id():
+                self.change("UPDATE unbroken_version SET journal = ?", os.urandom(4).hex())
+            self.id = self._read_id()
+
+    def _read_id(self) -> str:
+        return str(self.query("SELECT journal FROM unbroken_version")[0][0])
 
     # Runs
 

@@ -11,7 +11,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
+from itertools import count
 from typing import Any, TypeAlias, Unpack
 
 from unbroken.agent.agent import Agent
@@ -28,6 +30,7 @@ from unbroken.tools.toolbox import Source
 
 try:
     from dbos import DBOS, DBOSClient, EnqueueOptions
+    from sqlalchemy.exc import DBAPIError
 except ImportError:
     raise UserError("durable runs on DBOS need the package dbos: pip install 'unbroken[dbos]'") from None
 
@@ -45,6 +48,8 @@ POLL = 0.5
 GRACE = 30.0
 """Seconds for which a worker that stops waits for running calls."""
 _DRIVE, _CALL = "unbroken-drive", "unbroken-call"
+_AT_WORK = ("ENQUEUED", "DELAYED", "PENDING")
+"""The states of a workflow that has not ended."""
 _ANY_NUMBER = 1_000_000
 _NO_TENANT = "-"
 """DBOS does not take an empty partition key."""
@@ -82,8 +87,25 @@ async def answer_run(
 
 
 async def wake_run(client: Enqueuer, journal: Journal, run_id: str, *, queue: str = QUEUE) -> None:
-    """Has the run driven: after `journal.answer`, for example."""
-    await _enqueue_drive(client, await journal.run(run_id), queue)
+    """Has the run driven: after `journal.answer`, for example. A run that cannot be driven stays as it is."""
+    row = await journal.run(run_id)
+    if not _can_be_driven(row):  # its driver takes answers that came meanwhile; if that one has died, a worker finds it
+        return
+    try:
+        await _enqueue_drive(client, journal, row, queue)
+    except DBAPIError as error:
+        LOG.warning(
+            "run %s is stored, and DBOS could not be told (%s); the next worker that looks finds it. If no worker was "
+            "ever launched with this system database, its tables do not exist yet: start one with run_worker",
+            run_id,
+            " ".join(str(error.orig).split()),
+        )
+
+
+def _can_be_driven(row: RunRow) -> bool:
+    if row.state == "waiting":
+        return row.expires is not None and row.expires <= current_clock().now()
+    return row.state in ("ready", "failed")
 
 
 async def cancel_run(client: Enqueuer, journal: Journal, run_id: str) -> None:
@@ -91,12 +113,14 @@ async def cancel_run(client: Enqueuer, journal: Journal, run_id: str) -> None:
     await journal.cancel(run_id)
 
 
-async def _enqueue_drive(client: Enqueuer, row: RunRow, queue: str, delay: float | None = None) -> None:
+async def _enqueue_drive(
+    client: Enqueuer, journal: Journal, row: RunRow, queue: str, delay: float | None = None
+) -> None:
     """The id has the number of drives so far: whoever enqueues the next one, there is one of it."""
     options: EnqueueOptions = {
         "workflow_name": _DRIVE,
         "queue_name": queue,
-        "workflow_id": _drive_id(row, "" if delay is None else "-expiry"),
+        "workflow_id": _drive_id(journal, row, "" if delay is None else "-expiry"),
         "queue_partition_key": row.tenant or _NO_TENANT,
     }
     if delay is not None:
@@ -104,15 +128,28 @@ async def _enqueue_drive(client: Enqueuer, row: RunRow, queue: str, delay: float
     await _enqueue(client, options, row.run_id)
 
 
-def _drive_id(row: RunRow, suffix: str = "", before: int = 0) -> str:
-    return f"unbroken-run-{row.run_id}-{row.drives - before}{suffix}"
+def _drive_id(journal: Journal, row: RunRow, suffix: str = "", before: int = 0) -> str:
+    return f"unbroken-run-{journal.id}-{row.run_id}-{row.drives - before}{suffix}"
 
 
-async def _enqueue(client: Enqueuer, options: EnqueueOptions, *arguments: Any) -> None:
+async def _enqueue(client: Enqueuer, options: EnqueueOptions, argument: str) -> None:
+    """Unless it is in the queue or at work. DBOS drops a workflow whose id was used before: if that one has ended
+    without doing the work, because the database was away for example, the next one has a number behind its id."""
+    options["workflow_id"] = (await _used(client, options["workflow_id"]))[0]
     if isinstance(client, DBOSClient):
-        await client.enqueue_async(options, *arguments)
+        await client.enqueue_async(options, argument)
     else:
-        await client.enqueue_workflow_with_options_async(options, *arguments)
+        await client.enqueue_workflow_with_options_async(options, argument)
+
+
+async def _used(client: Enqueuer, id: str) -> tuple[str, bool]:
+    """The first of this id and its numbered successors that has not ended, and whether there is one with it."""
+    for number in count():
+        tried = id if number == 0 else f"{id}.{number}"
+        found = await client.list_workflows_async(workflow_ids=[tried], load_input=False, load_output=False)
+        if not found or found[0].status in _AT_WORK:
+            return tried, bool(found)
+    raise AssertionError("count() never ends")
 
 
 # Workers
@@ -142,7 +179,8 @@ async def run_worker(
 ) -> None:
     """Launches DBOS and drives runs until it is cancelled. Make `DBOS(config=…)` before. `drives`: how many runs at the
     same time. `per_tenant`: how many runs of a tenant at the same time, on all workers. When it is cancelled, it waits
-    up to `grace` seconds for calls that are running; other workers continue its runs."""
+    up to `grace` seconds for calls that are running; other workers continue its runs. DBOS stores the limits with the
+    queue: give all its workers the same, because those of the worker that starts last count for all."""
     worker = _DriveWorker(agents, journal, queue)
     limits = {"worker_concurrency": drives, "partition_concurrency": per_tenant or _ANY_NUMBER}
     await _work(_DRIVE, worker, queue, limits, grace)
@@ -162,8 +200,8 @@ async def run_tool_worker(
 ) -> None:
     """Launches DBOS and runs the calls of tools with this queue until it is cancelled. Make `DBOS(config=…)` before.
     `jobs`: how many this worker runs at the same time. `per_queue`, `per_tool`, `per_tenant`: how many all workers of
-    the queue run at the same time; give all of them the same. Tools get `deps` as `context.deps`. When it is cancelled,
-    it waits up to `grace` seconds for calls that are running."""
+    the queue run at the same time. Give all of them the same, `jobs` too: DBOS stores them with the queue. Tools get
+    `deps` as `context.deps`. When it is cancelled, it waits up to `grace` seconds for calls that are running."""
     worker = _JobWorker(JobRunner(journal, tools, JobLimits(per_queue, per_tool, per_tenant), deps), journal, queue)
     most = per_queue or _ANY_NUMBER
     limits = {
@@ -223,12 +261,17 @@ class _DriveWorker:
             except (Busy, Superseded) as error:
                 LOG.info("%s", error)
                 await self._journal.changed(LOOK)
-        row = await self._journal.run(run_id)
-        if outcome.state == "ready":
-            await _enqueue_drive(DBOS, row, self._queue)
-        elif outcome.state == "waiting" and outcome.expires is not None:
-            await _enqueue_drive(DBOS, row, self._queue, max(0.0, outcome.expires - current_clock().now()))
+        # Without the context of this workflow: it would become a step of it, and be skipped if DBOS recovers it.
+        await asyncio.create_task(self._enqueue_next(run_id), context=Context())
         return outcome.state
+
+    async def _enqueue_next(self, run_id: str) -> None:
+        row = await self._journal.run(run_id)
+        if row.state == "ready":  # the worker stops, or there were answers meanwhile
+            await _enqueue_drive(DBOS, self._journal, row, self._queue)
+        elif row.state == "waiting" and row.expires is not None:
+            left = max(0.0, row.expires - current_clock().now())
+            await _enqueue_drive(DBOS, self._journal, row, self._queue, left)
 
     async def take_orphans(self) -> None:
         """Enqueues runs whose driver has died, and those that were stored and never enqueued. Workflows of the dead
@@ -236,8 +279,9 @@ class _DriveWorker:
         for row in await self._journal.drivable(agents=self._agents):
             if row.state == "running":
                 LOG.warning("run %s: its driver has died", row.run_id)
-                await _cancel([_drive_id(row, before=1), _drive_id(row, "-expiry", before=1)])
-            await _enqueue_drive(DBOS, row, self._queue)
+                for suffix in ("", "-expiry"):
+                    await _cancel(_drive_id(self._journal, row, suffix, before=1))
+            await _enqueue_drive(DBOS, self._journal, row, self._queue)
 
 
 class _JobWorker:
@@ -251,23 +295,34 @@ class _JobWorker:
     async def run(self, key: str) -> str:
         self.active += 1
         try:
-            while (ended := await self._runner.run(key)) == "full":
-                await self._journal.changed(1)
-            return ended
+            return await self._run(key)
         finally:
             self.active -= 1
+
+    async def _run(self, key: str) -> str:
+        while True:
+            try:
+                ended = await self._runner.run(key)
+            except JournalUnavailable as error:  # it has not begun
+                LOG.warning("job %s: %s", key, error)
+                continue
+            if ended != "full":
+                return ended
+            await self._journal.changed(1)
 
     async def take_orphans(self) -> None:
         """Enqueues calls whose worker has died: their tool's `after_crash` decides what is done with them."""
         for key, token, tenant in await self._journal.work(partial(orphaned_jobs, queue=self._queue)):
             LOG.warning("job %s: its worker has died", key)
-            await _cancel([_job_id(key, token - 1)])
-            await _enqueue_job(DBOS, key, self._queue, tenant, token)
+            await _cancel(_job_id(self._journal, key, token - 1))
+            await _enqueue_job(DBOS, self._journal, key, self._queue, tenant, token)
 
 
-async def _cancel(ids: list[str]) -> None:
-    with suppress(Exception):  # there is none with this id, or it has ended
-        await DBOS.cancel_workflows_async(ids)
+async def _cancel(id: str) -> None:
+    with suppress(Exception):  # it has just ended
+        tried, exists = await _used(DBOS, id)
+        if exists:
+            await DBOS.cancel_workflows_async([tried])
 
 
 # Tools
@@ -282,18 +337,18 @@ class DBOSTools(RemoteTools):
         self._client = client
 
     async def submit(self, job: Job) -> None:
-        await _enqueue_job(self._client, job.key, job.queue, job.tenant, 0)
+        await _enqueue_job(self._client, self.journal, job.key, job.queue, job.tenant, 0)
 
 
-def _job_id(key: str, token: int) -> str:
-    return f"unbroken-job-{key}-{token}"
+def _job_id(journal: Journal, key: str, token: int) -> str:
+    return f"unbroken-job-{journal.id}-{key}-{token}"
 
 
-async def _enqueue_job(client: Enqueuer, key: str, queue: str, tenant: str, token: int) -> None:
+async def _enqueue_job(client: Enqueuer, journal: Journal, key: str, queue: str, tenant: str, token: int) -> None:
     options: EnqueueOptions = {
         "workflow_name": _CALL,
         "queue_name": queue,
-        "workflow_id": _job_id(key, token),
+        "workflow_id": _job_id(journal, key, token),
         "queue_partition_key": tenant or _NO_TENANT,
     }
     await _enqueue(client, options, key)

@@ -63,7 +63,11 @@ async def open_journal(url: str, *, secrets: Iterable[str] = (), patience: float
     run. `patience`: for how many seconds a database that cannot be reached is tried again.
     """
     journal = Journal(url, secrets=secrets, patience=patience)
-    await journal.open()
+    try:
+        await journal.open()
+    except BaseException:
+        await journal.close()
+        raise
     return journal
 
 
@@ -126,6 +130,11 @@ class Journal:
     def url(self) -> str:
         """Where it is, without a password."""
         return self._database.url if self._database is not None else "the journal"
+
+    @property
+    def id(self) -> str:
+        """A short random text that tells this journal from others, in every process."""
+        return self._opened().id
 
     # Runs
 

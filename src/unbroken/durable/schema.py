@@ -77,5 +77,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # The span that the drives of a run belong to.
     ("ALTER TABLE unbroken_runs ADD COLUMN trace TEXT NOT NULL DEFAULT ''",),
+    # The journal's own id: an engine may serve several journals, with runs of the same id.
+    ("ALTER TABLE unbroken_version ADD COLUMN journal TEXT NOT NULL DEFAULT ''",),
 )
 """The statements that lead from each version to the next. Never change one that was released: add another."""
