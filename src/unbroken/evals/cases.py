@@ -147,7 +147,7 @@ class Case:
 
 
 def short_name(scorer: str) -> str:
-    """The name of a scorer in a reason: that of a judge is its whole rubric."""
+    """The name of a scorer in a reason: that of a judge is its rubric, which may be long."""
     return scorer if len(scorer) <= _LONGEST_NAME else f"{scorer[: _LONGEST_NAME - 1]}…"
 
 
@@ -156,8 +156,8 @@ def as_scorer(given: Scorer | Callable[..., Any]) -> Scorer:
 
 
 def digest_of(case: Case, scorers: Sequence[Scorer]) -> str:
-    """Changes with what is asked and with the names and thresholds of the scorers: a comparison then says that the case
-    itself is another one."""
+    """Changes with what is asked and with the names and thresholds of the scorers: a comparison then reports that
+    the case itself was changed."""
     asked = to_json([*case.messages, *([to_user(case.prompt)] if case.prompt else [])])
     told = repr((asked, [(scorer.name, scorer.threshold) for scorer in scorers]))
     return hashlib.sha1(told.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:12]

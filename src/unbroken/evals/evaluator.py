@@ -41,7 +41,7 @@ class TookAnotherCourse(UnbrokenError):
 
 
 class Course(Middleware):
-    """Middleware for one run, which then adds to the trial in what it differs from an earlier run."""
+    """Middleware for one run, which adds to the trial how the run differs from an earlier one."""
 
     def complete(self, trial: Trial) -> Trial:
         """The trial with the differences."""

@@ -58,7 +58,7 @@ class Trial:
     recording: str = ""
     """The file of its recording, in the folder of the evaluation."""
     differences: tuple[Difference, ...] = ()
-    """If a recording was asked again: in what the run differs from it."""
+    """If a recording was asked again: how the run differs from it."""
 
     @property
     def score(self) -> float:
