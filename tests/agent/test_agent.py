@@ -101,13 +101,13 @@ def test_a_single_function_is_not_accepted_as_a_list_of_tools() -> None:
         """Add."""
         return a
 
-    async def choose(turn: int, transcript: Transcript) -> list[Tool]:
+    async def three(turn: int, transcript: Transcript, more: int) -> list[Tool]:
         return []
 
     with pytest.raises(UserError, match=r"put it into a list: tools=\[add\]"):
         _with(tools=add)
-    with pytest.raises(UserError, match=r"Agent\(tools=choose\): .* is not async"):
-        _with(tools=choose)
+    with pytest.raises(UserError, match=r"Agent\(tools=three\): .* three\(context\) or three\(turn, transcript\)"):
+        _with(tools=three)
 
 
 def test_two_tools_with_one_name_are_refused() -> None:

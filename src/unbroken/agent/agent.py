@@ -5,14 +5,29 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from unbroken import guardrails
 from unbroken.agent.limits import Account, Limits
-from unbroken.agent.options import NOTHING, Answers, DepsT, OnError, Options, Plan, Policy, ResumeOptions, Trim
+from unbroken.agent.options import (
+    NOTHING,
+    Answers,
+    DepsT,
+    Instructions,
+    LimitsOf,
+    OnError,
+    Options,
+    Plan,
+    Policy,
+    ReplayOptions,
+    ResumeOptions,
+    Trim,
+)
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.prompts import Language, Prompt, guidance_text, language_of, to_user
 from unbroken.agent.result import OutputT, Result
@@ -29,7 +44,7 @@ from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.caller import ResultCache
-from unbroken.tools.context import CallContext
+from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import AfterCrash, Effect, Tool, tool
@@ -41,6 +56,22 @@ from unbroken.transcript import Transcript
 from unbroken.validation import check_fields, check_options, checked
 
 T = TypeVar("T")
+OptionsT = TypeVar("OptionsT", bound=ResumeOptions[Any])
+
+MOST_SYSTEMS = 64
+"""How many different instructions an agent keeps."""
+
+
+class Overrides(TypedDict, total=False):
+    """Options of `agent.override`."""
+
+    model: Model | str
+    instructions: Instructions
+    tools: Tools
+    limits: Limits
+    deps: Any
+
+
 CheckT = TypeVar("CheckT", bound=Callable[..., Any])
 
 
@@ -48,11 +79,12 @@ CheckT = TypeVar("CheckT", bound=Callable[..., Any])
 class Agent(Generic[DepsT, OutputT]):
     """Give it a model and tools; `run` takes as many rounds as needed and ends with an answer.
 
-    - `tools`: functions, `Tool`s, objects, modules, files, MCP servers; or a function of turn and transcript.
+    - `tools`: functions, `Tool`s, objects, modules, files, MCP servers; or a function of the run's context.
+    - `instructions`: a text, or a function of the run's context that returns it before each request.
     - `output`: a type that the answer must have: a pydantic model, a dataclass, or types made of them. You get it as
       `result.output`, and type checkers know it: this is an `Agent[Deps, Output]`.
     - `deps`: whatever tools find in their `CallContext`, unless a run is given another.
-    - `limits`: how far a run may go. Limits do not raise, they end in an answer.
+    - `limits`: how far a run may go, or a function of its context. Limits do not raise, they end in an answer.
     - `schedule`, `several_calls`: how the calls of one response run, and whether there may be several.
     - `on_error`: after a tool failed, `"continue"` and let the model see the error, or `"finish"` with a final answer.
     - `on_approval`: called before a tool with `approve` runs. Without it such calls are denied.
@@ -68,12 +100,12 @@ class Agent(Generic[DepsT, OutputT]):
         self,
         model: Model | str,
         tools: Tools = (),
-        instructions: str = "",
+        instructions: Instructions = "",
         *,
         name: str = "main",
         output: type[OutputT] | Any = None,
         deps: DepsT | None = None,
-        limits: Limits | None = None,
+        limits: Limits | LimitsOf | None = None,
         schedule: Schedule | Literal["sequential", "parallel", "eager"] = Schedule.EAGER,
         several_calls: bool = True,
         on_error: OnError = "continue",
@@ -91,7 +123,8 @@ class Agent(Generic[DepsT, OutputT]):
         self.model: Model = connect(model) if isinstance(model, str) else model
         self.name = name
         self.instructions = instructions
-        self.limits = limits or Limits()
+        self.limits = limits if isinstance(limits, Limits) else Limits()
+        self._choose_limits = None if limits is None or isinstance(limits, Limits) else limits
         self.schedule = Schedule(schedule)
         self.policy = policy or Policy()
         self.toolset = ToolSet(tools)
@@ -109,11 +142,12 @@ class Agent(Generic[DepsT, OutputT]):
         check_fields("Sampling", self._sampling)
         self._reasoning: Effort | None = reasoning
         self._guidance = bool(guidance)
-        self._language: Language = guidance if isinstance(guidance, str) else language_of(instructions)
+        self._language: Language | None = guidance if isinstance(guidance, str) else None
         self._trim = trim
         self._clock = clock
         self._results = ResultCache()
-        self._systems: dict[int | None, System | None] = {}
+        self._systems: dict[tuple[str, bool, int | None], System | None] = {}
+        self._overrides: ContextVar[Overrides | None] = ContextVar(f"overrides of {name}", default=None)
 
     @overload
     async def run(self, prompt: Prompt | None = None, **options: Unpack[Options[DepsT]]) -> Result[OutputT]: ...
@@ -211,7 +245,7 @@ class Agent(Generic[DepsT, OutputT]):
         tools: PlayedTools = "recorded",
         speed: float = 1.0,
         output: type[OutputT] | Any = None,
-        **options: Unpack[ResumeOptions[DepsT]],
+        **options: Unpack[ReplayOptions[DepsT]],
     ) -> Result[OutputT]:
         """Replay a recorded run with this agent. Its model is not asked, and with `tools="recorded"` its tools do not
         run. Raises `ReplayDiverged` if the run takes a different course. Options as for `run`; the limits default to
@@ -321,6 +355,7 @@ class Agent(Generic[DepsT, OutputT]):
         transcript = read_history(options.get("history"), open_calls)
         if prompt is None and not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
+        options = self._overridden(options)
         account = Account(options.get("limits") or self.limits)
         run_id = options.get("run_id") or os.urandom(6).hex()
         performance = self.performance(run_id, transcript, account, options, output)
@@ -336,6 +371,7 @@ class Agent(Generic[DepsT, OutputT]):
         self, saved: Saved, answers: Answers, options: ResumeOptions[DepsT], output: Any = None
     ) -> Performance:
         """Prepares the rest of a run that waits or was cut off."""
+        options = self._overridden(options)
         return prepare_resume(self, saved, answers, options, self.output_type if output is None else output)
 
     def performance(
@@ -343,30 +379,68 @@ class Agent(Generic[DepsT, OutputT]):
     ) -> Performance:
         """A run that starts from this history, with this agent's settings and these options."""
         kind = self.output_type if output is None else OutputType[Any].of(output)
-        plan = partial(self._plan, options=options, output=kind, rounds=account.limits.rounds)
-        return Performance(id, plan, self._clock, self.toolset, transcript, account, self.stack(options), self.name)
+        tools = ToolSet(options["tools"]) if "tools" in options else self.toolset
+        plan = partial(self._plan, options=options, output=kind, account=account, tools=tools)
+        return Performance(id, plan, self._clock, tools, transcript, account, self.stack(options), self.name)
+
+    @contextmanager
+    def override(self, **options: Unpack[Overrides]) -> Generator[None]:
+        """Inside of this block, runs of this agent use this model, these instructions, tools, limits or deps, whatever
+        the code that starts them says. For tests: `with agent.override(model=TestModel()): …`"""
+        check_options("agent.override", Overrides, options)
+        token = self._overrides.set({**(self._overrides.get() or {}), **options})
+        try:
+            yield
+        finally:
+            self._overrides.reset(token)
+
+    def _overridden(self, options: OptionsT) -> OptionsT:
+        given = self._overrides.get()
+        return options if given is None else cast("OptionsT", {**options, **given})
 
     def stack(self, options: ResumeOptions[DepsT]) -> tuple[Middleware, ...]:
         """All middleware of a run, the outermost first. Sinks are outside of the recorder: a replay has them too."""
         return (*self.sinks, *as_middleware(options.get("sinks", ())), *self.middleware)
 
-    def _system(self, rounds: int | None) -> System | None:
-        """The instructions, with guidance that states the actual round limit; the same text in every run."""
-        if rounds not in self._systems:
-            text = self.instructions
-            if self._guidance and self.toolset.offers_tools:
-                text = f"{text}\n\n{guidance_text(self._language, rounds)}".strip()
-            self._systems[rounds] = System.of(text) if text else None
-        return self._systems[rounds]
+    def _system(self, text: str, offers_tools: bool, rounds: int | None) -> System | None:
+        """The instructions, with guidance that states the actual round limit; the same object for the same text."""
+        known = text, offers_tools, rounds
+        if known not in self._systems:
+            if self._guidance and offers_tools:
+                text = f"{text}\n\n{guidance_text(self._language or language_of(text), rounds)}".strip()
+            if len(self._systems) >= MOST_SYSTEMS:
+                self._systems.clear()
+            self._systems[known] = System.of(text) if text else None
+        return self._systems[known]
 
     def _plan(
-        self, clock: Clock, options: ResumeOptions[DepsT], output: OutputType[Any] | None, rounds: int | None
+        self,
+        clock: Clock,
+        options: ResumeOptions[DepsT],
+        output: OutputType[Any] | None,
+        account: Account,
+        tools: ToolSet,
     ) -> Plan:
+        instructions = options.get("instructions", self.instructions)
+        text = instructions if isinstance(instructions, str) else ""
+        system = self._system(text, tools.offers_tools, account.limits.rounds) if instructions is text else None
+        model = options.get("model", self.model)
+
+        async def write_system(context: RunContext[Any]) -> System | None:
+            assert callable(instructions)
+            written = instructions(context)
+            text = await written if inspect.isawaitable(written) else written
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+                raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
+            return self._system(text, tools.offers_tools, account.limits.rounds)
+
         return Plan(
-            model=self.model,
-            tools=self.toolset.toolbox,
+            model=connect(model) if isinstance(model, str) else model,
+            tools=tools.toolbox if tools.fixed is None else tools.fixed,
             clock=clock,
-            system=self._system(rounds),
+            system=system,
+            write_system=None if instructions is text else write_system,
+            choose_limits=None if options.get("limits") else self._choose_limits,
             sampling=self._sampling,
             reasoning=self._reasoning,
             schedule=self.schedule,
@@ -376,7 +450,7 @@ class Agent(Generic[DepsT, OutputT]):
             policy=self.policy,
             choice=self._choice,
             output=output,
-            language=self._language,
+            language=self._language or language_of(text),
             deps=options.get("deps", self._deps),
             store=options.get("store", {}),
             results=self._results,

@@ -104,8 +104,9 @@ async def give_final_answer(run: Run, stop: StopReason) -> Ending:
 async def play_round(run: Run, final: bool = False) -> Turn:
     """Makes one request and runs the calls of its response; results are in call order."""
     run.next_turn()
-    toolbox = run.toolbox()
-    request = run.request(toolbox, final)
+    toolbox = await run.toolbox()
+    await run.write_system()
+    request = await run.request(toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule)
@@ -147,7 +148,7 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     """Runs the calls that a run was waiting for, with the decisions about them; or, without decisions, the open calls
     of a given history."""
     run.emitter.turn = max(run.account.requests - 1, 0)
-    toolbox = run.toolbox()
+    toolbox = await run.toolbox()
     message = run.transcript.messages[-1]
     everything = (
         [prepare(call, toolbox, run.plan.policy.tool_errors) for call in message.calls]

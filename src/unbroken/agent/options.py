@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypedDict
 
@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from unbroken.agent.limits import Limits
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.prompts import Language
-from unbroken.agent.toolset import OrderHint
+from unbroken.agent.toolset import OrderHint, Tools
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
@@ -29,6 +29,7 @@ from unbroken.middleware import (
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.caller import Caller, ResultCache, ToolCaller, ToolErrors
+from unbroken.tools.context import RunContext
 from unbroken.tools.results import RESULT_LIMIT
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
@@ -44,8 +45,15 @@ Answers: TypeAlias = Mapping[str, Any]
 OnError: TypeAlias = Literal["continue", "finish"]
 OnAllFailed: TypeAlias = Literal["continue", "stop"]
 OpenCalls: TypeAlias = Literal["execute", "answer", "error"]
-Trim: TypeAlias = Callable[[tuple[Message, ...]], Sequence[Message]]
-"""Chooses which part of a long history is sent."""
+Trim: TypeAlias = (
+    Callable[[tuple[Message, ...]], Sequence[Message] | Awaitable[Sequence[Message]]]
+    | Callable[[RunContext[Any], tuple[Message, ...]], Sequence[Message] | Awaitable[Sequence[Message]]]
+)
+"""Chooses which part of a long history is sent: of the messages, or of the run's context and the messages."""
+Instructions: TypeAlias = str | Callable[[RunContext[Any]], str | Awaitable[str]]
+"""A text, or a function of the run's context, called before each request."""
+LimitsOf: TypeAlias = Callable[[RunContext[Any]], Limits | Awaitable[Limits]]
+"""A function of the run's context, called at the start of a run."""
 
 NOTHING: Answers = {}
 
@@ -88,8 +96,8 @@ class Policy:
             raise UserError(f"Policy(tool_retries={self.tool_retries}): expected a number from 0")
 
 
-class ResumeOptions(TypedDict, Generic[DepsT], total=False):
-    """Options of a resumed run."""
+class ReplayOptions(TypedDict, Generic[DepsT], total=False):
+    """Options of a replayed run."""
 
     deps: DepsT
     """What tools find in `CallContext.deps`."""
@@ -100,6 +108,14 @@ class ResumeOptions(TypedDict, Generic[DepsT], total=False):
     limits: Limits | None
     sinks: Sequence[Sink | Middleware]
     """Functions that get every event of this run, or middleware for it."""
+
+
+class ResumeOptions(ReplayOptions[DepsT], Generic[DepsT], total=False):
+    """Options of a resumed run. These three are in place of the agent's own."""
+
+    model: Model | str
+    instructions: Instructions
+    tools: Tools
 
 
 class TurnOptions(ResumeOptions[DepsT], Generic[DepsT], total=False):
@@ -117,16 +133,21 @@ class Options(TurnOptions[DepsT], Generic[DepsT], total=False):
     """What to do with open calls at the end of that history, in place of the agent's own `Policy`."""
 
 
-ToolSource: TypeAlias = Callable[[int, Transcript], Toolbox]
+ToolSource: TypeAlias = Callable[[RunContext[Any], Transcript], Awaitable[Toolbox]]
 """The tools of a turn."""
 
 
 @dataclass(slots=True)
 class Plan:
     model: Model
-    tools: ToolSource
+    tools: ToolSource | Toolbox
+    """The same ones in every turn, or a function."""
     clock: Clock
     system: System | None = None
+    write_system: Callable[[RunContext[Any]], Awaitable[System | None]] | None = None
+    """Writes it before each request, if the instructions are a function."""
+    choose_limits: LimitsOf | None = None
+    """Chooses the limits at the start of the run."""
     sampling: Sampling = field(default_factory=Sampling)
     reasoning: Effort | None = None
     schedule: Schedule = Schedule.EAGER

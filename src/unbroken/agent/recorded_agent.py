@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_of
-from unbroken.agent.options import Policy, Trim
+from unbroken.agent.options import Instructions, Policy, Trim
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.resuming import reading
 from unbroken.deltas import Delta
@@ -29,7 +29,7 @@ from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Source
 from unbroken.trajectory.lines import Line, read_sampling
-from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.transcript import Transcript, from_json
 
 _DO_NOT_FIT = "Error: the arguments of `{name}` do not fit: "
@@ -83,8 +83,16 @@ _POLICY = [each.name for each in fields(Policy) if each.name != "open_calls"]
 """Its fields in a recording."""
 
 
-def _system(recording: Recording) -> str:
-    first = from_json(list(recording.requests[0].messages[:1])) if recording.requests else ()
+def _system(recording: Recording) -> Instructions:
+    """The instructions; if they were not the same in all requests, those of each turn."""
+    sent = {request.turn: _system_of(request) for request in recording.requests}
+    if len(set(sent.values())) <= 1:
+        return next(iter(sent.values()), "")
+    return lambda context: sent[max((turn for turn in sent if turn <= context.turn), default=min(sent))]
+
+
+def _system_of(request: RecordedRequest) -> str:
+    first = from_json(list(request.messages[:1]))
     return first[0].text if first and isinstance(first[0], System) else ""
 
 
@@ -107,7 +115,11 @@ def _trim(recording: Recording) -> Trim | None:
     if not any(sent):
         return None
     coming = iter(sent)
-    return lambda messages: next(coming, None) or messages
+
+    def choose(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        return next(coming, None) or messages
+
+    return choose
 
 
 def output_of(recording: Recording) -> OutputType[Any] | None:

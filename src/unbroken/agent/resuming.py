@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from unbroken.agent.limits import Account, StopReason, limits_of
-from unbroken.agent.options import Answers, Options, ResumeOptions
+from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
@@ -106,9 +106,10 @@ def _prepare_waiting(
     account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
     performance = agent.performance(result.run, transcript, account, options, output)
     performance.decisions = dict(result.decided)
-    decisions = _decisions(transcript, answers, agent.toolset.fixed)
+    tools = performance.tools.fixed
+    decisions = _decisions(transcript, answers, tools)
     if strict:
-        _refuse_missing(transcript, decisions, agent.toolset.fixed)
+        _refuse_missing(transcript, decisions, tools)
     for id, decision in decisions.items():
         performance.decisions[id] = combine(result.decided.get(id), decision)
     performance.before = result
@@ -423,11 +424,11 @@ def replay_run(
     clock: PlayedClock,
     tools: PlayedTools,
     speed: float,
-    options: ResumeOptions,
+    options: ReplayOptions,
     output: Any,
 ) -> Result[Any]:
     """The agent gets the same prompt, and the recording provides the rest."""
-    check_options("agent.replay", ResumeOptions, options, also=("clock", "tools", "speed", "output"))
+    check_options("agent.replay", ReplayOptions, options, also=("clock", "tools", "speed", "output"))
     recorded = recording if isinstance(recording, Recording) else read_recording(recording)
     with reading(recorded):
         playback = replay(recorded, clock=clock, tools=tools, speed=speed)

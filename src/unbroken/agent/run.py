@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from unbroken.agent.emitter import Emitter, RoundReporter
-from unbroken.agent.limits import NOTHING_USED, Account, Repetition, StopReason
+from unbroken.agent.limits import NOTHING_USED, Account, Limits, Repetition, StopReason
 from unbroken.agent.options import Plan, Trim
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
@@ -313,9 +314,10 @@ class Run:
             return None
         return max(deadline - self.plan.clock.elapsed(), 0.0) + self.account.limits.final_seconds
 
-    def toolbox(self) -> Toolbox:
+    async def toolbox(self) -> Toolbox:
+        tools = self.plan.tools
         try:
-            tools = self.plan.tools(self.emitter.turn, self.transcript)
+            tools = tools if isinstance(tools, Toolbox) else await tools(self.run_context(), self.transcript)
         except UserError:
             raise
         except Exception as error:
@@ -392,14 +394,44 @@ class Run:
             self.account.usage,
         )
 
-    def request(self, toolbox: Toolbox, final: bool) -> Request:
+    async def write_system(self) -> None:
+        """The instructions of the next request, if they are a function."""
+        plan = self.plan
+        if plan.write_system is None:
+            return
+        try:
+            written = await plan.write_system(self.run_context())
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"the function given as instructions= failed: {in_words(error)}") from error
+        if written != plan.system:
+            plan.system = written
+
+    async def choose_limits(self) -> None:
+        """The limits of a run that starts, if they are a function."""
+        choose = self.plan.choose_limits
+        if choose is None:
+            return
+        try:
+            chosen = choose(self.run_context())
+            limits = await chosen if inspect.isawaitable(chosen) else chosen
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"the function given as limits= failed: {in_words(error)}") from error
+        if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            raise UserError(f"the function given as limits= returned {limits!r}, and not Limits(…)")
+        self.account.limits = limits
+
+    async def request(self, toolbox: Toolbox, final: bool) -> Request:
         plan, messages, tools = self.plan, self.transcript.messages, toolbox.specs
         taken: frozenset[str] = frozenset()
         if plan.trim is not None:
             taken = frozenset(
                 call.id for message in messages if isinstance(message, Assistant) for call in message.calls
             )
-            messages = _trimmed(plan.trim, messages)
+            messages = await self._trimmed(plan.trim, messages)
         if not tools and (called := _called(messages)):
             # Providers refuse a history with calls but no tools. These tools no longer exist, so nothing can be called.
             tools, final = tuple(ToolSpec(name) for name in called), True
@@ -423,6 +455,19 @@ class Run:
             taken=taken,
             pieces=False,
         )
+
+    async def _trimmed(self, trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The part of the history that is sent. If it would begin inside a turn, that turn's prompt is put before it:
+        some providers require that the user begins."""
+        function: Callable[..., Any] = trim
+        try:
+            chosen = function(self.run_context(), messages) if takes_two(function) else function(messages)
+            kept = repair(await chosen if inspect.isawaitable(chosen) else chosen)[0]
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"the function given as trim= failed: {in_words(error)}") from error
+        return _after_prompt(kept, messages)
 
     def batch(self, toolbox: Toolbox, observer: RoundReporter, on_approval: OnApproval | None) -> Batch:
         """A batch for the calls of one message; it is halted at the time limit of the run."""
@@ -486,15 +531,16 @@ class Run:
         )
 
 
-def _trimmed(trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The part of the history that is sent. If it would begin inside a turn, that turn's prompt is put before it: some
-    providers require that the user begins."""
+def takes_two(function: Callable[..., Any]) -> bool:
+    """Does it take the run's context and the messages?"""
     try:
-        kept = repair(trim(messages))[0]
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"the function given as trim= failed: {in_words(error)}") from error
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return False  # it has no signature
+    return sum(each.default is each.empty and each.kind is not each.VAR_POSITIONAL for each in parameters) == 2
+
+
+def _after_prompt(kept: tuple[Message, ...], messages: tuple[Message, ...]) -> tuple[Message, ...]:
     start = next((at for at, message in enumerate(kept) if not isinstance(message, System)), len(kept))
     if start < len(kept) and isinstance(kept[start], User):
         return kept

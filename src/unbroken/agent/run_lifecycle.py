@@ -88,6 +88,7 @@ class Performance:
         run.verdicts.extend(self.verdicts)
         if self.before is not None:
             _recall(run, self.before)
+        await run.choose_limits()
         middleware = self._start(run, (*self.middleware, *as_middleware(sinks)))
         self.account.start(plan.clock)
         emitter.emit(RunStarted, plan.model.name, plan.schedule.value)

@@ -1,4 +1,4 @@
-"""The `tools=` of an agent: fixed tools, servers that have to be opened first, or a function of turn and transcript.
+"""The `tools=` of an agent: fixed tools, servers that have to be opened first, or a function that returns them.
 
 Each run (and each `async with agent`) enters the servers; they close when the last one leaves.
 """
@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from unbroken.errors import UserError
 from unbroken.tools.caller import Prepared
+from unbroken.tools.context import RunContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Source, Toolbox, ToolServer
 from unbroken.transcript import Transcript
 
-Tools: TypeAlias = Sequence[Source] | str | Toolbox | Callable[[int, Transcript], Iterable[Source]]
+ToolsOf: TypeAlias = (
+    Callable[[RunContext[Any]], Iterable[Source] | Awaitable[Iterable[Source]]]
+    | Callable[[int, Transcript], Iterable[Source] | Awaitable[Iterable[Source]]]
+)
+"""A function that returns the tools of a turn: of the run's context, or of turn and transcript. It may be async."""
+Tools: TypeAlias = Sequence[Source] | str | Toolbox | ToolsOf
 
 
 class ToolSet:
     def __init__(self, tools: Tools) -> None:
-        self._choose: Callable[[int, Transcript], Iterable[Source]] | None = None
+        self._choose: Callable[..., Any] | None = None
+        self._takes_context = False
         self._sources: tuple[Source, ...] = ()
         if callable(tools) and not isinstance(tools, Tool):
-            self._choose = _chooser(tools)
+            self._choose, self._takes_context = tools, _takes_context(tools)
         else:
             self._sources = (tools,) if isinstance(tools, Toolbox | Tool | str) else tuple(tools)
         self._servers = tuple(source for source in self._sources if isinstance(source, ToolServer))
@@ -40,10 +47,12 @@ class ToolSet:
     def offers_tools(self) -> bool:
         return self.fixed is None or len(self.fixed) > 0
 
-    def toolbox(self, turn: int, transcript: Transcript) -> Toolbox:
-        if self.fixed is not None:
-            return self.fixed
-        return Toolbox(*(self._sources if self._choose is None else self._choose(turn, transcript)))
+    async def toolbox(self, context: RunContext[Any], transcript: Transcript) -> Toolbox:
+        """The tools of a turn."""
+        if self._choose is None:
+            return self.fixed or Toolbox(*self._sources)
+        chosen = self._choose(context) if self._takes_context else self._choose(context.turn, transcript)
+        return Toolbox(*(await chosen if inspect.isawaitable(chosen) else chosen))
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
@@ -65,22 +74,25 @@ class ToolSet:
                 stack.push_async_exit(server)
 
 
-def _chooser(function: Callable[[int, Transcript], Iterable[Source]]) -> Callable[[int, Transcript], Iterable[Source]]:
-    """Refuses a function that was meant as a tool."""
+def _takes_context(function: Callable[..., Any]) -> bool:
+    """Or turn and transcript? Refuses a function that was meant as a tool."""
     name = getattr(function, "__name__", repr(function))
     try:
-        fits = not inspect.iscoroutinefunction(function)
-        inspect.signature(function).bind(0, None)
-    except TypeError:
-        fits = False
+        parameters = inspect.signature(function).parameters.values()
     except ValueError:
-        fits = True  # it has no signature
-    if not fits:
-        raise UserError(
-            f"Agent(tools={name}): this function has to return the tools of a turn, for (turn, transcript), and is not "
-            f"async; if it is a tool itself, put it into a list: tools=[{name}]"
-        )
-    return function
+        return False  # it has no signature
+    needed = [each for each in parameters if each.default is each.empty and each.kind in _GIVEN]
+    if len(needed) == 2 or any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return False
+    if len(needed) == 1 and (needed[0].name in ("context", "ctx", "_") or "RunContext" in str(needed[0].annotation)):
+        return True
+    raise UserError(
+        f"Agent(tools={name}): this function has to return the tools of a turn: {name}(context) or {name}(turn, "
+        f"transcript); if it is a tool itself, put it into a list: tools=[{name}]"
+    )
+
+
+_GIVEN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 # Detects tools without declarations that ran one after another and lost time, and suggests the declaration to add. Only

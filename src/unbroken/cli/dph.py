@@ -30,6 +30,7 @@ from unbroken.errors import AnswerInvalid, MissingKey, UnbrokenError, UnknownPro
 from unbroken.messages import Json
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
+from unbroken.tools.context import RunContext
 from unbroken.transcript import Transcript
 
 app = typer.Typer(help="Programs for models in the language DPH (docs/dph.md).", no_args_is_help=True)
@@ -181,7 +182,7 @@ def _problems(file: str, setup: options.Setup, names: set[str]) -> Sequence[Prob
 
     async def look() -> list[Problem]:
         async with toolset.opened():
-            toolbox = toolset.toolbox(0, Transcript())
+            toolbox = await toolset.toolbox(RunContext(), Transcript())
             return check_program(program, toolbox, names, types_beside(toolbox))
 
     return BACKGROUND.run(look())

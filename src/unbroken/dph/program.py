@@ -25,6 +25,7 @@ from unbroken.messages import Json, Usage
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
+from unbroken.tools.context import RunContext
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recorder import Recorder
 from unbroken.transcript import Transcript
@@ -110,7 +111,7 @@ def run_program(
 
     async def perform(emit: ProgramSink) -> ProgramResult:
         async with toolset.opened():
-            toolbox = toolset.toolbox(0, Transcript())
+            toolbox = await toolset.toolbox(RunContext(), Transcript())
             environment = Environment(
                 run=secrets.token_hex(6),
                 model=asked,

@@ -23,7 +23,7 @@ _PARTS = {
 """What is compared of a tool."""
 
 
-def compare(before: Recording, now: RunStart, instructions: str, toolbox: Toolbox) -> list[str]:
+def compare(before: Recording, now: RunStart, instructions: str | None, toolbox: Toolbox) -> list[str]:
     """One sentence for each difference; none if there is none."""
     found: list[str] = []
     model, schedule = before.model, str(before.settings.get("schedule", ""))
@@ -39,7 +39,7 @@ def compare(before: Recording, now: RunStart, instructions: str, toolbox: Toolbo
         found.append(f"the schedule is `{now.settings.get('schedule')}`, it was `{schedule}`")
     if _answer_type(before.settings) != _answer_type(now.settings):
         found.append("the type of the answer is different")
-    if before.requests and _instructions(before) != instructions:
+    if before.requests and instructions is not None and _instructions(before) != instructions:
         found.append("the instructions are different")
     if tools is not None:
         found += _compare_tools(tools, [tool_fields(tool) for tool in toolbox])

@@ -110,10 +110,11 @@ class _Drive:
         self._journal = journal
         self._claim = claim
         recording = parse(claim.data, claim.row.run_id) if claim.data else None
-        self._recorder = JournalRecorder(journal, claim, "", recording)
+        self._recorder = JournalRecorder(journal, claim, recording)
         self._performance = self._begin(sinks) if recording is None else self._continue(recording, sinks)
-        system = self._performance.plan(self._performance.clock or current_clock()).system
-        self._recorder.instructions = system.text if system is not None else ""
+        plan = self._performance.plan(self._performance.clock or current_clock())
+        if plan.write_system is None:
+            self._recorder.instructions = plan.system.text if plan.system is not None else ""
         self._performance.trace = self._recorder.target.trace
         self._task: asyncio.Task[Result[Any]] | None = None
         self._stop = stop

@@ -97,10 +97,11 @@ class JournalRecorder(Middleware):
 
     records = True
 
-    def __init__(self, journal: Journal, claim: Claim, instructions: str, before: Recording | None) -> None:
+    def __init__(self, journal: Journal, claim: Claim, before: Recording | None) -> None:
         self.target = JournalTarget(journal, claim)
         self.changed: tuple[str, ...] = ()
-        self.instructions = instructions
+        self.instructions: str | None = None
+        """None if they are a function: what it returns may differ each time."""
         self.before = before
         self.answer_within: float | None = claim.input.get("answer_within")
         self.on_stopped: Callable[[], object] | None = None

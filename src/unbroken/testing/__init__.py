@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from unbroken.testing.faulty import FaultyServer, serve_faulty, story
     from unbroken.testing.scenario import Sent
     from unbroken.testing.server import ScriptedServer, check_request, serve
+    from unbroken.testing.unscripted import TestModel
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.models.scripted": (
@@ -52,6 +53,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.testing.faulty": ("FaultyServer", "serve_faulty", "story"),
     "unbroken.testing.scenario": ("Sent",),
     "unbroken.testing.server": ("ScriptedServer", "check_request", "serve"),
+    "unbroken.testing.unscripted": ("TestModel",),
     "unbroken.clock": ("Deadlock", "VirtualLoop", "run_virtual"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -90,6 +92,7 @@ __all__ = [
     "ScriptedServer",
     "Sent",
     "Step",
+    "TestModel",
     "Think",
     "Uses",
     "VirtualLoop",
