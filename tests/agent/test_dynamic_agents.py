@@ -93,6 +93,12 @@ def test_limits_and_history_are_chosen_too() -> None:
     assert result.stop_reason == "round_limit"
 
 
+def test_a_chosen_limit_of_cost_needs_a_price() -> None:
+    agent = Agent(ScriptedModel("Hi."), limits=lambda context: Limits(cost=1.0))
+    with pytest.raises(UserError, match="the price of `scripted:demo` is not known"):
+        run_virtual(agent.run("Go."))
+
+
 @pytest.mark.parametrize("part", ["instructions", "tools", "limits", "trim"])
 def test_a_function_that_fails_is_named(part: str) -> None:
     def broken(context: RunContext[Any], *more: Any) -> Any:

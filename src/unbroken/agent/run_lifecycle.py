@@ -73,7 +73,6 @@ class Performance:
 
     async def __call__(self, sinks: Sequence[Sink | Middleware] = ()) -> Result[Any]:
         plan = self.plan(self.clock or current_clock())
-        await self.account.load_prices(_models(plan.model), plan.clock)
         emitter = Emitter(self.id, plan.clock, self.next_seq, self.next_call)
         run = Run(
             *(self.id, plan, self.transcript, self.account, emitter),
@@ -89,6 +88,7 @@ class Performance:
         if self.before is not None:
             _recall(run, self.before)
         await run.choose_limits()
+        await self.account.load_prices(_models(plan.model), plan.clock)
         middleware = self._start(run, (*self.middleware, *as_middleware(sinks)))
         self.account.start(plan.clock)
         emitter.emit(RunStarted, plan.model.name, plan.schedule.value)
