@@ -244,6 +244,7 @@ def test_an_agent_that_no_longer_has_a_type_for_its_answer_continues_with_text(t
     "given",
     [
         {"run_id": "x" * 501},
+        {"run_id": "é" * 251},
         {"run_id": "a\0b"},
         {"tenant": "\ud800"},
         {"answer_within": 0},

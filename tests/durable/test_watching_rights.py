@@ -172,7 +172,7 @@ BAD_RUNS: list[tuple[Any, str]] = [
     ({"prompt": "x", "agent": "a", "run_id": ""}, "`run_id` is a text"),
     ({"prompt": "x", "agent": "a", "run_id": "r\n"}, "`run_id` is a text"),
     ({"prompt": "x", "agent": "a", "run_id": "r\ud800"}, "`run_id` is a text"),
-    ({"prompt": "x", "agent": "a", "run_id": "r" * 201}, "`run_id` is a text"),
+    ({"prompt": "x", "agent": "a", "run_id": "é" * 251}, "`run_id` is a text"),
     ({"prompt": "x", "agent": "a", "tenant": {}}, "`tenant` is a text"),
     ({"prompt": "x", "agent": "a", "answer_within": -1}, "`answer_within`"),
     ({"prompt": "x", "agent": "a", "answer_within": True}, "`answer_within`"),

@@ -23,6 +23,7 @@ from unbroken.durable.database import Database, Disconnected, Drivable, NewRun, 
 from unbroken.durable.errors import JournalUnavailable
 from unbroken.durable.records import (
     ENDED,
+    LONGEST_NAME,
     LONGEST_WAIT,
     STATES,
     Append,
@@ -30,6 +31,7 @@ from unbroken.durable.records import (
     RunRow,
     StartOptions,
     State,
+    is_too_long,
     is_wait,
 )
 from unbroken.durable.run_lines import RunEvents, cancelled_lines, file_name, parse
@@ -50,8 +52,6 @@ PATIENCE = 60.0
 """Seconds for which a database that cannot be reached is tried again."""
 _SMALL = 64 * 1024
 """Bytes up to which lines are stored at once, if the database can do that."""
-_LONGEST = 500
-"""Characters of an id, an agent's name and a tenant."""
 _QUESTION = 200
 """Characters of the question that lists show."""
 
@@ -149,10 +149,10 @@ class Journal:
         if run_id == "":
             raise UserError("journal.start(run_id=''): the id is empty; give one, or leave it out to get a random one")
         for name, value in (("run_id", run_id or ""), ("agent", agent), ("tenant", tenant)):
-            if len(value) > _LONGEST or storable(value) != value:
+            if is_too_long(value) or storable(value) != value:
                 raise UserError(
-                    f"journal.start({name}=…): give at most {_LONGEST} characters, without zero bytes and halves of "
-                    f"characters; these are {len(value)}"
+                    f"journal.start({name}=…): give at most {LONGEST_NAME} bytes of UTF-8, without zero bytes and "
+                    f"halves of characters; these are {len(value.encode('utf-8', 'surrogatepass'))}"
                 )
         if answer_within is not None and not is_wait(answer_within):
             raise UserError(
@@ -390,6 +390,10 @@ class Journal:
         The tenant with the fewest active runs comes first; none of a tenant that has `per_tenant` of them."""
         now, names = current_clock().now(), None if agents is None else tuple(agents)
         return await self.work(lambda database: database.drivable(now, Drivable(limit, names, per_tenant, orphans)))
+
+    async def cancelled_since(self, moment: float) -> list[str]:
+        """The ids of runs that were cancelled after this time."""
+        return await self.work(lambda database: database.cancelled_since(moment))
 
     async def agents(self) -> set[str]:
         """The names of the agents of runs that are ready."""

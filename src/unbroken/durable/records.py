@@ -15,8 +15,14 @@ The others are ends; a failed run can be driven again."""
 STATES: tuple[State, ...] = ("ready", "running", "waiting", "answered", "failed", "cancelled")
 ENDED: tuple[State, ...] = ("answered", "failed", "cancelled")
 
+LONGEST_NAME = 500
+"""Bytes of a run's id, an agent's name and a tenant, in UTF-8: the ids of engines contain them, and have limits."""
 LONGEST_WAIT = 10_000_000_000
 """Seconds that a run may wait for an answer; more than three hundred years."""
+
+
+def is_too_long(name: str) -> bool:
+    return len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME
 
 
 def is_wait(seconds: object) -> bool:

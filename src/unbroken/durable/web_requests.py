@@ -10,15 +10,13 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from unbroken.asgi import Refused, Scope
 from unbroken.durable.database import storable
-from unbroken.durable.records import LONGEST_WAIT, STATES, State, is_wait
+from unbroken.durable.records import LONGEST_NAME, LONGEST_WAIT, STATES, State, is_too_long, is_wait
 from unbroken.errors import TooDeep
 from unbroken.messages import Json, ToolResult
 from unbroken.tools.approval import Allow, Deny, Edit
 from unbroken.tools.results import to_parts
 from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow
 
-LONGEST_NAME = 200
-"""Characters of a run's id, a tenant or an agent."""
 LISTED = 100
 MOST_LISTED = 1000
 _UNWANTED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -138,8 +136,8 @@ def _name(body: dict[str, Json], field: str) -> str | None:
     value = body.get(field)
     if value is None:
         return None
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME or not is_plain(value):
-        raise Refused(400, f"`{field}` is a text of 1 to {LONGEST_NAME} characters, none of them a control character")
+    if not isinstance(value, str) or not value or is_too_long(value) or not is_plain(value):
+        raise Refused(400, f"`{field}` is a text of 1 to {LONGEST_NAME} bytes of UTF-8, without control characters")
     return value
 
 
