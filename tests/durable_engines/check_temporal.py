@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from engine_scenes import TemporalScene, results, until_state
 from postgres_server import empty_url
-from servers import processes
+from servers import processes, wait_for
 from temporalio.client import Client, WorkflowFailureError
 
 from unbroken import Allow
-from unbroken.durable import Journal
-from unbroken.durable.temporal import answer_run, workflow_id
+from unbroken.durable import Journal, open_journal
+from unbroken.durable.temporal import answer_run, cancel_run, workflow_id
 
 
 @pytest.fixture
@@ -112,13 +112,14 @@ def test_workflows_are_found_by_the_state_of_their_runs(scene: TemporalScene) ->
         scene.worker()
         run_id = await scene.start(client, journal, "pay 5", tenant="acme")
         row = await until_state(journal, run_id, "waiting")
-        await found(client, "UnbrokenTenant = 'acme' AND UnbrokenState = 'waiting' AND UnbrokenAgent = 'worker'")
+        id = workflow_id(journal, run_id)
+        await found(client, id, "UnbrokenTenant = 'acme' AND UnbrokenState = 'waiting' AND UnbrokenAgent = 'worker'")
         await answer_run(client, journal, run_id, {row.pending[0].id: Allow()})
         await scene.end_of(client, journal, run_id)
-        await found(client, "UnbrokenState = 'answered'")
+        await found(client, id, "UnbrokenState = 'answered'")
 
-    async def found(client: Client, query: str) -> None:
-        while [each.id async for each in client.list_workflows(query)] != [workflow_id("r")]:
+    async def found(client: Client, id: str, query: str) -> None:
+        while [each.id async for each in client.list_workflows(query)] != [id]:
             await asyncio.sleep(0.1)
 
     scene.play(act)
@@ -145,11 +146,11 @@ def test_a_workflow_that_is_cancelled_cancels_its_run(scene: TemporalScene) -> N
         scene.worker(seconds=30)
         run_id = await scene.start(client, journal, "steps 8")
         await scene.until(1, "step")
-        await client.get_workflow_handle(workflow_id(run_id)).cancel()
+        await client.get_workflow_handle(workflow_id(journal, run_id)).cancel()
         await until_state(journal, run_id, "cancelled")
         await scene.until_stopped()
         with pytest.raises(WorkflowFailureError):
-            await client.get_workflow_handle(workflow_id(run_id)).result()
+            await client.get_workflow_handle(workflow_id(journal, run_id)).result()
 
     scene.play(act)
     assert scene.ledger.rows("stopped", "tool = 'step'") == [(1,)]
@@ -162,13 +163,62 @@ def test_a_run_that_failed_is_driven_again_when_it_is_started_again(scene: Tempo
         scene.worker()
         run_id = await scene.start(client, journal, "steps 1")
         with pytest.raises(WorkflowFailureError) as failed:
-            await client.get_workflow_handle(workflow_id(run_id)).result()
+            await client.get_workflow_handle(workflow_id(journal, run_id)).result()
         assert "the provider is down" in str(failed.value.cause)
         assert (await journal.run(run_id)).state == "failed"
         down.unlink()
         assert await scene.start(client, journal, "steps 1") == run_id
         await scene.end_of(client, journal, run_id)
         assert await results(journal, run_id) == ["done", "done"]
+
+    scene.play(act)
+    assert [*scene.ledger.executions("step").values()] == [1]
+
+
+def test_the_workflow_of_a_run_that_was_cancelled_without_temporal_ends(scene: TemporalScene) -> None:
+    async def act(client: Client, journal: Journal) -> None:
+        worker = scene.worker()
+        for run_id in ("r", "s"):
+            await scene.start(client, journal, "pay 5", run_id)
+            await until_state(journal, run_id, "waiting")
+        await journal.cancel("r")
+        assert await client.get_workflow_handle(workflow_id(journal, "r")).result() == "cancelled"
+        worker.kill()
+        await journal.cancel("s")
+        await cancel_run(client, journal, "s")
+        scene.worker()
+        with pytest.raises(WorkflowFailureError):
+            await client.get_workflow_handle(workflow_id(journal, "s")).result()
+
+    scene.play(act)
+    assert scene.ledger.executions("pay") == {}
+
+
+def test_two_journals_in_a_namespace_have_runs_of_the_same_id(scene: TemporalScene) -> None:
+    async def act(client: Client, journal: Journal) -> None:
+        scene.worker()
+        await scene.start(client, journal, "pay 5")
+        await until_state(journal, "r", "waiting")
+        scene.url = f"sqlite:///{scene.ledger.folder}/others.db"
+        async with await open_journal(scene.url) as others:
+            scene.worker(task_queue="others")
+            await scene.start(client, others, "steps 1", task_queue="others")
+            await scene.end_of(client, others, "r")
+        assert (await journal.run("r")).state == "waiting"
+
+    scene.play(act)
+    assert [*scene.ledger.executions("step").values()] == [1]
+
+
+def test_a_run_that_temporal_refuses_does_not_keep_others_from_being_woken(scene: TemporalScene) -> None:
+    async def act(client: Client, journal: Journal) -> None:
+        await journal.start("worker", "steps 1", run_id="refused")
+        long = "é" * 500  # as a journal of an earlier version may have it
+        await journal.work(lambda database: database.change("UPDATE unbroken_runs SET run_id = ?", long))
+        await journal.start("worker", "steps 1", run_id="r")
+        worker = scene.worker()
+        await until_state(journal, "r", "answered")
+        await asyncio.to_thread(wait_for, lambda: f"run {long} is ready and cannot be woken now" in worker.log)
 
     scene.play(act)
     assert [*scene.ledger.executions("step").values()] == [1]

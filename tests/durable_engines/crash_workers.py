@@ -63,7 +63,7 @@ class TemporalWorkers(PlainWorkers):
         await temporal.run_worker(self._client, agents, journal)
 
     async def end_of(self, journal: Journal, run_id: str) -> str:
-        return await self._client.get_workflow_handle(temporal.workflow_id(run_id)).result()
+        return await self._client.get_workflow_handle(temporal.workflow_id(journal, run_id)).result()
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class TemporalScene(Scene):
         yield await Client.connect(self.server.address)
 
     async def end_of(self, client: Client, journal: Journal, run_id: str) -> Any:
-        assert await client.get_workflow_handle(temporal.workflow_id(run_id)).result() == "answered"
+        assert await client.get_workflow_handle(temporal.workflow_id(journal, run_id)).result() == "answered"
         return await super().end_of(client, journal, run_id)
 
 

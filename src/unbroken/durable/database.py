@@ -253,6 +253,11 @@ class Database:
         """Does a driver of this journal have it?"""
         return (int(row[12]), int(row[10])) in self._held
 
+    def cancelled_since(self, moment: float) -> list[str]:
+        statement = "SELECT run_id FROM unbroken_runs WHERE state = 'cancelled' AND updated > ? ORDER BY updated"
+        with self.transaction(writes=False):
+            return [str(row[0]) for row in self.query(statement, moment)]
+
     def agents(self) -> set[str]:
         """The agents of runs that are ready."""
         with self.transaction(writes=False):

@@ -66,6 +66,11 @@ TENANT = SearchAttributeKey.for_keyword("UnbrokenTenant")
 STATE = SearchAttributeKey.for_keyword("UnbrokenState")
 _DRIVE, _CANCEL, _CALL = "unbroken-drive", "unbroken-cancel", "unbroken-call"
 _ALWAYS = timedelta(days=3650)
+_CHECK = timedelta(days=1)
+"""A workflow waits no longer before it looks whether its run still waits, and a worker that starts looks so far back
+for runs that were cancelled."""
+_MOST = 1000
+"""Ready runs that a worker looks at. Some of them may not be for it to wake."""
 _STICKY = timedelta(seconds=2)
 """For so long a workflow waits for the worker that it was on; by default 10 s. Its history is short: another worker has
 it at once."""
@@ -146,9 +151,9 @@ class RunWorkflow:
                 workflow.continue_as_new(given)
 
     async def _wait(self, expires: float | None) -> None:
-        seconds = None if expires is None else max(0.2, expires - workflow.time())
+        left = _CHECK if expires is None else min(_CHECK, timedelta(seconds=max(0.2, expires - workflow.time())))
         with suppress(asyncio.TimeoutError):
-            await workflow.wait_condition(lambda: self._woken, timeout=seconds)
+            await workflow.wait_condition(lambda: self._woken, timeout=left)
 
     def _show(self, given: RunInput, state: str) -> None:
         if given.search_attributes:
@@ -173,9 +178,9 @@ class JobWorkflow:
 # Starting, answering, cancelling
 
 
-def workflow_id(run_id: str) -> str:
-    """The id of the workflow that drives a run."""
-    return f"unbroken-run-{run_id}"
+def workflow_id(journal: Journal, run_id: str) -> str:
+    """The id of the workflow that drives a run. The journal's id is in it: others may have runs of the same id."""
+    return f"unbroken-run-{journal.id}-{run_id}"
 
 
 async def start_run(
@@ -193,7 +198,7 @@ async def start_run(
     driven again. A worker that sends no heartbeat for `lost_after` seconds loses the run to another one."""
     id = await journal.start(agent, prompt, **options)
     given = RunInput(id, lost_after, search_attributes)
-    await _start_workflow(client, given, agent, options.get("tenant", ""), task_queue)
+    await _start_workflow(client, journal, given, agent, options.get("tenant", ""), task_queue)
     return id
 
 
@@ -232,22 +237,28 @@ async def wake_run(
     """Has the run driven now: after `journal.answer`, or if it has no workflow yet."""
     row = await journal.run(run_id)
     try:
-        await client.get_workflow_handle(workflow_id(run_id)).signal(RunWorkflow.wake)
+        await client.get_workflow_handle(workflow_id(journal, run_id)).signal(RunWorkflow.wake)
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
         given = RunInput(run_id, lost_after, search_attributes)
-        await _start_workflow(client, given, row.agent, row.tenant, task_queue)
+        await _start_workflow(client, journal, given, row.agent, row.tenant, task_queue)
 
 
 async def cancel_run(client: Client, journal: Journal, run_id: str) -> None:
-    """Ends the run, wherever it is driven, and its workflow."""
-    await journal.cancel(run_id)
+    """Ends the run, wherever it is driven, and its workflow. If `journal.cancel` has ended the run, only that."""
+    try:
+        await journal.cancel(run_id)
+    except UserError:
+        if (await journal.run(run_id)).state != "cancelled":
+            raise
     with suppress(RPCError):  # there is none, or it has ended: the run is cancelled in any case
-        await client.get_workflow_handle(workflow_id(run_id)).cancel()
+        await client.get_workflow_handle(workflow_id(journal, run_id)).cancel()
 
 
-async def _start_workflow(client: Client, given: RunInput, agent: str, tenant: str, task_queue: str) -> None:
+async def _start_workflow(
+    client: Client, journal: Journal, given: RunInput, agent: str, tenant: str, task_queue: str
+) -> None:
     shown: list[SearchAttributePair[Any]] = []
     if given.search_attributes:
         shown = [SearchAttributePair(AGENT, agent), SearchAttributePair(STATE, "ready")]
@@ -257,7 +268,7 @@ async def _start_workflow(client: Client, given: RunInput, agent: str, tenant: s
         await client.start_workflow(
             RunWorkflow.run,
             given,
-            id=workflow_id(given.run_id),
+            id=workflow_id(journal, given.run_id),
             task_queue=task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
@@ -345,20 +356,32 @@ async def run_worker(
 async def _wake_ready(
     client: Client, agents: Mapping[str, Agent[Any, Any]], journal: Journal, task_queue: str, search_attributes: bool
 ) -> None:
-    """Wakes runs that have been ready for a while: whoever answered or started them did not reach Temporal, or does not
-    know of it."""
+    """Wakes runs that have been ready for a while, and those that were cancelled, so that their workflows end: whoever
+    answered, started or cancelled them did not reach Temporal, or does not know of it."""
     woken: dict[str, float] = {}
+    cancelled = current_clock().now() - _CHECK.total_seconds()
     while True:
         await asyncio.sleep(LOOK)
+        now = current_clock().now()
         try:
-            ready = {row.run_id: row.updated for row in await journal.drivable(agents=agents, orphans=False)}
-            woken = {run_id: updated for run_id, updated in woken.items() if ready.get(run_id) == updated}
-            for run_id, updated in ready.items():
-                if run_id not in woken and current_clock().now() - updated > LOOK:
-                    await wake_run(client, journal, run_id, task_queue=task_queue, search_attributes=search_attributes)
-                    woken[run_id] = updated
-        except (RPCError, UnbrokenError) as error:
+            ready = {row.run_id: row.updated for row in await journal.drivable(_MOST, agents=agents, orphans=False)}
+            ended = await journal.cancelled_since(cancelled - LOOK)
+        except UnbrokenError as error:
             LOG.warning("runs that are ready cannot be woken now: %s", error)
+            continue
+        cancelled = now
+        woken = {run_id: updated for run_id, updated in woken.items() if ready.get(run_id) == updated}
+        for run_id, updated in ready.items():
+            if run_id in woken or now - updated <= LOOK:
+                continue
+            try:
+                await wake_run(client, journal, run_id, task_queue=task_queue, search_attributes=search_attributes)
+                woken[run_id] = updated
+            except (RPCError, UnbrokenError) as error:
+                LOG.warning("run %s is ready and cannot be woken now: %s", run_id, error)
+        for run_id in ended:
+            with suppress(RPCError):  # as a rule its workflow has ended
+                await client.get_workflow_handle(workflow_id(journal, run_id)).signal(RunWorkflow.wake)
 
 
 async def run_tool_worker(
@@ -486,7 +509,7 @@ class TemporalTools(RemoteTools):
             await self._client.start_workflow(
                 JobWorkflow.run,
                 args=[job.key, self._lost_after],
-                id=_job_id(job),
+                id=_job_id(self.journal, job),
                 task_queue=job.queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
@@ -499,11 +522,11 @@ class TemporalTools(RemoteTools):
 
     async def is_lost(self, job: Job) -> bool:
         try:
-            found = await self._client.get_workflow_handle(_job_id(job)).describe()
+            found = await self._client.get_workflow_handle(_job_id(self.journal, job)).describe()
         except RPCError as error:
             return error.status is RPCStatusCode.NOT_FOUND
         return found.status is not WorkflowExecutionStatus.RUNNING
 
 
-def _job_id(job: Job) -> str:
-    return f"unbroken-job-{job.key}"
+def _job_id(journal: Journal, job: Job) -> str:
+    return f"unbroken-job-{journal.id}-{job.key}"
