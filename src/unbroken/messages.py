@@ -244,6 +244,16 @@ class Usage:
         return saved
 
     def __add__(self, other: Usage) -> Usage:
+        return self.plus(other, other.cost)
+
+    def plus(self, other: Usage, cost: float | None) -> Usage:
+        """The sum of both, if the other one has this cost. It is None if one of them has an unknown cost."""
+        if not self.input_tokens and not self.output_tokens:  # nothing that has a cost
+            known = cost
+        elif not other.input_tokens and not other.output_tokens:
+            known = self.cost
+        else:
+            known = None if self.cost is None or cost is None else self.cost + cost
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
@@ -253,17 +263,8 @@ class Usage:
             estimated=self.estimated or other.estimated,
             cache_write_1h_tokens=self.cache_write_1h_tokens + other.cache_write_1h_tokens,
             web_searches=self.web_searches + other.web_searches,
-            cost=_cost_of_both(self, other),
+            cost=known,
         )
-
-
-def _cost_of_both(one: Usage, other: Usage) -> float | None:
-    """None if one of them has an unknown cost. Without tokens there is nothing to pay for."""
-    if not one.total_tokens:
-        return other.cost
-    if not other.total_tokens:
-        return one.cost
-    return None if one.cost is None or other.cost is None else one.cost + other.cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,13 @@ def test_own_prices_of_an_agent_as_a_tool_count_too() -> None:
     assert play(with_helper(Agent(ScriptedModel(["42.", Uses(500, 20)])))).cost is None
 
 
+def test_an_agent_as_a_tool_that_used_nothing_costs_nothing() -> None:
+    inner = Agent(ScriptedModel(Fail(Unauthorized("no"))))
+    result, events = play_aloud(with_helper(inner))
+    assert result.cost == pytest.approx(FIRST + SECOND)
+    assert [event.cost for event in only(RoundFinished, events)] == [pytest.approx(FIRST)]
+
+
 def test_a_limit_stops_at_a_tool_whose_cost_is_unknown() -> None:
     inner = Agent(ScriptedModel(["42.", Uses(500, 20)]))
     result = play(with_helper(inner, limits=Limits(cost=100.0)))

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.messages import Usage
-from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, load_prices
+from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, is_loaded, load_prices
 from unbroken.tools.caller import Prepared
 from unbroken.trajectory.recording import Recording
 from unbroken.validation import checked
@@ -87,10 +87,11 @@ class Account:
     started: float = 0.0
     extra: float = 0.0
     """Seconds beyond the limit to finish the round in which a resumed run was cut off."""
-    asked_usage: Usage = NOTHING_USED
-    """What the last request used, failed attempts included."""
-    turn_usage: Usage = NOTHING_USED
-    """The same with its calls: an agent as a tool uses tokens."""
+    request_cost: float | None = None
+    """What the last request cost, failed attempts included. None if that is not known, or if it was made in an earlier
+    part of the run."""
+    round_cost: float | None = None
+    """The same with its calls: an agent as a tool has a cost."""
     recorded: dict[int, float | None] | None = None
     """In a replay: what the request of each turn cost."""
     _listed: dict[str, ModelPrices | None] = field(default_factory=dict[str, "ModelPrices | None"])
@@ -114,27 +115,32 @@ class Account:
 
     def next_request(self) -> None:
         self.requests += 1
-        self.asked_usage = self.turn_usage = NOTHING_USED
+        self.request_cost = self.round_cost = 0.0
 
     def spend_on_request(self, usage: Usage, model: str, turn: int, clock: Clock) -> None:
         """Counts one attempt at the last request, which this model has answered."""
-        used = self._with_cost(usage, model, turn, clock)
-        self.asked_usage += used
-        self.spend(used)
+        cost = self._cost_of_request(usage, model, turn, clock)
+        self.request_cost = None if self.request_cost is None or cost is None else self.request_cost + cost
+        self._spend(usage, cost)
 
     def spend(self, usage: Usage) -> None:
-        self.usage += usage
-        self.turn_usage += usage
+        """Counts what a call used: an agent as a tool, for example."""
+        self._spend(usage, self.cost_of(usage))
 
-    def _with_cost(self, usage: Usage, model: str, turn: int, clock: Clock) -> Usage:
+    def _spend(self, usage: Usage, cost: float | None) -> None:
+        self.usage = self.usage.plus(usage, cost)
+        if usage.total_tokens:  # else there is nothing that has a cost
+            self.round_cost = None if self.round_cost is None or cost is None else self.round_cost + cost
+
+    def _cost_of_request(self, usage: Usage, model: str, turn: int, clock: Clock) -> float | None:
         if self.limits.prices is not None or usage.cost is not None:  # a model may know what it costs
-            return usage
+            return self.cost_of(usage)
         if self.recorded is not None:
             cost = self.recorded.get(turn)
             self.recorded[turn] = 0.0  # it includes all attempts of the turn
-            return replace(usage, cost=cost)
+            return cost
         prices = self._prices(model, clock)
-        return usage if prices is None else replace(usage, cost=prices.of(usage))
+        return None if prices is None else prices.of(usage)
 
     def _prices(self, model: str, clock: Clock) -> ModelPrices | None:
         if model not in self._listed:
@@ -151,16 +157,6 @@ class Account:
         return self.cost_of(self.usage)
 
     @property
-    def request_cost(self) -> float | None:
-        """What the last request cost. None if that is not known."""
-        return self.cost_of(self.asked_usage)
-
-    @property
-    def round_cost(self) -> float | None:
-        """The same with its calls. None also if the request was made in an earlier part of the run."""
-        return self.cost_of(self.turn_usage) if self.asked_usage.total_tokens else None
-
-    @property
     def spent(self) -> Usage:
         """The usage with what it cost."""
         return self.usage if self.limits.prices is None else replace(self.usage, cost=self.cost)
@@ -170,10 +166,13 @@ class Account:
         a `UserError` if there is a limit on the cost, and the price of one of them is not known."""
         if self.limits.prices is not None or self.recorded is not None:
             return
-        for model in models:
-            await load_prices(model, clock.now())
+        if not is_loaded():
+            for model in models:
+                await load_prices(model, clock.now())
+        if self.limits.cost is None:
+            return
         unknown = (model for model in models if self._prices(model, clock) is None)
-        if self.limits.cost is not None and (model := next(unknown, None)) is not None:
+        if (model := next(unknown, None)) is not None:
             raise UserError(
                 f"Limits(cost={self.limits.cost:g}): the price of `{model}` is not known, so its cost cannot be "
                 f"limited: give it as Limits(…, prices=Prices(input=…, output=…)); the prices of many hosted models "

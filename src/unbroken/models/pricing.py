@@ -47,18 +47,25 @@ class ModelPrices:
     def of(self, usage: Usage) -> float:
         """What one request cost. The price of a token may depend on the length of the input, so add up costs and not
         tokens."""
-        length, cached, written = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
-        for_hour, thoughts = usage.cache_write_1h_tokens, usage.reasoning_tokens
-        return (
-            max(length - cached - written, 0) * _price(self.input, length)
-            + cached * _price(self.cached, length)
-            + max(written - for_hour, 0) * _price(self.cache_write, length)
-            + for_hour * _price(self.cache_write_1h, length)
-            + max(usage.output_tokens - thoughts, 0) * _price(self.output, length)
-            + thoughts * _price(self.reasoning, length)
-            + usage.web_searches * _price(self.web_search, length)
-            + _price(self.request, length)
+        length, cached, written, thoughts = (
+            usage.input_tokens,
+            usage.cached_tokens,
+            usage.cache_write_tokens,
+            usage.reasoning_tokens,
         )
+        cost = max(length - cached - written, 0) * _price(self.input, length) + _price(self.request, length)
+        cost += max(usage.output_tokens - thoughts, 0) * _price(self.output, length)
+        if cached:
+            cost += cached * _price(self.cached, length)
+        if written:
+            for_hour = min(usage.cache_write_1h_tokens, written)
+            cost += (written - for_hour) * _price(self.cache_write, length)
+            cost += for_hour * _price(self.cache_write_1h, length)
+        if thoughts:
+            cost += thoughts * _price(self.reasoning, length)
+        if usage.web_searches:
+            cost += usage.web_searches * _price(self.web_search, length)
+        return cost
 
 
 def _price(rate: Rate, length: int) -> float:
@@ -76,10 +83,15 @@ def find_prices(model: str, time: float) -> ModelPrices | None:
     return _find(model, int(time) // _KEPT)
 
 
+def is_loaded() -> bool:
+    """Whether the list is loaded, or the extra is not installed."""
+    return _load_list.cache_info().currsize > 0
+
+
 async def load_prices(model: str, time: float) -> None:
     """Loads the list in a thread, if it is not loaded and the provider of this model has one. Otherwise the first
     lookup loads it, and blocks the event loop meanwhile."""
-    if not _load_list.cache_info().currsize and _provider(model, int(time) // _KEPT):
+    if not is_loaded() and _provider(model, int(time) // _KEPT):
         await asyncio.get_running_loop().run_in_executor(None, _load_list)
 
 
