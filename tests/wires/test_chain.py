@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -43,13 +44,21 @@ def test_broken_raw_messages_are_repaired_and_keep_every_unknown_field(wire: str
     dropped = [history.pieces(raw[at.message])[at.part].value for at in (e.place for e in edits if isinstance(e, Drop))]
     assert marks_of([repaired, dropped]) == marks_of(raw)
     touched = {place.message for edit in edits for place in _places(edit)}
+    touched |= {_next_speaker(raw, position) for position in touched}  # it may hold a result that was added
     for position, message in enumerate(raw):
-        if position not in touched and not (position and position - 1 in touched) and not _holds_results(wire, message):
+        if position not in touched and not _holds_results(wire, message):
             assert any(message is other for other in repaired)
 
 
 def _places(edit: HistoryEdit) -> list[Place]:
     return [edit.place, edit.call] if isinstance(edit, Move) else [edit.place]
+
+
+def _next_speaker(raw: Sequence[Any], position: int) -> int:
+    """The place of the next message of another role: messages of one role that follow each other are one turn."""
+    role = raw[position].get("role") if isinstance(raw[position], dict) else None
+    others = (at for at in range(position + 1, len(raw)) if role is None or raw[at].get("role") != role)
+    return next(others, len(raw))
 
 
 def _holds_results(wire: str, message: Any) -> bool:
