@@ -115,15 +115,22 @@ def _safe(value: str) -> bytes:
 
 
 class DisconnectSignal:
-    """A server that supports it (`protocol`) reports a disconnect at once: it calls `then`."""
+    """A server that supports it (`protocol`) reports a disconnect at once: `report` calls `then`."""
 
-    __slots__ = ("then",)
+    __slots__ = ("gone", "then")
 
     NAME = "unbroken.leaving"
     """The name in the scope's `extensions`."""
 
     def __init__(self) -> None:
         self.then: Callable[[], None] | None = None
+        self.gone = False
+        """The client has disconnected, perhaps before anybody asked for it."""
+
+    def report(self) -> None:
+        self.gone = True
+        if self.then is not None:
+            self.then()
 
 
 class CancelOnDisconnect:
@@ -140,6 +147,8 @@ class CancelOnDisconnect:
     def __enter__(self) -> None:
         self._working = asyncio.current_task()
         if self._leaving is not None:
+            if self._leaving.gone:
+                raise ClientGone
             self._leaving.then = self._end
         else:  # any other server is polled by a task
             self._watcher = asyncio.create_task(self._watch())

@@ -396,6 +396,13 @@ class Database:
             rows = self.query(f"SELECT number, token, state FROM unbroken_runs WHERE number IN ({marks})", *runs)
         return {int(row[0]): (int(row[1]), cast("State", row[2])) for row in rows}
 
+    def progress(self, runs: Sequence[int]) -> dict[int, tuple[int, State]]:
+        """How many appends each run has, and its state."""
+        marks = ", ".join("?" for _ in runs)
+        with self.transaction(writes=False):
+            rows = self.query(f"SELECT number, chunks, state FROM unbroken_runs WHERE number IN ({marks})", *runs)
+        return {int(row[0]): (int(row[1]), cast("State", row[2])) for row in rows}
+
     # What was recorded
 
     def has_tables(self) -> bool:
@@ -419,15 +426,17 @@ class Database:
             ends.setdefault(int(run), []).append(bytes(data))
         return {int(run): (ends[int(run)][0], ends[int(run)][-1], int(size)) for run, size in sizes}
 
-    def chunks(self, run_id: str, after: int) -> tuple[RunRow, list[bytes]]:
-        """The run, and its appends from this one on."""
+    def chunks(self, run_id: str, after: int, most: int | None = None) -> tuple[RunRow, list[bytes]]:
+        """The run, and its appends from this one on; `most`: how many."""
         with self.transaction(writes=False):
             row = self._find(run_id)
-            return row, self._chunks(row.number, after) if row.chunks > after else []
+            return row, self._chunks(row.number, after, most) if row.chunks > after else []
 
-    def _chunks(self, run: int, after: int) -> list[bytes]:
+    def _chunks(self, run: int, after: int, most: int | None = None) -> list[bytes]:
+        limit = "" if most is None else f" LIMIT {int(most)}"
         rows = self.query(
-            "SELECT data, large FROM unbroken_chunks WHERE run = ? AND position >= ? ORDER BY position", run, after
+            f"SELECT data, large FROM unbroken_chunks WHERE run = ? AND position >= ? ORDER BY position{limit}",
+            *(run, after),
         )
         return [bytes(data) if large is None else put_back(bytes(data), large, self._value) for data, large in rows]
 

@@ -52,6 +52,8 @@ PATIENCE = 60.0
 """Seconds for which a database that cannot be reached is tried again."""
 _SMALL = 64 * 1024
 """Bytes up to which lines are stored at once, if the database can do that."""
+PAGE = 256
+"""Appends that are read at once to follow the events of a run."""
 _QUESTION = 200
 """Characters of the question that lists show."""
 
@@ -236,7 +238,7 @@ class Journal:
         chunks = 0
         while True:
             with self._changes.listening() as changed:
-                row, data = await self.work(lambda database, after=chunks: database.chunks(run_id, after))
+                row, data = await self.work(lambda database, after=chunks: database.chunks(run_id, after, PAGE))
                 chunks += len(data)
                 for event in reader.feed(data):
                     if event.seq > after:

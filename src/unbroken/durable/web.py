@@ -30,9 +30,10 @@ from unbroken.asgi import (
     read_headers,
 )
 from unbroken.durable.errors import AlreadyAnswered, JournalUnavailable, RunExists, UnknownRun
+from unbroken.durable.event_feeds import EventFeeds
 from unbroken.durable.journal import Journal, open_journal
 from unbroken.durable.records import ENDED, PendingCall, RunRow
-from unbroken.durable.web_keys import Caller, Guard, KeyLimits, Keys
+from unbroken.durable.web_keys import Caller, Guard, KeyLimits, Keys, Standing
 from unbroken.durable.web_requests import (
     Path,
     is_plain,
@@ -46,7 +47,7 @@ from unbroken.durable.web_requests import (
     read_query,
     read_reason,
 )
-from unbroken.durable.web_streams import ag_ui_stream, event_stream, ui_stream, with_signs_of_life
+from unbroken.durable.web_streams import Outgoing, ag_ui_stream, event_stream, ui_stream
 from unbroken.errors import UserError
 from unbroken.wires.jsontext import dumps
 
@@ -114,9 +115,11 @@ class RunsApp:
         self._guard = guard
         self._agents = agents
         self._sizes = sizes
+        self._feeds: EventFeeds | None = None
         self._streams = 0
         """How many watch now."""
-        self._stopping = asyncio.Event()
+        self._outgoing: set[Outgoing] = set()
+        self._stopping = False
 
     async def open(self) -> Journal:
         """The journal, opened if it was not."""
@@ -131,11 +134,16 @@ class RunsApp:
 
     def end_streams(self) -> None:
         """Ends all streams, as a server does that stops. Those who watch connect again, and miss nothing."""
-        self._stopping.set()
+        self._stopping = True
+        for stream in self._outgoing:
+            stream.end()
 
     async def aclose(self) -> None:
         """Closes the journal if the app has opened it."""
         self.end_streams()
+        if self._feeds is not None:
+            feeds, self._feeds = self._feeds, None
+            await feeds.close()
         if self._url and self._journal is not None:
             journal, self._journal = self._journal, None
             await journal.close()
@@ -317,9 +325,10 @@ class RunsApp:
         journal = await self.open()
         more: dict[str, str] = {}
         if path.what == "events":
-            events = journal.events(row.run_id, read_after(read_query(scope), headers))
-            first = await anext(events, None) if row.state in ENDED else None
-            if first is None and row.state in ENDED:
+            self._feeds = self._feeds or EventFeeds(journal)
+            events = self._feeds.watch(row, read_after(read_query(scope), headers))
+            first = await anext(events, b"") if row.state in ENDED else b""
+            if not first and row.state in ENDED:
                 # To a browser's EventSource this is the end: after any other answer it would connect again.
                 await response.complete(204, b"", _DATA_HEADERS)
                 return
@@ -335,10 +344,25 @@ class RunsApp:
         await response.begin(
             200, b"text/event-stream; charset=utf-8", {**more, "x-content-type-options": "nosniff"}, None
         )
-        async with aclosing(with_signs_of_life(stream, self._sizes.keep_alive, self._stopping)) as pieces:
-            async for data in pieces:
-                await response.send(data)
+        standing = Standing(self._guard, scope, headers, row)
+        with self._ending_with_the_server(Outgoing(stream)) as outgoing:
+            async with aclosing(outgoing.pieces(self._sizes.keep_alive)) as pieces:
+                async for data in pieces:
+                    if not standing.is_good():
+                        break
+                    await response.send(data)
+                    await asyncio.sleep(0)  # other requests are answered between two pieces
         await response.send(b"", more=False)
+
+    @contextmanager
+    def _ending_with_the_server(self, outgoing: Outgoing) -> Generator[Outgoing]:
+        self._outgoing.add(outgoing)
+        if self._stopping:
+            outgoing.end()
+        try:
+            yield outgoing
+        finally:
+            self._outgoing.discard(outgoing)
 
 
 def _only(method: str, *allowed: str) -> None:

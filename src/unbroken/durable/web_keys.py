@@ -11,10 +11,13 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from unbroken.asgi import Refused, Scope, is_foreign
+from unbroken.clock import current_clock
 from unbroken.durable.records import RunRow
 from unbroken.durable.web_requests import mount_of
 
 COOKIE = "unbroken_key"
+RECHECK = 1.0
+"""Seconds after which the key of an open stream is looked up again."""
 
 
 class Key(Protocol):
@@ -130,6 +133,25 @@ class Guard:
 
     def sign_out(self, scope: Scope, headers: Mapping[str, str]) -> dict[str, str]:
         return _cookie(scope, headers, "; Max-Age=0")
+
+
+class Standing:
+    """Whether whoever watches a run may still see it: keys are revoked, and their tenants changed. Looked up at most
+    once in `RECHECK` seconds."""
+
+    def __init__(self, guard: Guard, scope: Scope, headers: Mapping[str, str], row: RunRow) -> None:
+        self._guard, self._scope, self._headers, self._row = guard, scope, headers, row
+        self._checked = current_clock().elapsed()
+
+    def is_good(self) -> bool:
+        now = current_clock().elapsed()
+        if now - self._checked < RECHECK:
+            return True
+        self._checked = now
+        try:
+            return self._guard.admit(self._scope, self._headers).sees(self._row)
+        except Refused:
+            return False
 
 
 def _sent_key(headers: Mapping[str, str]) -> str:

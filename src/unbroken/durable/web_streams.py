@@ -4,31 +4,26 @@ and as AG-UI events."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from unbroken.agent.streaming import closing
 from unbroken.agent.ui_messages import ui_messages
+from unbroken.durable.event_feeds import BLOCK
 from unbroken.durable.journal import Journal
-from unbroken.events import NAMES, Event, RunFailed, RunFinished, RunStarted, event_to_json
-from unbroken.wires.jsontext import dumps
+from unbroken.events import Event, RunFailed, RunFinished, RunStarted
 
 RETRY = b"retry: 1000\n\n"
 """Milliseconds after which a browser connects again."""
 ALIVE = b": still here\n\n"
 
 
-def event_bytes(event: Event) -> bytes:
-    """One event of an SSE stream: its number, its name, and all of it as JSON."""
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, NAMES[type(event)].encode(), dumps(event_to_json(event)))
-
-
-async def event_stream(first: Event | None, events: AsyncIterator[Event]) -> AsyncGenerator[bytes]:
-    """`first`: an event that was taken from `events` before."""
-    async with closing(events) as following:
-        yield RETRY if first is None else RETRY + event_bytes(first)
-        async for event in following:
-            yield event_bytes(event)
+async def event_stream(first: bytes, following: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """`first`: what was taken from `following` before."""
+    async with aclosing(following):
+        yield RETRY + first
+        async for data in following:
+            yield data
 
 
 async def ui_stream(journal: Journal, run_id: str, approvals: bool) -> AsyncGenerator[bytes]:
@@ -83,31 +78,52 @@ async def _waits_for(journal: Journal, run_id: str, event: RunFinished) -> bool:
     return row.state == "waiting" and [call["call"] for call in row.pending] == [call["call"] for call in event.pending]
 
 
-async def with_signs_of_life(
-    stream: AsyncGenerator[bytes], every: float | None, stopping: asyncio.Event
-) -> AsyncGenerator[bytes]:
-    """The stream, with a comment whenever nothing was sent for `every` seconds. Ends early if the server stops: those
-    who watch connect again."""
-    stopped = asyncio.ensure_future(stopping.wait())
-    following: asyncio.Future[bytes] | None = None
-    try:
-        while not stopping.is_set():
-            following = following or asyncio.ensure_future(anext(stream))
-            await asyncio.wait([following, stopped], timeout=every, return_when=asyncio.FIRST_COMPLETED)
-            if not following.done():
-                if not stopping.is_set():
-                    yield ALIVE
-                continue
-            try:
-                data = following.result()
-            except StopAsyncIteration:
-                return
-            finally:
-                following = None
-            yield data
-    finally:
-        stopped.cancel()
-        if following is not None:
-            following.cancel()
-            await asyncio.wait([following])
-        await stream.aclose()
+class Outgoing:
+    """A stream on its way to a client. What is there at the same time is sent together; `end` ends it early."""
+
+    def __init__(self, stream: AsyncGenerator[bytes]) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._ready = asyncio.Event()
+        """There is something to send, or nothing more will come."""
+        self._taken = asyncio.Event()
+        self._ended = False
+        self._reading = asyncio.create_task(self._read(stream))
+        self._reading.add_done_callback(lambda _: self._ready.set())
+
+    async def _read(self, stream: AsyncGenerator[bytes]) -> None:
+        """Not further ahead of the client than a block."""
+        async with aclosing(stream):
+            async for part in stream:
+                self._parts.append(part)
+                self._size += len(part)
+                self._ready.set()
+                if self._size >= BLOCK:
+                    self._taken.clear()
+                    await self._taken.wait()
+
+    async def pieces(self, every: float | None) -> AsyncGenerator[bytes]:
+        """With a comment whenever nothing was sent for `every` seconds."""
+        try:
+            while not self._ended:
+                if self._parts:
+                    data, self._parts, self._size = b"".join(self._parts), [], 0
+                    self._taken.set()
+                    yield data
+                elif self._reading.done():
+                    self._reading.result()
+                    return
+                else:
+                    self._ready.clear()
+                    try:
+                        async with asyncio.timeout(every):
+                            await self._ready.wait()
+                    except TimeoutError:
+                        yield ALIVE
+        finally:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+    def end(self) -> None:
+        self._ended = True
+        self._ready.set()

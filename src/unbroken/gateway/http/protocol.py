@@ -302,6 +302,4 @@ def _report_disconnect(cycle: RequestResponseCycle) -> None:
     """Reports the disconnect to the code that answers this request or reads its body."""
     cycle.disconnected = True
     cycle.message_event.set()
-    then = cycle.scope["extensions"][DisconnectSignal.NAME].then  # pyright: ignore
-    if then is not None:
-        then()
+    cycle.scope["extensions"][DisconnectSignal.NAME].report()  # pyright: ignore

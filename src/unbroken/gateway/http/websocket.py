@@ -131,8 +131,7 @@ class WebSocket:
                 self._waiting.put_nowait(data)
         self._gone = True
         self._waiting.put_nowait(None)
-        if self._leaving.then is not None:
-            self._leaving.then()
+        self._leaving.report()
 
     async def _send_error(self, status: int, kind: str, code: str, words: str) -> None:
         error = {"type": kind, "code": code, "message": words, "param": None}
