@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from celery_process import VISIBLE
-from engine_scenes import CeleryScene, results, valkey
-from servers import Process, processes
+from engine_scenes import CeleryScene, results, until_state, valkey
+from postgres_server import close_database, empty_url, open_database
+from servers import Process, processes, wait_for
 
+from unbroken import Allow
 from unbroken.durable import Journal
 
 
@@ -77,3 +79,56 @@ def test_a_task_that_is_delivered_twice_drives_the_run_once(scene: CeleryScene) 
     scene.play(act)
     assert "another driver has it, and is alive" in workers[1].log
     assert set(scene.ledger.executions("step").values()) == {1}
+
+
+def test_runs_of_a_lost_worker_and_runs_without_a_task_are_found_by_another(scene: CeleryScene) -> None:
+    """Those that were started or answered over HTTP have no task."""
+
+    async def act(app: Celery, journal: Journal) -> None:
+        first = scene.worker(seconds=0.4, look=1)
+        run_id = await scene.start(app, journal, "steps 6")
+        await scene.until(3, "step")
+        scene.worker(seconds=0.4, look=1)
+        first.kill()
+        await scene.end_of(app, journal, run_id)
+        await journal.start("worker", "pay 5", run_id="no task")
+        row = await until_state(journal, "no task", "waiting")
+        await journal.answer("no task", {row.pending[0].id: Allow()})
+        await scene.end_of(app, journal, "no task")
+
+    scene.play(act)
+    assert [*scene.ledger.executions("pay").values()] == [1]
+    assert [*scene.ledger.executions("step").values()] == [1] * 6
+
+
+def test_a_task_is_kept_until_a_worker_has_the_agent(scene: CeleryScene) -> None:
+    async def act(app: Celery, journal: Journal) -> None:
+        old = scene.ledger.folder / "old"
+        old.touch()
+        worker = scene.worker(look=None)
+        run_id = await scene.start(app, journal, "steps 1")
+        await asyncio.to_thread(wait_for, lambda: "Retry in 5" in worker.log)
+        await asyncio.to_thread(worker.stop)
+        assert (await journal.run(run_id)).drives == 0
+        old.unlink()
+        scene.worker(look=None)
+        await scene.end_of(app, journal, run_id)
+
+    scene.play(act)
+    assert [*scene.ledger.executions("step").values()] == [1]
+
+
+def test_a_task_is_kept_until_the_database_is_back(tmp_path: Path) -> None:
+    with valkey() as broker, processes(tmp_path) as started:
+        scene = CeleryScene(started, empty_url(), broker)
+
+        async def act(app: Celery, journal: Journal) -> None:
+            run_id = await scene.start(app, journal, "steps 1")
+            close_database(scene.url)
+            worker = scene.worker(look=None)
+            await asyncio.to_thread(wait_for, lambda: "Retry in 5" in worker.log)
+            open_database(scene.url)
+            await scene.end_of(app, journal, run_id)
+
+        scene.play(act)
+        assert [*scene.ledger.executions("step").values()] == [1]

@@ -2,7 +2,7 @@
 """Durable runs on Celery: a task that drives a run, and is acknowledged when the drive has ended.
 
 A task whose worker is lost is given to another one: at once if only the worker's child process died, and after the
-broker's visibility time-out if the whole worker did.
+broker's visibility time-out if the whole worker did. Workers look into the journal too, and find its run before that.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.prompts import Prompt
 from unbroken.clock import current_clock
-from unbroken.durable.driving import Outcome, drive
-from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded
+from unbroken.durable.driving import Outcome, drive, unknown_agent
+from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded, UnknownAgent
 from unbroken.durable.journal import Journal, open_journal
-from unbroken.durable.records import StartOptions
+from unbroken.durable.records import RunRow, StartOptions
 from unbroken.errors import UserError
 
 try:
     from celery import Celery, Task
+    from celery.signals import worker_ready
 except ImportError:
     raise UserError("durable runs on Celery need the package celery: pip install 'unbroken[celery]'") from None
 
@@ -35,6 +36,10 @@ NAME = "unbroken.drive"
 """The name of the task, which takes a run's id."""
 BUSY = 5.0
 """Seconds after which a run is tried again that another driver has, or whose tenant has as many as it may."""
+LOOK = 5.0
+"""Seconds between two looks of a worker for runs that nobody has sent a task for."""
+_MOST = 1000
+"""Runs that a look finds."""
 LONGEST = 600.0
 """A task waits no longer than this for the time of a run to be over. Brokers such as Redis and Valkey give a task that
 waits longer than their visibility time-out (an hour) to other workers as well."""
@@ -86,27 +91,87 @@ def register_runs(
     journal: str,
     *,
     per_tenant: int | None = None,
+    look: float | None = LOOK,
 ) -> Task:
     """Adds the task that drives runs to a Celery app, in the module that its workers load. `agents`: by name, or a
     function that returns them, which is called in each worker process. `journal` is a URL, because each process opens
-    it for itself. `per_tenant`: how many runs of a tenant may be active at the same time, on all workers."""
+    it for itself. `per_tenant`: how many runs of a tenant may be active at the same time, on all workers. `look`: every
+    so many seconds each worker looks for runs that nobody has sent a task for; None: never."""
     drives = _Drives(agents, journal, per_tenant)
+    if look is not None:
+        looking = _Looking(app, journal, None if callable(agents) else tuple(agents), per_tenant, look)
+        worker_ready.connect(looking.start, weak=False)
 
     @app.task(name=NAME, bind=True, acks_late=True, reject_on_worker_lost=True, max_retries=None, ignore_result=True)
-    def drive_run(self: Task, run_id: str) -> str:
+    def drive_run(self: Task, run_id: str, found: bool = False) -> str:
+        """`found`: a worker has found the run in the journal. If it has a driver that dies, it is found again."""
         try:
-            outcome = drives.drive(run_id)
-        except (Busy, Superseded) as error:
-            # If the other driver dies, this task is the one that continues. So it is not dropped.
-            raise self.retry(exc=error, countdown=BUSY) from None
-        except JournalUnavailable as error:
-            raise self.retry(exc=error, countdown=BUSY) from None
-        if outcome.state == "waiting" and outcome.expires is not None:
+            outcome = drives.drive(run_id, found)
+        except (Busy, Superseded, JournalUnavailable, UnknownAgent) as error:
+            if found and isinstance(error, UnknownAgent):
+                LOG.warning("%s", error)
+                return "unknown agent"
+            # It passes: the database comes back, and the next deploy brings the agent. If the run has another driver
+            # and that one dies, this task is the one that continues. So it is not dropped.
+            wait = BUSY if isinstance(error, Busy | Superseded) else BUSY * 2 ** min(self.request.retries, 4)
+            raise self.retry(exc=error, countdown=wait) from None
+        if outcome.state == "waiting" and outcome.expires is not None and not found:
             left = max(0.0, outcome.expires - current_clock().now())
             self.apply_async((run_id,), countdown=min(left, LONGEST))
         return outcome.state
 
     return drive_run
+
+
+class _Looking:
+    """Looks for runs that nobody has sent a task for (they were started or answered over HTTP, for example), and for
+    those whose driver has died. In a thread of the worker's main process, which drives nothing itself."""
+
+    def __init__(
+        self, app: Celery, url: str, agents: tuple[str, ...] | None, per_tenant: int | None, seconds: float
+    ) -> None:
+        self._app = app
+        self._url = url
+        self._agents = agents
+        self._per_tenant = per_tenant
+        self._seconds = seconds
+        self._sent: dict[str, _Sent] = {}
+
+    def start(self, sender: Any, **_: Any) -> None:
+        if sender.app == self._app:
+            threading.Thread(target=asyncio.run, args=(self._look(),), name="unbroken-looks", daemon=True).start()
+
+    async def _look(self) -> None:
+        journal: Journal | None = None
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                journal = journal or await open_journal(self._url)
+                await self._send(await journal.drivable(_MOST, agents=self._agents, per_tenant=self._per_tenant))
+            except Exception as error:  # noqa: BLE001 - of the database or of the broker: they come back
+                LOG.warning("runs that are ready cannot be looked for now: %s", error)
+
+    async def _send(self, rows: Sequence[RunRow]) -> None:
+        now = current_clock().now()
+        self._sent = {run_id: sent for run_id, sent in self._sent.items() if now - sent.at < 2 * LONGEST}
+        for row in rows:
+            sent = self._sent.get(row.run_id)
+            if sent is None:
+                wait = 0.0 if row.state != "ready" else row.updated + self._seconds - now
+            else:  # the task may be in the queue; or it has failed, and fails again
+                wait = sent.at + (LONGEST if sent.updated == row.updated else sent.pause) - now
+            if wait <= 0:
+                pause = self._seconds if sent is None else min(2 * sent.pause, LONGEST)
+                self._sent[row.run_id] = _Sent(row.updated, now, pause)
+                await asyncio.to_thread(self._app.send_task, NAME, (row.run_id,), {"found": True})
+
+
+class _Sent(NamedTuple):
+    """A task that was sent for a run that was found, and the pause before the next one."""
+
+    updated: float
+    at: float
+    pause: float
 
 
 class _Drives:
@@ -124,15 +189,33 @@ class _Drives:
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._journal: Journal | None = None
+        self._opening = asyncio.Lock()
 
-    def drive(self, run_id: str) -> Outcome:
-        return self._on_loop(self._drive(run_id)).result()
+    def drive(self, run_id: str, found: bool) -> Outcome:
+        return self._on_loop(self._drive(run_id, found)).result()
 
-    async def _drive(self, run_id: str) -> Outcome:
-        if self._journal is None:
+    async def _drive(self, run_id: str, found: bool) -> Outcome:
+        async with self._opening:
+            if self._journal is None:
+                await self._open()
+        row = await self._journal.run(run_id)
+        if row.agent not in self._agents:  # before the claim, which would change the run
+            raise unknown_agent(row, self._agents)
+        try:
+            return await drive(self._agents, self._journal, run_id, per_tenant=self._per_tenant)
+        except (Busy, Superseded):
+            state = (await self._journal.run(run_id)).state
+            if found and state != "ready":
+                return Outcome(run_id, state)
+            raise
+
+    async def _open(self) -> None:
+        if callable(self._agents):
+            self._agents = self._agents()
+        try:
             self._journal = await open_journal(self._url)
-            self._agents = self._agents() if callable(self._agents) else self._agents
-        return await drive(self._agents, self._journal, run_id, per_tenant=self._per_tenant)
+        except UserError as error:  # it cannot be reached, or is not up to date
+            raise JournalUnavailable(str(error)) from None
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         with self._starting:

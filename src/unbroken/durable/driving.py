@@ -4,7 +4,7 @@ process, continues where the journal ends."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from unbroken.agent.resuming import ended_result, prepare_durable, replace_recor
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import current_clock
 from unbroken.durable.answers import expired_answers, read_answers
-from unbroken.durable.errors import Superseded
+from unbroken.durable.errors import Superseded, UnknownAgent
 from unbroken.durable.journal import Journal
 from unbroken.durable.recorder import JournalRecorder
 from unbroken.durable.records import Claim, RunRow, State
@@ -75,13 +75,17 @@ async def drive(
     try:
         agent = agents.get(claim.row.agent)
         if agent is None:
-            known = ", ".join(f"`{name}`" for name in agents) or "none"
-            raise UserError(f"run `{run_id}` is of agent `{claim.row.agent}`, which is not among those given: {known}")
+            raise unknown_agent(claim.row, agents)
         drive = _Drive(agent, journal, claim, sinks, stop)
     except BaseException:
         await journal.leave(claim, claim.row.state if claim.row.state != "running" else "ready")
         raise
     return await drive.run()
+
+
+def unknown_agent(row: RunRow, agents: Iterable[str]) -> UnknownAgent:
+    known = ", ".join(f"`{name}`" for name in agents) or "none"
+    return UnknownAgent(f"run `{row.run_id}` is of agent `{row.agent}`, which is not among those given: {known}")
 
 
 async def _resting(agents: Mapping[str, Agent[Any, Any]], journal: Journal, row: RunRow) -> Outcome:

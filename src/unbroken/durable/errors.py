@@ -9,6 +9,10 @@ class UnknownRun(UserError):
     """The journal has no run with this id."""
 
 
+class UnknownAgent(UserError):
+    """The run is of an agent that is not among those given: this driver may be older or newer than the run."""
+
+
 class RunExists(UserError):
     """A run with this id was started before, with another question, agent, tenant or limit."""
 
