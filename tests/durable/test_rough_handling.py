@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from postgres_server import empty_url
 
 from unbroken import Agent, Allow, ScriptedModel, tool
 from unbroken.durable import AnswerTooLate, Busy, Journal, JournalUnavailable, drive, open_journal
+from unbroken.durable.database import Database
 from unbroken.durable.large_values import LARGE, put_back, take_out
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Request
@@ -282,6 +284,29 @@ def test_a_journal_belongs_to_one_event_loop(tmp_path: Path) -> None:
             await journal.start("payer", "Hi")
 
     asyncio.run(used_elsewhere())
+
+
+def test_work_that_nobody_waits_for_any_more_still_has_the_database(tmp_path: Path) -> None:
+    async def work(journal: Journal) -> None:
+        began, end = threading.Event(), threading.Event()
+
+        def look(database: Database) -> None:
+            began.set()
+            end.wait(10)
+
+        looking = asyncio.create_task(journal.work(look))
+        while not began.is_set():
+            await asyncio.sleep(0.001)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        starting = asyncio.create_task(journal.start("payer", "Pay"))
+        await asyncio.sleep(0.05)
+        assert not starting.done()  # the thread uses the connection
+        end.set()
+        assert (await journal.run(await starting)).state == "ready"
+
+    in_journal(f"sqlite:///{tmp_path / 'runs.db'}", work)
 
 
 def test_a_run_with_a_damaged_recording_can_be_cancelled(tmp_path: Path) -> None:

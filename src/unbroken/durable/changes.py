@@ -136,7 +136,7 @@ class Changes:
             return
         runs = [run for run, _ in self._watched]
         try:
-            self._compare(self._now(lambda database: database.tokens(runs)))
+            self._compare(self._now(lambda database: database.progress(runs)))
         except Disconnected:
             self._guarding = asyncio.create_task(self._guard(self.database, runs))
         else:
@@ -146,13 +146,13 @@ class Changes:
     async def _guard(self, database: Database, runs: list[int]) -> None:
         try:
             with suppress(Disconnected):
-                self._compare(await self._in_thread(lambda: database.tokens(runs)))
+                self._compare(await self._in_thread(lambda: database.progress(runs)))
         finally:
             self._guarding = None
             if self._watched:
                 self._guard_later()
 
-    def _compare(self, found: dict[int, tuple[int, State]]) -> None:
+    def _compare(self, found: dict[int, tuple[int, int, State]]) -> None:
         """Looks for drivers whose run has a higher token."""
         for (run, token), on_lost in [*self._watched.items()]:
             if run in found and found[run][0] > token:

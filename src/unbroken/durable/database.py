@@ -389,19 +389,14 @@ class Database:
         if any(call["call"] in answered for call in json.loads(each.pending)):
             self.change("UPDATE unbroken_runs SET state = 'ready' WHERE number = ?", each.run)
 
-    def tokens(self, runs: Sequence[int]) -> dict[int, tuple[int, State]]:
-        """The current token and state of each run."""
+    def progress(self, runs: Sequence[int]) -> dict[int, tuple[int, int, State]]:
+        """The current token of each run, how many appends it has, and its state."""
         marks = ", ".join("?" for _ in runs)
         with self.transaction(writes=False):
-            rows = self.query(f"SELECT number, token, state FROM unbroken_runs WHERE number IN ({marks})", *runs)
-        return {int(row[0]): (int(row[1]), cast("State", row[2])) for row in rows}
-
-    def progress(self, runs: Sequence[int]) -> dict[int, tuple[int, State]]:
-        """How many appends each run has, and its state."""
-        marks = ", ".join("?" for _ in runs)
-        with self.transaction(writes=False):
-            rows = self.query(f"SELECT number, chunks, state FROM unbroken_runs WHERE number IN ({marks})", *runs)
-        return {int(row[0]): (int(row[1]), cast("State", row[2])) for row in rows}
+            rows = self.query(
+                f"SELECT number, token, chunks, state FROM unbroken_runs WHERE number IN ({marks})", *runs
+            )
+        return {int(row[0]): (int(row[1]), int(row[2]), cast("State", row[3])) for row in rows}
 
     # What was recorded
 

@@ -194,7 +194,7 @@ class EventFeeds:
         if not watched:
             return []
         found = await self._journal.work(lambda database: database.progress([*watched]))
-        return [feed for number, feed in watched.items() if found.get(number) != (feed.chunks, feed.state)]
+        return [feed for number, feed in watched.items() if found.get(number, ())[1:] != (feed.chunks, feed.state)]
 
     async def _read_page(self, feed: _Feed) -> None:
         run_id, after = feed.row.run_id, feed.chunks

@@ -464,10 +464,11 @@ class Journal:
         return self._database
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        self._in_use += 1
         running = self._check_loop().run_in_executor(self._thread, work)
+        self._in_use += 1
         running.add_done_callback(self._done)
-        return await running
+        # If whoever waits is cancelled, the thread works on, and the database is in use until it is done.
+        return await asyncio.shield(running)
 
     def _check_loop(self) -> asyncio.AbstractEventLoop:
         """A journal belongs to the event loop that opened it."""
