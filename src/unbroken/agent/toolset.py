@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from unbroken.errors import UserError
 from unbroken.tools.caller import Prepared
 from unbroken.tools.context import RunContext
+from unbroken.tools.search import ToolSearch
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Source, Toolbox, ToolServer
 from unbroken.transcript import Transcript
@@ -23,7 +24,7 @@ ToolsOf: TypeAlias = (
     | Callable[[int, Transcript], Iterable[Source] | Awaitable[Iterable[Source]]]
 )
 """A function that returns the tools of a turn: of the run's context, or of turn and transcript. It may be async."""
-Tools: TypeAlias = Sequence[Source] | str | Toolbox | ToolsOf
+Tools: TypeAlias = Sequence[Source] | str | Toolbox | ToolServer | ToolSearch | ToolsOf
 
 
 class ToolSet:
@@ -34,9 +35,11 @@ class ToolSet:
         if callable(tools) and not isinstance(tools, Tool):
             self._choose, self._takes_context = tools, _takes_context(tools)
         else:
-            self._sources = (tools,) if isinstance(tools, Toolbox | Tool | str) else tuple(tools)
-        self._servers = tuple(source for source in self._sources if isinstance(source, ToolServer))
-        self.fixed = None if self._choose or self._servers else Toolbox(*self._sources)
+            alone = isinstance(tools, Toolbox | Tool | ToolSearch | ToolServer | str)
+            self._sources = (tools,) if alone else tuple(tools)
+        self._searches = any(isinstance(source, ToolSearch) for source in self._sources)
+        self._servers = tuple(server for source in self._sources for server in _servers_of(source))
+        self.fixed = None if self._choose or self._servers or self._searches else Toolbox(*self._sources)
         """The tools, if they are the same in every run and known before it."""
 
     @property
@@ -50,9 +53,15 @@ class ToolSet:
     async def toolbox(self, context: RunContext[Any], transcript: Transcript) -> Toolbox:
         """The tools of a turn."""
         if self._choose is None:
-            return self.fixed or Toolbox(*self._sources)
+            return self.fixed or Toolbox(*self._offered(transcript))
         chosen = self._choose(context) if self._takes_context else self._choose(context.turn, transcript)
         return Toolbox(*(await chosen if inspect.isawaitable(chosen) else chosen))
+
+    def _offered(self, transcript: Transcript) -> Iterable[Source]:
+        if not self._searches:
+            return self._sources
+        messages = transcript.messages
+        return [each.offered(messages) if isinstance(each, ToolSearch) else each for each in self._sources]
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
@@ -72,6 +81,12 @@ class ToolSet:
         async with AsyncExitStack() as stack:
             for server in self._servers:
                 stack.push_async_exit(server)
+
+
+def _servers_of(source: Source) -> tuple[ToolServer, ...]:
+    if isinstance(source, ToolSearch):
+        return source.servers
+    return (source,) if isinstance(source, ToolServer) else ()
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:

@@ -1,0 +1,133 @@
+"""`ToolSearch`: hundreds of tools of which the model knows only the names. It finds those that it needs by calling
+`search_tools`, and only these are sent with their descriptions and parameters."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import cast
+
+from unbroken.errors import InvalidTool, UserError
+from unbroken.messages import Assistant, Message, ToolMessage
+from unbroken.tools.tool import Tool, tool
+from unbroken.tools.toolbox import Source, Toolbox, ToolServer
+from unbroken.validation import checked
+
+SEARCH = "search_tools"
+FOUND = 5
+"""Tools that one search returns."""
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]")
+
+
+@checked
+class ToolSearch:
+    """`Agent(tools=[ToolSearch(many_tools, always=["help"])])`: offers `search_tools` and the tools in `always`. Tools
+    that a search has found, or that the history calls, are offered from then on. What was found is read from the
+    history, so a resumed run and the next turn of a conversation have it too."""
+
+    def __init__(self, *sources: Source, always: Collection[str] = (), found: int = FOUND) -> None:
+        if found < 1:
+            raise UserError(f"ToolSearch(found={found}): expected a number from 1")
+        self.sources = sources
+        self.servers = tuple(source for source in sources if isinstance(source, ToolServer))
+        self._always = tuple(always)
+        self._found = found
+        self._known: tuple[Toolbox, Tool] | None = None
+        """All tools, and the one that finds them."""
+
+    def offered(self, messages: Sequence[Message]) -> list[Tool]:
+        """The tools of the next request."""
+        toolbox, search = self._tools()
+        wanted = dict.fromkeys((*self._always, *_loaded(messages)))
+        loaded = [found for name in wanted if (found := toolbox.get(name)) is not None]
+        return [search, *loaded]
+
+    def _tools(self) -> tuple[Toolbox, Tool]:
+        known = self._known
+        if known is not None and not self.servers:
+            return known
+        toolbox = Toolbox(*self.sources)  # those of a server may change
+        if known is not None and toolbox.specs == known[0].specs:
+            return toolbox, known[1]
+        for name in self._always:
+            if name not in toolbox:
+                names = ", ".join(toolbox.names)
+                raise InvalidTool(f"ToolSearch(always=…): there is no tool `{name}`; there are: {names}")
+        if SEARCH in toolbox:
+            raise InvalidTool(f"a tool is called `{SEARCH}`, as the one that finds the others: rename it")
+        self._known = toolbox, self._search(toolbox)
+        return self._known
+
+    def _search(self, toolbox: Toolbox) -> Tool:
+        index = _Index(toolbox)
+
+        @tool(name=SEARCH, effect="read", description=_DESCRIPTION.format(names=", ".join(toolbox.names)), repeat=True)
+        async def search(query: str) -> str:
+            found = index.find(query, self._found)
+            if not found:
+                return json.dumps({"tools": [], "hint": "nothing fits; use a name from the list, or other words"})
+            told = [{"name": each.name, "description": each.spec.description} for each in found]
+            return json.dumps({"tools": told}, ensure_ascii=False)
+
+        return search
+
+
+_DESCRIPTION = (
+    "Find tools by what they do, or by their names (several may be separated by commas). You can call those that it "
+    "returns from then on. There are these tools: {names}"
+)
+
+
+def _loaded(messages: Sequence[Message]) -> Iterable[str]:
+    """The tools that searches in the history have found, and those that it calls."""
+    searches: set[str] = set()
+    for message in messages:
+        if isinstance(message, Assistant):
+            searches = {call.id for call in message.calls if call.name == SEARCH}
+            yield from (call.name for call in message.calls if call.name != SEARCH)
+        elif isinstance(message, ToolMessage) and searches:
+            for result in message.results:
+                if result.call_id in searches and not result.error:
+                    yield from _names_in(result.text)
+
+
+def _names_in(text: str) -> list[str]:
+    try:
+        found = json.loads(text)["tools"]
+        return [str(each["name"]) for each in cast("list[dict[str, object]]", found)]
+    except (ValueError, KeyError, TypeError):
+        return []  # the text of a result may be shortened or redacted
+
+
+class _Index:
+    """Finds tools by the words of their names and descriptions. A rare word counts more than a common one."""
+
+    def __init__(self, toolbox: Toolbox) -> None:
+        self._toolbox = toolbox
+        self._words: list[tuple[Tool, set[str], set[str]]] = [
+            (each, set(_words(each.name)), set(_words(each.spec.description))) for each in toolbox
+        ]
+        often = Counter(word for _, name, text in self._words for word in name | text)
+        self._weights = {word: math.log(1 + len(self._words) / count) for word, count in often.items()}
+
+    def find(self, query: str, most: int) -> list[Tool]:
+        """The best first. Exact names come before everything else."""
+        named = [found for part in query.split(",") if (found := self._toolbox.get(part.strip())) is not None]
+        asked = set(_words(query))
+        scores = [(self._score(asked, name, text), -place) for place, (_, name, text) in enumerate(self._words)]
+        ranked = [self._words[-place][0] for score, place in sorted(scores, reverse=True) if score > 0]
+        return list({each.name: each for each in (*named, *ranked)}.values())[: max(most, len(named))]
+
+    def _score(self, asked: set[str], name: set[str], text: set[str]) -> float:
+        return sum(
+            self._weights.get(word, 0.0) * ((2 if word in name else 0) + (1 if word in text else 0)) for word in asked
+        )
+
+
+def _words(text: str) -> list[str]:
+    """In small letters, without the plural s; `getUserName` and `get_user_name` have the same."""
+    words = (str(word).lower() for word in _WORDS.findall(text))
+    return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words]

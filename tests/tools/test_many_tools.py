@@ -1,0 +1,168 @@
+"""Some of the tools of a source, and hundreds of tools that are found by searching."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unbroken import Agent, Allow, Deny, MCPServer, ScriptedModel, tool
+from unbroken.agent.recorded_agent import agent_of
+from unbroken.errors import InvalidTool, UserError
+from unbroken.messages import ToolCall
+from unbroken.testing import Call, run_virtual
+from unbroken.tools.search import ToolSearch
+from unbroken.tools.selection import select
+from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.recording import read_recording
+
+
+@tool(effect="read")
+async def read_file(path: str) -> str:
+    """Read a file."""
+    return f"text of {path}"
+
+
+@tool
+async def write_file(path: str) -> str:
+    """Write a file."""
+    return f"wrote {path}"
+
+
+@tool
+async def delete_file(path: str) -> str:
+    """Delete a file."""
+    return f"deleted {path}"
+
+
+FILES = [read_file, write_file, delete_file]
+
+
+def test_a_selection_is_renamed_and_filtered() -> None:
+    assert Toolbox(select(FILES, prefix="fs_", without=["delete_file"])).names == ("fs_read_file", "fs_write_file")
+    assert Toolbox(select(FILES, only=["write_file"])).names == ("write_file",)
+    assert Toolbox(select(FILES, keep=lambda each: each.effect == "read")).names == ("read_file",)
+    model = ScriptedModel(Call("fs_read_file", path="a"), "Done.")
+    result = run_virtual(Agent(model, [select(FILES, prefix="fs_")]).run("Go."))
+    assert result.calls[0].result.text == "text of a"
+
+
+def test_rules_for_approval_hold_for_the_selection() -> None:
+    def in_etc(arguments: dict[str, Any]) -> bool:
+        return str(arguments["path"]).startswith("/etc")
+
+    def asked(approve: Any) -> list[str]:
+        names: list[str] = []
+
+        def approver(call: ToolCall) -> Allow | Deny:
+            names.append(f"{call.name} {(call.arguments or {})['path']}")
+            return Deny("no")
+
+        calls = [Call(name, path=path) for name in ("read_file", "delete_file") for path in ("/etc/a", "b")]
+        agent = Agent(ScriptedModel(calls, "Done."), [select(FILES, approve=approve)], on_approval=approver)
+        run_virtual(agent.run("Go."))
+        return names
+
+    assert asked(None) == []
+    assert asked(["delete_file"]) == ["delete_file /etc/a", "delete_file b"]
+    assert asked(in_etc) == ["read_file /etc/a", "delete_file /etc/a"]
+    assert len(asked(True)) == 4
+
+
+def test_a_wrong_name_is_an_error_and_never_a_filter_that_lets_everything_through() -> None:
+    with pytest.raises(InvalidTool, match=r"no tool `delet_file`; there are: .* did you mean `delete_file`"):
+        select(FILES, without=["delet_file"])
+    with pytest.raises(InvalidTool, match="a tool cannot be called `fs/read_file`"):
+        select(FILES, prefix="fs/")
+
+
+SERVER = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("files")
+@server.tool()
+def read(path: str) -> str:
+    "Read a file."
+    return f"text of {path}"
+@server.tool()
+def delete(path: str) -> str:
+    "Delete a file."
+    return f"deleted {path}"
+server.run()
+"""
+
+
+def test_tools_of_an_mcp_server_are_selected_when_it_is_open(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    (tmp_path / "server.py").write_text(SERVER)
+    server = MCPServer([sys.executable, str(tmp_path / "server.py")])
+    model = ScriptedModel(Call("fs_read", path="a"), "Done.")
+    result = Agent(model, [select(server, prefix="fs_", without=["delete"])]).run_sync("Go.")
+    assert [spec.name for spec in model.requests[0].tools] == ["fs_read"]
+    assert result.calls[0].result.text == "text of a"
+    with pytest.raises(InvalidTool, match="no tool `remove`"):
+        Agent(ScriptedModel("Hi."), [select(server, without=["remove"])]).run_sync("Go.")
+    model = ScriptedModel(Call("search_tools", query="delete"), Call("delete", path="a"), "Done.")
+    result = Agent(model, ToolSearch(server)).run_sync("Go.")
+    assert [call.result.text for call in result.calls][1] == "deleted a"
+
+
+def many(count: int) -> list[Tool]:
+    def make(number: int) -> Tool:
+        async def use(amount: int) -> str:
+            return f"tool {number} used {amount}"
+
+        kinds = ("invoice", "customer", "order", "refund", "report")
+        verbs = ("create", "find", "delete", "update")
+        kind, verb = kinds[number % 5], verbs[number // 5 % 4]
+        return tool(name=f"{verb}_{kind}_{number}", description=f"{verb.title()} a {kind} in system {number}.")(use)
+
+    return [make(number) for number in range(count)]
+
+
+def test_hundreds_of_tools_are_found_by_searching_and_offered_from_then_on(tmp_path: Path) -> None:
+    tools = many(500)
+    name = "delete_refund_13"
+    model = ScriptedModel(Call("search_tools", query="delete a refund in system 13"), Call(name, amount=7), "Done.")
+    agent = Agent(model, [ToolSearch(tools, always=["find_order_7"], found=3), read_file], record=tmp_path)
+    result = run_virtual(agent.run("Go."))
+    offered = [[spec.name for spec in request.tools] for request in model.requests]
+    assert offered[0] == ["search_tools", "find_order_7", "read_file"]
+    assert (name in offered[1], len(offered[1]), offered[2]) == (True, 6, offered[1])
+    assert result.calls[1].result.text == "tool 13 used 7"
+    assert "create_invoice_0, create_customer_1" in model.requests[0].tools[0].description
+    (file,) = tmp_path.iterdir()
+    assert agent.replay(file).messages == agent_of(read_recording(file)).replay(file).messages == result.messages
+    model = ScriptedModel("Still there.")
+    again = Agent(model, [ToolSearch(tools)])
+    run_virtual(again.run("And now?", history=result.messages))
+    assert name in [spec.name for spec in model.requests[0].tools]
+
+
+def test_exact_names_come_first_and_nothing_found_is_said() -> None:
+    search = ToolSearch(many(100))
+    find: Any = search.offered(())[0].function
+
+    async def names(query: str) -> str:
+        return await find(query)
+
+    assert '"name": "create_invoice_0"' in run_virtual(names("create_invoice_0, find_order_7")).split("},")[0]
+    assert "find_order_7" in run_virtual(names("create_invoice_0, find_order_7"))
+    assert "nothing fits" in run_virtual(names("xyzzy"))
+
+
+def test_wrong_use_of_a_search_is_named() -> None:
+    with pytest.raises(InvalidTool, match="no tool `nope`"):
+        ToolSearch(FILES, always=["nope"]).offered(())
+    with pytest.raises(UserError, match="found=0"):
+        ToolSearch(FILES, found=0)
+
+    @tool(name="search_tools")
+    async def search() -> str:
+        """Mine."""
+        return ""
+
+    with pytest.raises(InvalidTool, match="rename it"):
+        ToolSearch(search).offered(())
