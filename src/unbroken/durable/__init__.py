@@ -8,6 +8,7 @@ from unbroken.durable.errors import (
     JournalUnavailable,
     RunExists,
     Superseded,
+    UnknownAgent,
     UnknownRun,
 )
 from unbroken.durable.journal import Journal, open_journal
@@ -25,6 +26,7 @@ __all__ = [
     "RunExists",
     "RunRow",
     "Superseded",
+    "UnknownAgent",
     "UnknownRun",
     "Worker",
     "drive",

@@ -223,8 +223,8 @@ async def _work(
         while True:
             try:
                 await worker.take_orphans()
-            except JournalUnavailable as error:
-                LOG.warning("%s", error)
+            except Exception as error:  # noqa: BLE001 - of either database: they come back
+                LOG.warning("work whose worker has died cannot be looked for now: %s", error)
             await asyncio.sleep(LOOK)
     finally:
         await asyncio.shield(_stop(worker, grace))

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
@@ -26,23 +25,35 @@ from unbroken.durable.jobs import Job, JobLimits
 from unbroken.durable.journal import Journal
 from unbroken.durable.records import StartOptions
 from unbroken.durable.remote_tools import JobRunner, RemoteTools
+from unbroken.durable.temporal_workflows import (
+    AGENT,
+    CALL,
+    CANCEL,
+    CHECK,
+    DRIVE,
+    LOST_AFTER,
+    STATE,
+    TENANT,
+    DriveReport,
+    JobWorkflow,
+    RunInput,
+    RunWorkflow,
+)
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.tools.toolbox import Source
 
 try:
-    from temporalio import activity, workflow
+    from temporalio import activity
     from temporalio.api.enums.v1 import IndexedValueType
     from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
     from temporalio.client import Client, WorkflowExecutionStatus
     from temporalio.common import (
-        RetryPolicy,
-        SearchAttributeKey,
         SearchAttributePair,
         TypedSearchAttributes,
         WorkflowIDConflictPolicy,
         WorkflowIDReusePolicy,
     )
-    from temporalio.exceptions import ApplicationError, is_cancelled_exception
+    from temporalio.exceptions import ApplicationError
     from temporalio.service import RPCError, RPCStatusCode
     from temporalio.worker import Worker
 except ImportError:
@@ -53,22 +64,12 @@ T = TypeVar("T")
 
 TASK_QUEUE = "unbroken"
 """The task queue of the workers that drive runs. A tool's `queue` is the task queue of the workers that run it."""
-LOST_AFTER = 30.0
-"""Seconds without a heartbeat after which a worker counts as lost."""
 LOOK = 5.0
 """Seconds between two looks of a worker for runs that nobody has woken: answered by `journal.answer`, for example."""
 GRACE = 30.0
 """Seconds for which a worker that stops waits for running calls."""
 PATIENCE = 60.0
 """Seconds for which a Temporal server that cannot be reached is tried again."""
-AGENT = SearchAttributeKey.for_keyword("UnbrokenAgent")
-TENANT = SearchAttributeKey.for_keyword("UnbrokenTenant")
-STATE = SearchAttributeKey.for_keyword("UnbrokenState")
-_DRIVE, _CANCEL, _CALL = "unbroken-drive", "unbroken-cancel", "unbroken-call"
-_ALWAYS = timedelta(days=3650)
-_CHECK = timedelta(days=1)
-"""A workflow waits no longer before it looks whether its run still waits, and a worker that starts looks so far back
-for runs that were cancelled."""
 _MOST = 1000
 """Ready runs that a worker looks at. Some of them may not be for it to wake."""
 _STICKY = timedelta(seconds=2)
@@ -76,104 +77,6 @@ _STICKY = timedelta(seconds=2)
 it at once."""
 _THROTTLE = timedelta(seconds=0.5)
 """`_Heartbeat` sends one in every quarter of `lost_after`; by default the SDK would hold them back for four fifths."""
-_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
-
-
-@dataclass(slots=True)
-class RunInput:
-    """What a workflow is started with."""
-
-    run_id: str
-    lost_after: float = LOST_AFTER
-    search_attributes: bool = True
-
-
-@dataclass(slots=True)
-class DriveReport:
-    """How far a drive has come: the state of the run, or `busy` if another driver has it, or its tenant has as many
-    active runs as it may."""
-
-    state: str
-    expires: float | None = None
-    error: str = ""
-
-
-@workflow.defn(name="unbroken-run", sandboxed=False)  # it does nothing but wait and start activities
-class RunWorkflow:
-    """Drives one run to its end."""
-
-    def __init__(self) -> None:
-        self._woken = False
-
-    @workflow.signal
-    def wake(self) -> None:
-        """There are answers for the run, or something else has changed."""
-        self._woken = True
-
-    @workflow.run
-    async def run(self, given: RunInput) -> str:
-        try:
-            return await self._run(given)
-        except BaseException as error:
-            if is_cancelled_exception(error):
-                await workflow.execute_activity(
-                    _CANCEL, given.run_id, start_to_close_timeout=timedelta(minutes=5), retry_policy=_RETRY
-                )
-                self._show(given, "cancelled")
-            raise
-
-    async def _run(self, given: RunInput) -> str:
-        tries = 0
-        while True:
-            self._woken = False
-            self._show(given, "running")
-            report = await workflow.execute_activity(
-                _DRIVE,
-                given.run_id,
-                result_type=DriveReport,
-                start_to_close_timeout=_ALWAYS,
-                heartbeat_timeout=timedelta(seconds=given.lost_after),
-                retry_policy=_RETRY,
-            )
-            if report.state == "busy":
-                tries += 1
-                await workflow.sleep(timedelta(seconds=min(0.5 * tries, 15)))
-            elif report.state == "waiting":
-                tries = 0
-                self._show(given, "waiting")
-                await self._wait(report.expires)
-            else:
-                self._show(given, report.state)
-                if report.state == "failed":
-                    raise ApplicationError(report.error, type="RunFailed", non_retryable=True)
-                return report.state
-            if workflow.info().is_continue_as_new_suggested():
-                workflow.continue_as_new(given)
-
-    async def _wait(self, expires: float | None) -> None:
-        left = _CHECK if expires is None else min(_CHECK, timedelta(seconds=max(0.2, expires - workflow.time())))
-        with suppress(asyncio.TimeoutError):
-            await workflow.wait_condition(lambda: self._woken, timeout=left)
-
-    def _show(self, given: RunInput, state: str) -> None:
-        if given.search_attributes:
-            workflow.upsert_search_attributes([STATE.value_set(state)])
-
-
-@workflow.defn(name="unbroken-job", sandboxed=False)
-class JobWorkflow:
-    """Runs one tool call: the journal holds it, and decides whether it may run again if its worker is lost."""
-
-    @workflow.run
-    async def run(self, key: str, lost_after: float) -> None:
-        await workflow.execute_activity(
-            _CALL,
-            key,
-            start_to_close_timeout=_ALWAYS,
-            heartbeat_timeout=timedelta(seconds=lost_after),
-            retry_policy=_RETRY,
-        )
-
 
 # Starting, answering, cancelling
 
@@ -359,7 +262,7 @@ async def _wake_ready(
     """Wakes runs that have been ready for a while, and those that were cancelled, so that their workflows end: whoever
     answered, started or cancelled them did not reach Temporal, or does not know of it."""
     woken: dict[str, float] = {}
-    cancelled = current_clock().now() - _CHECK.total_seconds()
+    cancelled = current_clock().now() - CHECK.total_seconds()
     while True:
         await asyncio.sleep(LOOK)
         now = current_clock().now()
@@ -420,7 +323,7 @@ class _DriveActivities:
         self._journal = journal
         self._per_tenant = per_tenant
 
-    @activity.defn(name=_DRIVE)
+    @activity.defn(name=DRIVE)
     async def drive(self, run_id: str) -> DriveReport:
         stop = asyncio.Event()
         async with _Heartbeat(stop):
@@ -442,7 +345,7 @@ class _DriveActivities:
             raise _stopped()
         return DriveReport(outcome.state, outcome.expires, outcome.error)
 
-    @activity.defn(name=_CANCEL)
+    @activity.defn(name=CANCEL)
     async def cancel(self, run_id: str) -> None:
         try:
             await self._journal.cancel(run_id)
@@ -454,7 +357,7 @@ class _JobActivities:
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
 
-    @activity.defn(name=_CALL)
+    @activity.defn(name=CALL)
     async def call(self, key: str) -> None:
         async with _Heartbeat(asyncio.Event()):
             ended = await self._runner.run(key)
