@@ -12,7 +12,7 @@ import pytest
 from terminals import Terminal, in_pipe, invoke
 from typer.testing import Result
 
-from unbroken.durable.journal import connect
+from unbroken.durable.database_urls import connect
 
 JOURNAL = "sqlite:///runs.db"
 

@@ -12,7 +12,7 @@ from in_loop import in_loop
 
 from unbroken import Agent, ScriptedModel
 from unbroken.durable import drive, open_journal
-from unbroken.durable.journal import connect
+from unbroken.durable.database_urls import connect
 from unbroken.durable.schema import MIGRATIONS, VERSION_TABLE
 
 

@@ -17,7 +17,7 @@ from durable_runs import in_a_child
 from postgres_server import empty_url
 
 from unbroken import Agent, Allow, ScriptedModel, tool
-from unbroken.durable import AnswerTooLate, Busy, Journal, JournalUnavailable, drive, open_journal
+from unbroken.durable import AnswerTooLate, Busy, Journal, JournalUnavailable, Superseded, drive, open_journal
 from unbroken.durable.database import Database
 from unbroken.durable.large_values import LARGE, put_back, take_out
 from unbroken.errors import UserError
@@ -305,6 +305,52 @@ def test_work_that_nobody_waits_for_any_more_still_has_the_database(tmp_path: Pa
         assert not starting.done()  # the thread uses the connection
         end.set()
         assert (await journal.run(await starting)).state == "ready"
+
+    in_journal(f"sqlite:///{tmp_path / 'runs.db'}", work)
+
+
+def test_a_full_disk_is_named_in_the_log_before_patience_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        url = f"sqlite:///{tmp_path / 'runs.db'}?synchronous=full"  # everything goes through one connection
+        async with await open_journal(url, patience=60) as journal:
+            await journal.work(lambda database: database.change("PRAGMA max_page_count = 1"))
+            starting = asyncio.create_task(journal.start("payer", "Pay " * 100_000, run_id="r"))
+            while not caplog.messages:
+                await asyncio.sleep(0.01)
+            assert "cannot be used now (database or disk is full): what is to be stored is tried again" in caplog.text
+            await journal.work(lambda database: database.change("PRAGMA max_page_count = 1000000"))
+            assert await starting == "r"
+            assert [record.message.partition("runs.db")[2] for record in caplog.records] == [
+                " cannot be used now (database or disk is full): what is to be stored is tried again",
+                " can be reached again",
+            ]
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_call_of_a_driver_that_lost_its_run_is_not_said_to_be_cancelled_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = asyncio.Event()
+
+    @tool
+    async def pay() -> str:
+        """Pays, forever."""
+        began.set()
+        await asyncio.sleep(3600)
+        return "paid"
+
+    async def work(journal: Journal) -> None:
+        run_id = await journal.start("payer", "Pay")
+        first = asyncio.create_task(drive({"payer": Agent(ScriptedModel([Call("pay")]), [pay])}, journal, run_id))
+        await began.wait()
+        async with await open_journal(f"sqlite:///{tmp_path / 'runs.db'}") as other:
+            agents = {"payer": Agent(ScriptedModel([Call("pay")], "Done."), [pay])}
+            assert (await drive(agents, other, run_id, take_over=True)).state == "answered"
+            with pytest.raises(Superseded):
+                await first
+        assert "Tool call pay failed: cancelled: the run is no longer driven here" in caplog.text
+        assert "the run was cancelled" not in caplog.text
 
     in_journal(f"sqlite:///{tmp_path / 'runs.db'}", work)
 

@@ -136,7 +136,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             stop = await _run_calls(run, batch, prepared, {})
             observer.drop_loose(NOT_IN_MESSAGE)
     except BaseException as error:
-        _leave_valid(run, batch, observer, listener, isinstance(error, asyncio.CancelledError))
+        _leave_valid(run, batch, observer, listener, error)
         raise
     if stop != "waiting":
         observer.ended(run.account.round_cost)
@@ -170,8 +170,8 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     try:
         async with batch:
             stop = await _run_calls(run, batch, prepared, decisions or {})
-    except BaseException:
-        for result in batch.settle(run.transcript.open, lambda call: numbers[call.id]):
+    except BaseException as error:
+        for result in batch.settle(run.transcript.open, lambda call: numbers[call.id], error):
             run.transcript.answer(result)
         batch.abandon(BROKE_OFF)
         raise
@@ -264,9 +264,9 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     return None
 
 
-def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: Listener, cancelled: bool) -> None:
-    """The run ends here. What was received before the cancellation is kept, and every call gets its result."""
-    if cancelled and run.transcript.closed:
+def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: Listener, error: BaseException) -> None:
+    """The run ends here. What was received before a cancellation is kept, and every call gets its result."""
+    if isinstance(error, asyncio.CancelledError) and run.transcript.closed:
         message = listener.shown_message()
         if message.text or message.calls:
             run.transcript.add(message)
@@ -274,7 +274,7 @@ def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: List
     run.voided = bool(listener.shown_message().text)
     calls = run.transcript.open
     observer.place(map(listener.number, calls))
-    for result in batch.settle(calls, listener.number):
+    for result in batch.settle(calls, listener.number, error):
         run.transcript.answer(result)
     batch.abandon(BROKE_OFF)
     observer.drop_loose(BROKE_OFF)

@@ -13,7 +13,7 @@ from unbroken.agent import Agent
 from unbroken.agent.named_objects import find_object
 from unbroken.cli.exits import INTERRUPTED, print_line
 from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, Superseded, open_journal
-from unbroken.durable.recorded_runs import refuse_missing
+from unbroken.durable.database_urls import refuse_missing
 from unbroken.errors import UnbrokenError, UserError
 
 T = TypeVar("T")

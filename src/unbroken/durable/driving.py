@@ -26,6 +26,7 @@ from unbroken.errors import UserError
 from unbroken.events import Sink
 from unbroken.messages import User
 from unbroken.middleware import Middleware, as_middleware
+from unbroken.tools.execution import LEFT
 from unbroken.trajectory.recording import Recording
 from unbroken.transcript import from_json
 from unbroken.validation import checked
@@ -189,7 +190,7 @@ class _Drive:
             self._stopped = True
             self._journal.left.add(self._claim.row.run_id)
             self._recorder.detach()
-            self._task.cancel()
+            self._task.cancel(LEFT)
 
     async def _leave_after(self, task: asyncio.Task[Any]) -> None:
         """The driver was cancelled or stopped: the run is free for another one once its calls have ended."""
@@ -210,7 +211,7 @@ class _Drive:
         """The run is no longer this driver's."""
         self._journal.left.add(self._claim.row.run_id)
         if self._task is not None:
-            self._task.cancel()
+            self._task.cancel(LEFT)
 
     async def _outcome(self, task: asyncio.Task[Result[Any]]) -> Outcome:
         target, run_id = self._recorder.target, self._claim.row.run_id

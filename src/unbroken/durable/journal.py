@@ -20,6 +20,7 @@ from unbroken.clock import current_clock
 from unbroken.durable.answers import encode_answers
 from unbroken.durable.changes import Changes, Waiter
 from unbroken.durable.database import Database, Disconnected, Drivable, NewRun, storable
+from unbroken.durable.database_urls import connect
 from unbroken.durable.errors import JournalUnavailable
 from unbroken.durable.records import (
     ENDED,
@@ -35,7 +36,6 @@ from unbroken.durable.records import (
     is_wait,
 )
 from unbroken.durable.run_lines import RunEvents, cancelled_lines, file_name, parse
-from unbroken.durable.sqlite import SqliteDatabase
 from unbroken.errors import UserError
 from unbroken.events import Event
 from unbroken.trajectory.otel import current_traceparent
@@ -52,6 +52,8 @@ PATIENCE = 60.0
 """Seconds for which a database that cannot be reached is tried again."""
 _SMALL = 64 * 1024
 """Bytes up to which lines are stored at once, if the database can do that."""
+_NOTICED = 0.3
+"""Seconds after which it is logged that a database cannot be reached."""
 PAGE = 256
 """Appends that are read at once to follow the events of a run."""
 _QUESTION = 200
@@ -91,6 +93,8 @@ class Journal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_use = 0
         """Pieces of work that the thread has to do."""
+        self._outage = ""
+        """Why the database cannot be reached, if that was logged."""
         self._checkpoint: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[None]] = set()
         """Runs that are left when the database is back."""
@@ -430,8 +434,9 @@ class Journal:
         began, wait = clock.elapsed(), 0.05
         while True:
             try:
-                return await self._in_thread(lambda: work(database))
+                done = await self._in_thread(lambda: work(database))
             except Disconnected as error:
+                self._report_outage(str(error), clock.elapsed() - began)
                 if clock.elapsed() - began > self._patience:
                     raise JournalUnavailable(
                         f"{database.url} cannot be reached since {self._patience:g} s: {error}; what was stored is "
@@ -439,6 +444,17 @@ class Journal:
                     ) from None
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, 2.0)
+            else:
+                if self._outage:
+                    LOG.warning("%s can be reached again", database.url)
+                    self._outage = ""
+                return done
+
+    def _report_outage(self, reason: str, seconds: float) -> None:
+        """Each reason once, unless it passes at once."""
+        if seconds >= _NOTICED and reason != self._outage:
+            self._outage = reason
+            LOG.warning("%s cannot be used now (%s): what is to be stored is tried again", self.url, reason)
 
     def _now(self, work: Callable[[Database], T]) -> T:
         """Work on a local database that need not wait for anything; otherwise raises `Disconnected`."""
@@ -489,22 +505,3 @@ def _settle(stored: asyncio.Future[None], result: Exception | None) -> None:
     else:
         stored.set_exception(result)
         stored.exception()  # whoever waits for it gets it; nobody has to
-
-
-def connect(url: str) -> Database:
-    """The database of this journal, without tables if it is new."""
-    if url.startswith("sqlite:///"):
-        path, _, query = url.removeprefix("sqlite:///").partition("?")
-        if not path:
-            raise UserError(f"{url!r} names no file; for example sqlite:///runs.db")
-        if query not in ("", "synchronous=normal", "synchronous=full"):
-            raise UserError(f"{url!r}: the only setting of a journal in SQLite is ?synchronous=full")
-        return SqliteDatabase(path, "full" if query == "synchronous=full" else "normal")
-    if url.startswith(("postgresql://", "postgres://")):
-        from unbroken.durable.postgres import PostgresDatabase  # noqa: PLC0415 - needs an extra
-
-        return PostgresDatabase(url)
-    scheme = url.partition(":")[0]
-    raise UserError(
-        f"no journal can be opened at a URL of the kind `{scheme}`: use sqlite:///runs.db or postgresql://…"
-    )

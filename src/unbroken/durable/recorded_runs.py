@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from unbroken.durable.database import Database, Disconnected
+from unbroken.durable.database_urls import connect, refuse_missing
 from unbroken.durable.errors import JournalUnavailable
-from unbroken.durable.journal import connect
 from unbroken.durable.records import RunRow
 from unbroken.durable.run_lines import parse
 from unbroken.errors import UserError
@@ -26,13 +26,6 @@ T = TypeVar("T")
 
 MOST_LISTED = 1000
 """How many runs the list of the viewer shows: the latest."""
-
-
-def refuse_missing(url: str) -> None:
-    """Raises `UserError` if the file of an SQLite journal is not there: a misspelled name must not make a new one."""
-    path = url.removeprefix("sqlite:///").partition("?")[0]
-    if url.startswith("sqlite:///") and path and not Path(path).is_file():
-        raise UserError(f"there is no journal {path}; `unbroken runs start` and `unbroken worker` make one")
 
 
 @dataclass(frozen=True, slots=True)

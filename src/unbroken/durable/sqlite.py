@@ -111,7 +111,8 @@ class SqliteDatabase(Database):
                 # does not let the others wait.
                 if str(error) not in _TEMPORARY or time.monotonic() > end:
                     raise UserError(
-                        f"{self.url} cannot be opened: {error}; name a file in a folder that is writable"
+                        f"{self.url} cannot be opened: {error}; a journal has to be in a folder that is writable, also "
+                        f"to be read: name such a file, or copy this one with its -wal file"
                     ) from None
                 time.sleep(0.01)
 

@@ -39,6 +39,8 @@ from unbroken.tools.entry import GRACE, Answers, Entry, Observer, Tasks
 from unbroken.tools.schedule import NO_ORPHANS, EarlyReads, Order, Orphans, Schedule, find_twins
 
 CANCELLED = "the run was cancelled"
+LEFT = "the run is no longer driven here"
+"""The message with which a driver cancels its part of a durable run; the run itself may continue elsewhere."""
 NOT_ASKED_AGAIN = "the answer broke off, and when it was asked for again this call was not in it"
 NOT_IN_MESSAGE = "it is not in the message"
 NOT_RECORDED = "the recording of the run cannot be written"
@@ -267,9 +269,12 @@ class Batch:
         self.out_of_time = True
         self.halt(reason)
 
-    def settle(self, calls: Sequence[ToolCall], number: Callable[[ToolCall], int]) -> list[ToolResult]:
+    def settle(
+        self, calls: Sequence[ToolCall], number: Callable[[ToolCall], int], error: BaseException | None = None
+    ) -> list[ToolResult]:
         """After the end, for whatever reason: a result for each of these calls, the real one if there is one. `number`
-        returns the number of a call that the batch never got."""
+        returns the number of a call that the batch never got. `error`: what ended it."""
+        reason = LEFT if error is not None and error.args == (LEFT,) else CANCELLED
         results: list[ToolResult] = []
         entries = {entry.call.id: entry for entry in self._entries.values()}
         for call in calls:
@@ -280,8 +285,8 @@ class Batch:
                 entry = orphan
             if entry.result is None:
                 left = not_executed if entry.started_at is None else _cancelled
-                self._answers.finish(entry, left(call, CANCELLED))
-            results.append(entry.result or not_executed(call, CANCELLED))
+                self._answers.finish(entry, left(call, reason))
+            results.append(entry.result or not_executed(call, reason))
         return results
 
     def abandon(self, reason: str = NOT_ASKED_AGAIN) -> None:
