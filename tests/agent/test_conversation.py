@@ -320,7 +320,7 @@ def test_an_agent_can_trim_and_a_run_can_override_it() -> None:
 
     async def main() -> None:
         await agent.run("c", history=history)
-        await agent.run("d", history=history, trim=lambda messages: messages)
+        await agent.run("d", history=history, trim=lambda messages: messages[:])
 
     run_virtual(main())
     assert [len(request.messages) for request in model.requests] == [1, 3]

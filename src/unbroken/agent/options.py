@@ -46,8 +46,8 @@ OnError: TypeAlias = Literal["continue", "finish"]
 OnAllFailed: TypeAlias = Literal["continue", "stop"]
 OpenCalls: TypeAlias = Literal["execute", "answer", "error"]
 Trim: TypeAlias = (
-    Callable[[tuple[Message, ...]], Sequence[Message] | Awaitable[Sequence[Message]]]
-    | Callable[[RunContext[Any], tuple[Message, ...]], Sequence[Message] | Awaitable[Sequence[Message]]]
+    Callable[[RunContext[Any], tuple[Message, ...]], Sequence[Message] | Awaitable[Sequence[Message]]]
+    | Callable[[tuple[Message, ...]], Sequence[Message] | Awaitable[Sequence[Message]]]
 )
 """Chooses which part of a long history is sent: of the messages, or of the run's context and the messages."""
 Instructions: TypeAlias = str | Callable[[RunContext[Any]], str | Awaitable[str]]
