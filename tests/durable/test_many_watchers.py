@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from postgres_server import empty_url
 from watched_runs import agents, ask, journal_url, read_events, serving, until, working
 
 from unbroken.asgi import CancelOnDisconnect, ClientGone, DisconnectSignal
@@ -22,9 +23,14 @@ from unbroken.gateway.keys import KeyRing, revoke_key
 Session = aiohttp.ClientSession
 
 
-def in_journal(folder: Path, work: Callable[[Journal], Awaitable[None]]) -> None:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return journal_url(tmp_path) if request.param == "sqlite" else empty_url()
+
+
+def in_journal(url: str, work: Callable[[Journal], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with await open_journal(journal_url(folder)) as journal:
+        async with await open_journal(url) as journal:
             await work(journal)
 
     asyncio.run(main())
@@ -38,7 +44,7 @@ async def watched(feeds: EventFeeds, journal: Journal, run_id: str, after: int =
     return b"".join([data async for data in feeds.watch(await journal.run(run_id), after)])
 
 
-def test_a_run_is_read_once_for_all_who_watch_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_read_once_for_all_who_watch_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     original = Database.chunks
 
@@ -56,12 +62,12 @@ def test_a_run_is_read_once_for_all_who_watch_it(tmp_path: Path, monkeypatch: py
         assert await watched(feeds, journal, "r") == told  # it is there for a while
         assert len(reads) == 1
 
-    in_journal(tmp_path, work)
+    in_journal(url, work)
 
 
 @pytest.mark.parametrize("kept", [1, 2_000, 1_000_000])
 def test_whatever_is_kept_nothing_is_missing_and_nothing_comes_twice(
-    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: int, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_feeds, "KEPT_OF_ONE", kept)
     monkeypatch.setattr(event_feeds, "BLOCK", 500)
@@ -77,10 +83,10 @@ def test_whatever_is_kept_nothing_is_missing_and_nothing_comes_twice(
         for after in range(last + 2):
             assert await watched(feeds, journal, "r", after) == await expected(journal, "r", after)
 
-    in_journal(tmp_path, work)
+    in_journal(url, work)
 
 
-def test_a_failed_run_that_was_driven_again_is_watched_to_its_new_end(tmp_path: Path) -> None:
+def test_a_failed_run_that_was_driven_again_is_watched_to_its_new_end(url: str) -> None:
     async def work(journal: Journal) -> None:
         feeds = EventFeeds(journal)
         await journal.start("support", "fail", run_id="r")
@@ -90,10 +96,10 @@ def test_a_failed_run_that_was_driven_again_is_watched_to_its_new_end(tmp_path: 
             assert told == await expected(journal, "r")
             assert told.count(b"event: run_failed") == drives
 
-    in_journal(tmp_path, work)
+    in_journal(url, work)
 
 
-def test_those_who_watch_get_the_error_of_the_journal(tmp_path: Path) -> None:
+def test_those_who_watch_get_the_error_of_the_journal(url: str) -> None:
     async def work(journal: Journal) -> None:
         feeds = EventFeeds(journal)
         await journal.start("support", "look", run_id="r")
@@ -104,10 +110,10 @@ def test_those_who_watch_get_the_error_of_the_journal(tmp_path: Path) -> None:
             with pytest.raises(UserError, match="the journal is closed"):
                 await asyncio.wait_for(each, 5)
 
-    in_journal(tmp_path, work)
+    in_journal(url, work)
 
 
-def test_a_run_of_which_something_is_missing_ends_its_own_streams_only(tmp_path: Path) -> None:
+def test_a_run_of_which_something_is_missing_ends_its_own_streams_only(url: str) -> None:
     async def work(journal: Journal) -> None:
         feeds = EventFeeds(journal)
         for run_id in ("damaged", "intact"):
@@ -120,7 +126,7 @@ def test_a_run_of_which_something_is_missing_ends_its_own_streams_only(tmp_path:
             await watched(feeds, journal, "damaged")
         assert await intact == await expected(journal, "intact")
 
-    in_journal(tmp_path, work)
+    in_journal(url, work)
 
 
 def test_the_streams_of_a_revoked_key_end(tmp_path: Path) -> None:
