@@ -29,9 +29,11 @@ class TestModel:
 
     @property
     def requests(self) -> list[Request]:
+        """The requests that it received, in order."""
         return self._model.requests
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        """Calls tools, or answers, depending on the history."""
         return self._model.stream(request)
 
     def _answer(self, request: Request) -> Answer:
