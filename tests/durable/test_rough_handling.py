@@ -345,7 +345,7 @@ def test_a_call_of_a_driver_that_lost_its_run_is_not_said_to_be_cancelled_with_i
         first = asyncio.create_task(drive({"payer": Agent(ScriptedModel([Call("pay")]), [pay])}, journal, run_id))
         await began.wait()
         async with await open_journal(f"sqlite:///{tmp_path / 'runs.db'}") as other:
-            agents = {"payer": Agent(ScriptedModel([Call("pay")], "Done."), [pay])}
+            agents = {"payer": Agent(ScriptedModel("Done."), [pay])}
             assert (await drive(agents, other, run_id, take_over=True)).state == "answered"
             with pytest.raises(Superseded):
                 await first

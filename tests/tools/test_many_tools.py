@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,20 @@ def test_tools_of_an_mcp_server_are_selected_when_it_is_open(tmp_path: Path) -> 
     pytest.importorskip("mcp")
     (tmp_path / "server.py").write_text(SERVER)
     server = MCPServer([sys.executable, str(tmp_path / "server.py")])
-    model = ScriptedModel(Call("fs_read", path="a"), "Done.")
-    result = Agent(model, [select(server, prefix="fs_", without=["delete"])]).run_sync("Go.")
-    assert [spec.name for spec in model.requests[0].tools] == ["fs_read"]
-    assert result.calls[0].result.text == "text of a"
-    with pytest.raises(InvalidTool, match="no tool `remove`"):
-        Agent(ScriptedModel("Hi."), [select(server, without=["remove"])]).run_sync("Go.")
-    model = ScriptedModel(Call("search_tools", query="delete"), Call("delete", path="a"), "Done.")
-    result = Agent(model, ToolSearch(server)).run_sync("Go.")
-    assert [call.result.text for call in result.calls][1] == "deleted a"
+
+    async def main() -> None:
+        async with server:
+            model = ScriptedModel(Call("fs_read", path="a"), "Done.")
+            result = await Agent(model, [select(server, prefix="fs_", without=["delete"])]).run("Go.")
+            assert [spec.name for spec in model.requests[0].tools] == ["fs_read"]
+            assert result.calls[0].result.text == "text of a"
+            with pytest.raises(InvalidTool, match="no tool `remove`"):
+                await Agent(ScriptedModel("Hi."), [select(server, without=["remove"])]).run("Go.")
+            model = ScriptedModel(Call("search_tools", query="delete"), Call("delete", path="a"), "Done.")
+            result = await Agent(model, ToolSearch(server)).run("Go.")
+            assert result.calls[1].result.text == "deleted a"
+
+    asyncio.run(main())
 
 
 def many(count: int) -> list[Tool]:
