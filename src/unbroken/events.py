@@ -197,7 +197,7 @@ class ToolLate(CallEvent):
 @dataclass
 class Checked(Event):
     """A check did not accept the prompt or the final output as it was. `outcome` is `replaced`: `text` is in its place
-    now; `veto`: the run ends with `text`; or `retry`: the model is asked again, and `text` tells it why."""
+    now; `veto`: the run ends with `text`; or `retry`: another answer is requested, and `text` is the reason."""
 
     value: str
     """`input` or `output`."""

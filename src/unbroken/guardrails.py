@@ -137,12 +137,6 @@ class _ParallelInputCheck(_InputCheck):
         self._prompt: User | None = None
         """What is not checked yet."""
 
-    def start(self, run: RunStart) -> Self:
-        started = super().start(run)
-        last = run.question or (run.messages[-1] if run.messages else None)
-        started._prompt = last if isinstance(last, User) else None
-        return started
-
     async def check_input(self, prompt: User, call_next: CheckInput) -> User:
         self._prompt = await call_next(prompt)
         return self._prompt
@@ -381,7 +375,7 @@ def _as_text(value: object, name: str) -> str:
 
 
 def _feedback(answer: Assistant, why: str) -> tuple[Message, ...]:
-    """An answer that was refused, and what the model is told about it."""
+    """An answer that was refused, and the reason for the model."""
     if not answer.calls:
         return (answer, User.of(why)) if answer.text else (User.of(why),)
     return answer, ToolMessage(tuple(not_executed(call, why) for call in answer.calls))

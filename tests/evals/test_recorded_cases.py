@@ -1,4 +1,4 @@
-"""Recordings asked again with a changed agent: tools answer from the recording, and what differs is shown."""
+"""Recordings run again with a changed agent: tools answer from the recording, and what differs is shown."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_other_files_are_left_out_and_a_folder_without_recordings_is_refused(tmp
     assert (len(runs), len(left_out)) == (1, 1)
     assert "is not a recording" in left_out[0]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"there is no recording in .* that could be asked again"):
+    with pytest.raises(UserError, match=r"there is no recording in .* that could be run again"):
         read_runs(tmp_path / "empty")
     with pytest.raises(UserError, match="cannot be listed"):
         read_runs(tmp_path / "nothing")

@@ -118,7 +118,7 @@ class Journal:
                 await asyncio.wait([task])
         for task in self._releasing:
             task.cancel()
-        database, self._database = self._database, None  # those who watch are told so
+        database, self._database = self._database, None  # watchers get an error
         await self._changes.close()
         if database is not None:
             await self._in_thread(database.close)

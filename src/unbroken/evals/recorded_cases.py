@@ -1,4 +1,4 @@
-"""Recordings as cases: the prompts of recorded runs are asked again with a changed agent. Tools answer from the
+"""Recordings as cases: the prompts of recorded runs are run again with a changed agent. Tools answer from the
 recording where the same call was made; what differs between the two runs is kept."""
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _readable(
             left_out.append(str(error))
     if not runs:
         why = f": {left_out[0]}" if left_out else f"; {instead}"
-        raise UserError(f"there is no recording in {place} that could be asked again{why}")
+        raise UserError(f"there is no recording in {place} that could be run again{why}")
     return runs, left_out
 
 
@@ -116,7 +116,7 @@ def _run(id: str, recording: Recording) -> RecordedRun:
     asked = from_json([recording.head["question"]]) if recording.head.get("question") else ()
     question = next((message for message in asked if isinstance(message, User)), None)
     if not messages and question is None:
-        raise UserError(f"{recording.path} has no prompt that could be asked again: it was not made by an agent")
+        raise UserError(f"{recording.path} has no prompt that could be run again: it was not made by an agent")
     view = RunView.of(recording.events)
     case = Case(id, question or "", messages=messages)
     return RecordedRun(case, view, _results(recording, view))

@@ -60,7 +60,7 @@ def write_report(evaluation: Evaluation, comparison: Comparison | None = None) -
 
 def report_page(evaluation: Evaluation, comparison: Comparison | None = None) -> bytes:
     """The page: a table of the cases, each with its runs, their scores, and links to their recordings."""
-    what = "Recordings asked again" if evaluation.recordings else "Evaluation"
+    what = "Recordings run again" if evaluation.recordings else "Evaluation"
     title = f"{what}: {evaluation.agent or 'agent'}"
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     parts = _Page(evaluation, comparison).parts()
@@ -100,7 +100,7 @@ class _Page:
         passed = sum(case.outcome == "passed" for case in cases)
         words = f"{passed} of {_counted(len(cases), 'case')} passed"
         colour = "good" if self.evaluation.passed else "bad"
-        title = "Recordings asked again" if self.evaluation.recordings else "Evaluation"
+        title = "Recordings run again" if self.evaluation.recordings else "Evaluation"
         return f'<header><h1>{title}</h1><span class="chip {colour}">{words}</span></header>'
 
     def _facts(self, cases: Sequence[CaseResult]) -> str:

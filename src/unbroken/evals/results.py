@@ -58,7 +58,7 @@ class Trial:
     recording: str = ""
     """The file of its recording, in the folder of the evaluation."""
     differences: tuple[Difference, ...] = ()
-    """If a recording was asked again: how the run differs from it."""
+    """If a recording was run again: how the run differs from it."""
 
     @property
     def score(self) -> float:
@@ -176,7 +176,7 @@ class Evaluation:
     time: float = 0.0
     """When it began, in seconds since the epoch."""
     recordings: str = ""
-    """The folder of recordings that were asked again; empty if cases were evaluated."""
+    """The folder of recordings that were run again; empty if cases were evaluated."""
     folder: Path | None = None
     """Where it is saved."""
 
