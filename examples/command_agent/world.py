@@ -1,7 +1,7 @@
 """A small block world in memory: commands change it, questions read it, and every command is numbered and logged.
 
 It is deterministic, does no I/O, and does not know about models or connections. Nothing in it waits, so on one event
-loop a command is complete before the next one begins, whoever sent it.
+loop a command is complete before the next one begins, from any sender.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ async def _read(stream: AsyncIterator[Sequence[Delta]], arrived: asyncio.Queue[A
         async with closing(stream) as batches:
             async for deltas in batches:
                 arrived.put_nowait(deltas)
-    except Exception as error:  # noqa: BLE001 - whoever reads the queue raises it
+    except Exception as error:  # noqa: BLE001 - the reader of the queue raises it
         arrived.put_nowait(error)
     else:
         arrived.put_nowait(None)

@@ -69,8 +69,8 @@ class RunStart:
     context: Callable[[], RunContext[Any]] = RunContext
     """Returns what functions of the agent know about the run now."""
     trace: dict[str, str] | None = None
-    """Of a durable run: `traceparent` names the span that all its parts belong to. If it is empty, whoever traces the
-    first part fills it in."""
+    """Of a durable run: `traceparent` names the span that all its parts belong to. If it is empty, the tracer
+    of the first part fills it in."""
 
 
 class Middleware:

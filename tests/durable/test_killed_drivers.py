@@ -1,4 +1,4 @@
-"""A process that drives a run is killed (SIGKILL) before or after an append. Whoever drives it next ends with the same
+"""A process that drives a run is killed (SIGKILL) before or after an append. The next driver ends with the same
 answer; the tools' own ledger shows what ran. Every append, and PostgreSQL: `make test-durable`."""
 
 from __future__ import annotations

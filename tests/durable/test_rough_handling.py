@@ -171,7 +171,7 @@ def test_an_answer_that_comes_after_the_run_went_on_without_it_is_refused(tmp_pa
     in_journal(f"sqlite:///{tmp_path / 'runs.db'}", work)
 
 
-def test_whoever_opens_the_file_by_another_name_sees_the_same_drivers(
+def test_a_process_that_opens_the_file_by_another_name_sees_the_same_drivers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "link.db").symlink_to(tmp_path / "runs.db")

@@ -332,7 +332,7 @@ async def watched(journal: Journal, run_id: str, seen: list[Any]) -> None:
         seen.append(event)
 
 
-def test_whoever_watches_gets_every_event_once_though_drivers_die(url: str, tmp_path: Path) -> None:
+def test_a_watcher_gets_every_event_once_though_drivers_die(url: str, tmp_path: Path) -> None:
     engine, seen = Engine(url, tmp_path), list[Any]()
 
     async def main() -> None:

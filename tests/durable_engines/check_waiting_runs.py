@@ -67,7 +67,7 @@ async def test_a_thousand_waiting_runs_leave_nothing_in_the_process(tmp_path: Pa
         opened = open_files(), journal_threads()
         await make_them_wait(journal, RUNS[kind])
         assert len(await journal.runs(state="waiting")) == RUNS[kind]
-        await asyncio.sleep(1.2)  # those who listened for changes have gone
+        await asyncio.sleep(1.2)  # the listeners for changes have gone
         gc.collect()
         assert asyncio.all_tasks() == tasks
         assert (open_files(), journal_threads()) == opened

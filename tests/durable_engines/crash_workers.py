@@ -43,7 +43,7 @@ class PlainWorkers:
         await Worker(agents, journal).run()
 
     async def end_of(self, journal: Journal, run_id: str) -> str:
-        """How the run has ended, in the eyes of whoever wakes the workers."""
+        """How the run has ended, as the process that wakes the workers sees it."""
         return (await journal.run(run_id)).state
 
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: one server for each test process, and an empty database for whoever asks."""
+"""A real PostgreSQL for tests: one server for each test process, and an empty database for each request."""
 
 from __future__ import annotations
 

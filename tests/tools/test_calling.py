@@ -279,7 +279,7 @@ def test_a_result_cached_for_one_person_is_not_given_to_another() -> None:
 
     @tool(effect="read", cache=99.0)
     async def my_orders(context: CallContext[str]) -> str:
-        """The orders of whoever asks."""
+        """The orders of the current user."""
         return f"orders of {context.deps}"
 
     agent = Agent(ScriptedModel(*[Call("my_orders"), "Done."] * 4), [my_orders])

@@ -21,7 +21,7 @@ from unbroken.logs import chosen_level, set_up_logs
 
 PORT = 8401
 STOP_TIMEOUT = 5.0
-"""Seconds for requests in flight when the server stops. Streams end at once: those who watch connect again."""
+"""Seconds for requests in flight when the server stops. Streams end at once: their clients connect again."""
 
 
 def serve_runs_command(
@@ -76,7 +76,7 @@ def serve_runs_command(
 
 
 async def _name(journal: Journal) -> str:
-    """Without its password; whoever mistypes it learns so at the start."""
+    """Without its password. A mistyped address is reported at the start."""
     return journal.url
 
 

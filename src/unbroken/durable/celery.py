@@ -66,7 +66,7 @@ async def answer_run(app: Celery, journal: Journal, run_id: str, answers: Mappin
     """Stores answers to calls that the run waits for (see `Journal.answer`), and sends the task that drives it."""
     try:
         await journal.answer(run_id, answers)
-    except AlreadyAnswered:  # whoever answered may have died before this
+    except AlreadyAnswered:  # the process that answered may have died before this
         await wake_run(app, run_id)
         raise
     await wake_run(app, run_id)

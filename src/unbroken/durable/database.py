@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def redirect_to_nothing(file: int) -> None:
-    """The number stays taken, so that whoever still uses it does no harm."""
+    """Points the file's number at nothing: code that still uses the number does no harm."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, file)
     os.close(nothing)
@@ -130,7 +130,7 @@ class Database:
         raise NotImplementedError
 
     def notify(self, runs: Iterable[int]) -> None:
-        """Tells those who wait that these runs have changed."""
+        """Wakes waiting tasks: these runs have changed."""
 
     def serialize(self, name: str) -> None:
         """Until the end of this transaction, no other one passes here with the same name."""

@@ -80,7 +80,7 @@ async def answer_run(
     """Stores answers to calls that the run waits for (see `Journal.answer`), and puts it into the queue."""
     try:
         await journal.answer(run_id, answers)
-    except AlreadyAnswered:  # whoever answered may have died before this
+    except AlreadyAnswered:  # the process that answered may have died before this
         await wake_run(client, journal, run_id, queue=queue)
         raise
     await wake_run(client, journal, run_id, queue=queue)
@@ -116,7 +116,7 @@ async def cancel_run(client: Enqueuer, journal: Journal, run_id: str) -> None:
 async def _enqueue_drive(
     client: Enqueuer, journal: Journal, row: RunRow, queue: str, delay: float | None = None
 ) -> None:
-    """The id has the number of drives so far: whoever enqueues the next one, there is one of it."""
+    """The id has the number of drives so far: the next one exists once, even if several processes enqueue it."""
     options: EnqueueOptions = {
         "workflow_name": _DRIVE,
         "queue_name": queue,

@@ -1,7 +1,7 @@
 """The events of watched runs as bytes of an SSE stream: each run is read and encoded once for all who watch it, and one
 look at the journal finds what is new of all of them.
 
-A feed holds the latest events, up to a bound. Whoever starts before them reads the journal until it is there.
+A feed holds the latest events, up to a bound. A reader that starts before them reads the journal first.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class EventFeeds:
             if not data and row.chunks > after:
                 raise UserError(f"run `{run_id}` cannot be read: append {after} is not in the journal")
             feed.add(row, data, self._most)
-        except Exception as error:  # noqa: BLE001 - whoever watches this run gets it
+        except Exception as error:  # noqa: BLE001 - watchers of this run get it
             self._fail(feed, error)
         feed.ring()
 

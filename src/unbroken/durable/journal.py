@@ -351,7 +351,7 @@ class Journal:
                 _settle(stored, self._now(lambda database: database.append([lines]))[0])
             except Disconnected:
                 pass
-            except Exception as error:  # noqa: BLE001 - whoever waits for these lines gets it
+            except Exception as error:  # noqa: BLE001 - tasks that wait for these lines get it
                 _settle(stored, error)
                 return stored
             else:
@@ -381,7 +381,7 @@ class Journal:
     async def _append_one(self, lines: Append) -> Exception | None:
         try:
             return (await self.work(lambda database: database.append([lines])))[0]
-        except Exception as error:  # noqa: BLE001 - whoever waits for these lines gets it
+        except Exception as error:  # noqa: BLE001 - tasks that wait for these lines get it
             return error
 
     async def drivable(
@@ -483,7 +483,7 @@ class Journal:
         running = self._check_loop().run_in_executor(self._thread, work)
         self._in_use += 1
         running.add_done_callback(self._done)
-        # If whoever waits is cancelled, the thread works on, and the database is in use until it is done.
+        # If the waiting task is cancelled, the thread works on, and the database is in use until it is done.
         return await asyncio.shield(running)
 
     def _check_loop(self) -> asyncio.AbstractEventLoop:
@@ -504,4 +504,4 @@ def _settle(stored: asyncio.Future[None], result: Exception | None) -> None:
         stored.set_result(None)
     else:
         stored.set_exception(result)
-        stored.exception()  # whoever waits for it gets it; nobody has to
+        stored.exception()  # a waiting task gets it; there may be none

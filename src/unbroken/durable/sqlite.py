@@ -88,7 +88,7 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: str, synchronous: Literal["normal", "full"] = "normal") -> None:
         super().__init__(f"sqlite:///{path}")
-        path = os.path.realpath(path)  # whoever opens the file by another name finds the same locks
+        path = os.path.realpath(path)  # the same locks for every name of the file
         self.at_once = synchronous == "normal"
         self._path = path
         self._synchronous = synchronous

@@ -118,7 +118,7 @@ async def answer_run(
     """Stores answers to calls that the run waits for (see `Journal.answer`), and wakes its workflow."""
     try:
         await journal.answer(run_id, answers)
-    except AlreadyAnswered:  # whoever answered may have died before the signal
+    except AlreadyAnswered:  # the process that answered may have died before the signal
         await wake_run(
             client, journal, run_id, task_queue=task_queue, lost_after=lost_after, search_attributes=search_attributes
         )
@@ -259,8 +259,8 @@ async def run_worker(
 async def _wake_ready(
     client: Client, agents: Mapping[str, Agent[Any, Any]], journal: Journal, task_queue: str, search_attributes: bool
 ) -> None:
-    """Wakes runs that have been ready for a while, and those that were cancelled, so that their workflows end: whoever
-    answered, started or cancelled them did not reach Temporal, or does not know of it."""
+    """Wakes runs that have been ready for a while, and those that were cancelled, so that their workflows end: the
+    process that answered, started or cancelled them did not reach Temporal, or does not use it."""
     woken: dict[str, float] = {}
     cancelled = current_clock().now() - CHECK.total_seconds()
     while True:

@@ -133,7 +133,7 @@ class RunsApp:
         return self._journal
 
     def end_streams(self) -> None:
-        """Ends all streams, as a server does that stops. Those who watch connect again, and miss nothing."""
+        """Ends all streams, as a server does that stops. Clients connect again and miss nothing."""
         self._stopping = True
         for stream in self._outgoing:
             stream.end()

@@ -62,7 +62,7 @@ class KeyLimits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever sent a request."""
+    """The sender of a request."""
 
     name: str
     tenant: str
@@ -136,7 +136,7 @@ class Guard:
 
 
 class Standing:
-    """Whether whoever watches a run may still see it: keys are revoked, and their tenants changed. Looked up at most
+    """Whether a watcher may still see a run: keys are revoked, and their tenants change. Looked up at most
     once in `RECHECK` seconds."""
 
     def __init__(self, guard: Guard, scope: Scope, headers: Mapping[str, str], row: RunRow) -> None:

@@ -1,4 +1,4 @@
-"""The events of a durable run as they are sent to those who watch it: as they are, as the AI SDK's UI message stream,
+"""The events of a durable run as they are sent to clients: as they are, as the AI SDK's UI message stream,
 and as AG-UI events."""
 
 from __future__ import annotations

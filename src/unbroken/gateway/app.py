@@ -131,8 +131,8 @@ class Gateway:
         await close_session()
 
     def end_streams(self) -> None:
-        """Ends the streams of those who watch durable runs, and connect again: they would last as long as the runs. A
-        server calls it before it waits for the others."""
+        """Ends the streams of durable runs' events, which would last as long as the runs; clients connect again. A
+        server calls it before it waits for other requests."""
         if self._runs is not None:
             self._runs.end_streams()
 

@@ -41,7 +41,7 @@ _NO_LEAKS = Quirks(prose=False)
 _THINKING_OFF = Quirks(prose=False, lost_reasoning="off")
 _ON_BEDROCK = Quirks(choices=frozenset({"auto", "required", "one"}), prose=False, lost_reasoning="off")
 _ON_WIRES = {MESSAGES: _THINKING_OFF, OLLAMA: Quirks(choices=frozenset()), BEDROCK: _ON_BEDROCK}
-"""What a server of a wire needs, whoever runs it; of other wires, nothing."""
+"""What every server of a wire needs; empty for other wires."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
         elif inspect.isroutine(function) or inspect.isclass(function):
             return function
         else:
-            call = getattr(type(function), "__call__")  # noqa: B004, B009 - the method is wanted, of whoever has one
+            call = getattr(type(function), "__call__")  # noqa: B004, B009 - the method of the type is needed
             return call if inspect.isroutine(call) else function
 
 

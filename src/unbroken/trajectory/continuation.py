@@ -251,8 +251,8 @@ def _seconds(recording: Recording) -> float:
 
 class Continuation(Middleware):
     """Supplies a resumed run with what was recorded of it. `answers` are the new answers to calls that the run waits
-    for. A run is `watched` if those who follow it have its earlier events and get those of the rest too: they are told
-    no text twice, and a recorded answer stays whatever has changed."""
+    for. A run is `watched` if its listeners have its earlier events and get the new ones too: no text is reported
+    twice, and a recorded answer stays whatever has changed."""
 
     edits_answers = False
 

@@ -224,7 +224,7 @@ class RunRecorder(Middleware):
     def requested(self, request: Request) -> None:
         try:
             self._put_request(request)
-        except Exception as error:  # noqa: BLE001 - whatever stands in it, whoever is asked will say what is wrong
+        except Exception as error:  # noqa: BLE001 - its reader reports what is wrong with it
             self._put(self._line("note", text=f"a request could not be written: {in_words(error)}"[:500]))
 
     def _put_request(self, request: Request) -> None:
@@ -355,7 +355,7 @@ class RunRecorder(Middleware):
     def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult) -> None:
         try:
             saved = write_result(result)
-        except Exception:  # noqa: BLE001 - a foreign `Caller` may give anything; whoever gets it will say so
+        except Exception:  # noqa: BLE001 - a foreign `Caller` may return anything; its reader reports that
             return
         self._given[call.id] = result
         line: Line = {"line": "result", "at": self._at(), "turn": self.turn}

@@ -222,7 +222,7 @@ def sets_something(request: Request) -> bool:
 def not_sent(request: Request, body: Object, model: Crossing | None, left_out: Collection[str]) -> list[str]:
     """The settings of a request of our own that the body does not have, by our names for them, except those that
     `left_out` has in the words of the wire. No calls and no thinking can also be had without tools and without the
-    setting; one call at a time is kept by whoever runs the calls, who also checks the arguments."""
+    setting; the code that runs the calls keeps to one at a time, and checks the arguments."""
     if model is None:
         return []
     asked = asked_of(request, {})

@@ -1,7 +1,7 @@
 """How the stream of a wire is cut into events: each wire has one `Framing`, which writes events and finds their ends.
 
 Decoding does not need it: the bytes themselves show how they are framed (`sse.Framer`), and servers do not always frame
-as their wire documents. It is for whoever writes a stream, or passes one on event by event.
+as their wire documents. It is for code that writes a stream, or passes one on event by event.
 """
 
 from __future__ import annotations

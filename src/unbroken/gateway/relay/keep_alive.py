@@ -19,7 +19,7 @@ class KeepAlive:
     """Calls `say` whenever nothing was sent for `every` seconds (0: never), and when the provider sends a sign of life
     itself.
 
-    `say` runs in a task of its own. Whoever sends something else waits for it first (`settle`), so that the client gets
+    `say` runs in a task of its own. Before anything else is sent, it is waited for (`settle`), so that the client gets
     one after the other.
     """
 
