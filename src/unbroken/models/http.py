@@ -1,5 +1,5 @@
 """A model behind HTTP: sends a request, feeds the bytes of the answer to the decoder, yields deltas. The only file that
-awaits a provider.
+awaits a provider; `request_writer` writes what is sent.
 
 It does not retry: a provider that does not answer raises a typed error, a response that broke off ends with an `Ended`
 whose verdict has the reason. The one exception is a kept connection that turns out to be dead before anything came
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Self
 
@@ -23,34 +23,22 @@ from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
-from unbroken.errors import InvalidRequest, ProviderError, StreamError
-from unbroken.frozen import quick
-from unbroken.messages import Json, Request, ToolSpec
+from unbroken.errors import ProviderError, StreamError
+from unbroken.messages import Json, Request
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
-from unbroken.models.connect import Settings, with_settings
+from unbroken.models.connect import Settings
 from unbroken.models.connections import HeadTimeout, Patience, Sent, Transport, Waiting, cause_of, refused_by_proxy
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_LIMIT
-from unbroken.models.quirks import (
-    fit_body,
-    fit_request,
-    fit_spelled,
-    replace_lost_reasoning,
-    rules_beside_tools,
-    rules_of,
-)
+from unbroken.models.quirks import fit_spelled
 from unbroken.models.raw_log import Logged, RawLog
-from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for, verbatim_for
+from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for
+from unbroken.models.request_writer import RequestWriter, Written
 from unbroken.validation import checked
-from unbroken.wires import WIRES, find_wire
-from unbroken.wires.crossing import Crossed, Target, cross, keep_limit, lost_media, not_sent, report, sets_something
-from unbroken.wires.history_losses import HistoryCrossing, lost_from_answers
-from unbroken.wires.http_api import HttpApi
+from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
-from unbroken.wires.rules import obey
 from unbroken.wires.sse import MAX_BODY, is_only_alive
-from unbroken.wires.values import doubled_name
 
 AFTER_FINISH = 3.0
 """Seconds of silence after a finish reason: usage may still follow, and some servers never close."""
@@ -69,19 +57,6 @@ _MOST_OF_AN_ERROR = 64 * 1024
 _UNFINISHED: tuple[str, How] = "", "unfinished"
 _LONGEST_ERROR = 10.0
 """Seconds to read the body of an error: its status alone is enough."""
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A request as it is sent, and how it was changed for the provider."""
-
-    request: Request
-    body: dict[str, Json]
-    lost_reasoning: str = ""
-    """What is done because the provider requires reasoning that the request lacks; empty if nothing."""
-    left_out: tuple[str, ...] = ()
-    """Fields that the model would refuse: left out, or replaced by what it accepts."""
 
 
 @checked
@@ -113,10 +88,9 @@ class HTTPModel:
         self._recovers = endpoint.quirks.prose and find_wire(endpoint.wire).calls_leak
         # Built once, not for each request; a key that changes is filled in later.
         self._prepared: tuple[Request | None, Written | None] = (None, None)
-        self._accepted_tools: tuple[ToolSpec, ...] | None = None
-        """Those of the last request that obeyed all rules: an agent sends the same ones again. 4 % of a run."""
         self._stream_headers = self._write_headers(stream=True)
         self._whole_headers = self._write_headers(stream=False)
+        self._writer = RequestWriter(endpoint, settings, stream, self._stream_headers)
 
     def __repr__(self) -> str:
         return f"HTTPModel({self.name!r}, {shown(self.endpoint.stream_url)!r})"
@@ -204,56 +178,9 @@ class HTTPModel:
         work once: a gateway reports the changes before it sends the request."""
         asked, written = self._prepared
         if asked is not request or written is None:
-            written = self._prepare(request)
+            written = self._writer.write(request)
             self._prepared = request, written
         return written
-
-    def _prepare(self, asked: Request) -> Written:
-        endpoint = self.endpoint
-        request = with_settings(asked, self.settings, endpoint.model, endpoint.wire, self._streams)
-        request = fit_request(request, endpoint.quirks)
-        spelled = verbatim_for(request, endpoint.wire)
-        crossed: Crossed | None = None
-        lowered: Sequence[str] = ()
-        if spelled is not None:
-            body = fit_spelled(_as_spelled(spelled.body, request, self._wire.http), endpoint.quirks)
-        else:
-            body = self._wire.encode_request(request)
-            if asked.wire not in ("", endpoint.wire):
-                if not body.get(self._wire.http.messages_field):
-                    raise InvalidRequest("all messages are empty, and this model refuses empty ones: write a text")
-                target = Target(endpoint.vendor, endpoint.model)
-                client = find_wire(asked.wire)
-                crossed = cross(asked, body, client.crossing(), self._wire.crossing(), target)
-                if crossed is not None:
-                    encode = self._wire.encode_request
-                    crossed.lost += lost_media(request, body, encode, client.http.messages_field)
-            if asked.wire and asked.sampling.max_tokens is not None:
-                lowered = keep_limit(body, asked.sampling.max_tokens)
-            body = fit_body(body, request, endpoint.quirks)
-        body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning, self._wire)
-        theirs = headers_for(request, endpoint.wire)
-        headers = {**self._stream_headers, **theirs} if theirs else self._stream_headers
-        known = spelled is None and asked.tools is self._accepted_tools and "tools" not in request.extra
-        if not known and spelled is None:
-            self._check_names(asked.tools)
-        rules = (rules_beside_tools if known else rules_of)(endpoint.wire, endpoint.vendor, endpoint.model)
-        said = () if request.wire else request.extra
-        body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
-        if not left_out and spelled is None and "tools" not in request.extra:
-            self._accepted_tools = asked.tools
-        left_out = [*lowered, *left_out]
-        if crossed is not None:
-            left_out = report(crossed, body, left_out)
-        elif not asked.wire:
-            if sets_something(asked):
-                left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
-            left_out += lost_from_answers(asked.messages, endpoint.wire, _history_of)
-        return Written(request, body, lost, tuple(left_out))
-
-    def _check_names(self, tools: Sequence[ToolSpec]) -> None:
-        if name := doubled_name((tool.name for tool in tools), self._wire.name_rule):
-            raise InvalidRequest(f"two tools would be called `{name}` for this model: rename one of them")
 
     async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
         """One batch of deltas for each read of the connection. `sent` is what `send` returned, if the request was sent
@@ -519,19 +446,6 @@ class HTTPModel:
         return self._transport.cause(self._asked(key), error, late)
 
 
-def _as_spelled(body: Mapping[str, Json], request: Request, http: HttpApi) -> dict[str, Json]:
-    """A client's body for this model, with its `model` and `stream` fields; on wires that have both in the URL, without
-    them."""
-    spelled = {**body}
-    if "model" in body:
-        spelled["model"] = request.model
-    if http.stream_field and request.stream != http.streams(body):
-        spelled[http.stream_field] = request.stream
-    if not request.stream:
-        spelled.pop("stream_options", None)
-    return spelled
-
-
 def _slice(chunk: bytes) -> int:
     """How many of its bytes are decoded at once."""
     lines = chunk.count(b"\n", 0, _SLICE) or chunk.count(b"\r", 0, _SLICE)
@@ -543,8 +457,3 @@ def _end(decoder: Decoder | PassingDecoder, cause: str, how: How) -> list[Delta]
         return decoder.end(cause, how)
     except StreamError:  # the last event was beyond a limit; the second call reports that in the verdict
         return decoder.end(cause, how)
-
-
-def _history_of(wire: str) -> HistoryCrossing:
-    crossing = WIRES[wire].crossing() if wire in WIRES else None
-    return HistoryCrossing() if crossing is None else crossing.history

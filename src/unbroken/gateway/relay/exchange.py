@@ -32,10 +32,11 @@ from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolMessage, Usage
 from unbroken.models.addresses import Endpoint
 from unbroken.models.connections import Sent
-from unbroken.models.http import HTTPModel, Written
+from unbroken.models.http import HTTPModel
 from unbroken.models.model import RESPONSE_LIMIT, Model
 from unbroken.models.quirks import fit_spelled, rules_of
 from unbroken.models.relay import PassingDecoder, RelayRequest, Verbatim, relay_request
+from unbroken.models.request_writer import Written
 from unbroken.models.retrying import RetryingModel
 from unbroken.transcript import HistoryEdit, repair
 from unbroken.wires import WIRES, find_wire
