@@ -186,9 +186,19 @@ class TimeLimit:
             self._deadline = deadline(task.get_loop(), self._seconds, self._expire)
         return self
 
-    def begin(self, seconds: float) -> None:
+    def begin(self, seconds: float, usual: bool = True) -> None:
         if self._task is not None and self._deadline is None:
-            self._deadline = deadline(self._task.get_loop(), seconds, self._expire)
+            self._deadline = deadline(self._task.get_loop(), seconds, self._expire, usual)
+
+    def pause(self) -> float | None:
+        """Stops counting and returns the seconds that are left, with which `begin` continues; None if there is no limit
+        now."""
+        if self._task is None or self._deadline is None:
+            return None
+        left = self._deadline.due - self._task.get_loop().time()
+        self._deadline.cancel()
+        self._deadline = None
+        return max(left, 0.0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -127,6 +127,14 @@ class Account:
         """Counts what a call used: an agent as a tool, for example."""
         self._spend(usage, self.cost_of(usage))
 
+    def spend_aside(self, usage: Usage, model: str, clock: Clock) -> None:
+        """Counts a request that is not part of the conversation."""
+        if self.limits.prices is not None or usage.cost is not None:
+            self.spend(usage)
+            return
+        prices = self._prices(model, clock)
+        self._spend(usage, None if prices is None else prices.of(usage))
+
     def _spend(self, usage: Usage, cost: float | None) -> None:
         self.usage = self.usage.plus(usage, cost)
         if usage.total_tokens:  # else there is nothing that has a cost
@@ -185,8 +193,8 @@ class Account:
         cost = self.cost
         return cost if cost is not None else inf if self.usage.total_tokens else 0.0
 
-    def reached(self, clock: Clock) -> tuple[StopReason, float] | None:
-        """The limit that prevents another round, if any."""
+    def reached(self, clock: Clock, *, aside: bool = False) -> tuple[StopReason, float] | None:
+        """The limit that prevents another round, if any; or, with `aside`, a request beside the conversation."""
         limits = self.limits
         counted: tuple[tuple[StopReason, float | None, float], ...] = (
             ("round_limit", limits.rounds, self.rounds),
@@ -194,7 +202,7 @@ class Account:
             ("token_limit", limits.tokens, self.usage.total_tokens),
             ("cost_limit", limits.cost, 0.0 if limits.cost is None else self._counted_cost),
         )
-        for reason, limit, used in counted:
+        for reason, limit, used in counted[2:] if aside else counted:
             if limit is not None and used >= limit:
                 return reason, limit
         if limits.seconds is not None and self.elapsed(clock) >= limits.seconds + self.extra:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from unbroken.agent.aside import ask_aside, estimate
 from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.limits import NOTHING_USED, Account, Limits, Repetition, StopReason
 from unbroken.agent.options import Plan, Trim
@@ -32,6 +33,7 @@ from unbroken.messages import (
     Usage,
     User,
 )
+from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Prepared, in_words, prepare
 from unbroken.tools.context import CallContext, RunContext
@@ -40,7 +42,7 @@ from unbroken.tools.results import Retry, ToolFailed
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.lines import read_usage
 from unbroken.transcript import Transcript, repair
-from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
+from unbroken.transcript.shorten import characters
 
 LOG = logging.getLogger("unbroken.chain")
 
@@ -507,10 +509,16 @@ class Run:
             retries=self.retries,
             most_retries=plan.policy.tool_retries,
             spend=self.account.spend,
+            approver=plan.on_approval,
+            ask_model=self.ask_model,
         )
         if self.earlier is not None:
             context.ran_before = self.earlier.seconds_of(context)
         return context
+
+    async def ask_model(self, request: Request, model: Model | None = None) -> Assistant:
+        """Asks a model beside the conversation, for a tool that needs it."""
+        return await ask_aside(self.account, self.plan.clock, model or self.plan.model, request)
 
     def spend_on(self, answer: Assistant, reported: Usage | None, verdict: Verdict) -> None:
         """Counts what a request and its answer used: as reported, or else estimated by their characters."""
@@ -524,11 +532,7 @@ class Run:
         for message in messages[self._counted :]:
             self._characters += characters(message)
         self._counted = len(messages)
-        return Usage(
-            self._characters // CHARACTERS_PER_TOKEN + 1,
-            characters(answer) // CHARACTERS_PER_TOKEN + 1,
-            estimated=True,
-        )
+        return estimate(self._characters, answer)
 
 
 def takes_two(function: Callable[..., Any]) -> bool:

@@ -1,12 +1,12 @@
-"""Approver decisions about a call: `Allow`, `Deny`, `Edit`, `Wait`; and what to do with a call whose outcome is unknown
-after a crash."""
+"""Approver decisions about a call: `Allow`, `Deny`, `Edit`, `Wait`; questions that a call asks while it runs; and what
+to do with a call whose outcome is unknown after a crash."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -46,6 +46,26 @@ class Wait:
     answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Question(ToolCall):
+    """What an approver gets when the server of a tool asks something while a call runs: `name` and `id` are those of
+    the call. `kind` is one of these:
+
+    - `"form"`: it asks for values that fit `schema`, a JSON Schema. `Edit(values)` answers. `Allow()` answers with the
+      defaults of the form, which are in `arguments`.
+    - `"url"`: it asks the user to open `url`. `Allow()` means that the user agreed; nothing is opened for you.
+    - `"sampling"`: it asks for an answer of the model to `message`. `Allow()` lets it.
+
+    `Deny()` declines. `Wait()` dismisses the question, because a call that is running cannot wait for another process.
+    """
+
+    message: str = ""
+    schema: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    url: str = ""
+    server: str = ""
+    """The server that asks."""
+
+
 Approval: TypeAlias = Allow | Deny | Edit | Wait
 OnApproval: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]
 
@@ -60,6 +80,20 @@ async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     if isinstance(decision, Allow | Deny | Edit | Wait):
         return decision
     return Deny(f"the approval failed: on_approval returned {decision!r}, and not Allow, Deny, Edit or Wait")
+
+
+async def ask_within(context: CallContext[Any], question: Question) -> Approval | None:
+    """Asks the approver of the run while a call of it runs. The time-out of the call does not count meanwhile. None if
+    the run has no approver."""
+    if context.approver is None:
+        return None
+    context.asked = True
+    left = context.time.pause() if context.time is not None else None
+    try:
+        return await ask(context.approver, question)
+    finally:
+        if context.time is not None and left is not None:
+            context.time.begin(left, usual=False)
 
 
 def decide(entry: Entry, decision: Approval | ToolResult, prepare: Callable[[ToolCall], Prepared]) -> ToolResult | None:

@@ -319,7 +319,7 @@ class Attempt:
 
     async def _run(self, function: Callable[[], Any], is_async: bool) -> ToolResult:
         waits = not is_async and THREADS.crowded
-        self.time = TimeLimit(None if waits else self.timeout)
+        self.time = self.context.time = TimeLimit(None if waits else self.timeout)
         with self.time:
             value: Any = function() if is_async else await self._in_thread(partial(self._call, function), waits)
             if type(value) in _AWAITED or inspect.isawaitable(value):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from unbroken.clock import TimeLimit
 from unbroken.events import CallProgress, Event
-from unbroken.messages import Json, Message, Usage, User
+from unbroken.messages import Assistant, Json, Message, ToolCall, Usage, User
 
 Deps = TypeVar("Deps")
 
@@ -86,6 +87,15 @@ class CallContext(Generic[Deps]):
     spend: Callable[[Usage], None] = _uncounted
     """Adds what this call used (an agent as a tool) to the run: tokens, and their `cost`, without which the cost of the
     run is unknown."""
+    approver: Callable[[ToolCall], Any] | None = None
+    """Approves calls of the run, and answers questions that a tool asks while it runs (`tools.approval.ask_within`)."""
+    ask_model: Callable[..., Awaitable[Assistant]] | None = None
+    """Sends a `Request` to the run's model, or to the model given as second argument, beside the conversation. What it
+    uses counts for the run; at a limit of the run it raises `ToolFailed`."""
+    time: TimeLimit | None = None
+    """The time-out of the call, once it runs."""
+    asked: bool = False
+    """It has asked a person something: its time-out does not count while it waits for the answer."""
 
     @property
     def key(self) -> str:

@@ -142,8 +142,9 @@ class Tasks:
         late: list[Entry] = []
         for task, entry in [*self._entries.items()]:
             if entry.overdue - now <= SLACK:
-                if entry.context is not None and entry.context.elsewhere and not entry.stopped:
-                    entry.overdue = inf  # its time-out counts there, and not while it waits in a queue
+                context = entry.context
+                if context is not None and (context.elsewhere or context.asked) and not entry.stopped:
+                    entry.overdue = inf  # its time-out does not count while it waits in a queue, or for a person
                     continue
                 task.cancel()
                 del self._entries[task]

@@ -1,0 +1,53 @@
+"""A request to a model beside the conversation of a run: a tool asks, and the run counts what it costs."""
+
+from __future__ import annotations
+
+from unbroken.agent.limits import Account
+from unbroken.clock import Clock
+from unbroken.deltas import AttemptFailed, Ended, PartialResponse, UsageReported, Verdict
+from unbroken.errors import ChainBroken
+from unbroken.messages import Assistant, Request, Usage
+from unbroken.models.model import Model, closing
+from unbroken.tools.results import ToolFailed
+from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
+
+
+async def ask_aside(account: Account, clock: Clock, model: Model, request: Request) -> Assistant:
+    """The complete answer. Raises `ToolFailed` if the run has reached a limit, and `ChainBroken` if the answer broke
+    off."""
+    await account.load_prices((model.name,), clock)
+    if (reached := account.reached(clock, aside=True)) is not None:
+        raise ToolFailed(f"the run has reached its limit ({reached[0]}), so its model is not asked")
+    response, usage = PartialResponse(), None
+    ended = Ended(Verdict("unfinished", "the model stopped without an end"))
+    try:
+        async with closing(model.stream(request)) as batches:
+            async for deltas in batches:
+                for delta in deltas:
+                    response.feed(delta)
+                    if isinstance(delta, UsageReported) and delta.usage.total_tokens:
+                        usage = delta.usage
+                    elif isinstance(delta, AttemptFailed):
+                        _count(account, clock, model.name, request, response, usage)
+                        usage = None
+                    elif isinstance(delta, Ended):
+                        ended = delta
+    finally:
+        _count(account, clock, ended.verdict.model or model.name, request, response, usage)
+    if ended.verdict.failed:
+        raise ChainBroken(ended.verdict.reason, (ended.verdict,))
+    return ended.message or response.message
+
+
+def estimate(sent: int, answer: Assistant) -> Usage:
+    """The usage of a request with so many characters, if the provider does not report it."""
+    return Usage(sent // CHARACTERS_PER_TOKEN + 1, characters(answer) // CHARACTERS_PER_TOKEN + 1, estimated=True)
+
+
+def _count(
+    account: Account, clock: Clock, model: str, request: Request, response: PartialResponse, usage: Usage | None
+) -> None:
+    if usage is None and response.is_empty:
+        return  # there was no answer
+    sent = sum(map(characters, request.messages))
+    account.spend_aside(usage or estimate(sent, response.message), model, clock)
