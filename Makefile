@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # Many tests start processes of our own: with byte code each starts in a third of the time, whatever the shell has set.
 export PYTHONDONTWRITEBYTECODE :=
 
+# Types are checked while the tests run: pyright takes one core for two minutes, and tests wait a lot.
+MAKEFLAGS += --jobs=2
+
 .DEFAULT_GOAL := help
 .PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-gateway bench-recording test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
 
@@ -33,8 +36,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 4) + 1
 test: $(VENV)/.ready  ## the tests, on all cores (at most four)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-check: $(VENV)/.ready  ## format, lint, types, layers
-	@$(MAKE) --no-print-directory -j2 types lint  # pyright takes one core and a minute and a half
+check: types lint  ## format, lint, types, layers
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
@@ -117,9 +119,10 @@ test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
 	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/decoding/test_corruption.py tests/decoding/test_scanner.py tests/wires/test_sse.py tests/wires/test_round_trip.py tests/decoding/test_prose.py tests/transcript/test_repairs.py tests/wires/test_chain.py tests/wires/test_crossing_properties.py tests/gateway/test_properties.py tests/trajectory/test_replay.py tests/trajectory/test_recorder.py
 
-faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, resets, the soak; minutes
+faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, every pair of wires, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md
 	UNBROKEN_CUTS=all $(BIN)/python -m pytest tests/testing/test_cut_at_every_byte.py
+	UNBROKEN_PAIRS=all $(BIN)/python -m pytest tests/gateway/test_broken_streams.py tests/gateway/test_keep_alive.py tests/gateway/test_large.py tests/gateway/test_tool_kinds.py
 	PYTHONPATH=tests/support $(BIN)/python bench/soak.py
 
 torture: $(VENV)/.ready  ## two gateways, a store, clients and recorded runs under kill, pause, full disk, store loss, clock skew; every write failing once; minutes

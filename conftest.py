@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["UNBROKEN_PROVIDERS"] = ""  # a developer's own provider profiles must not change the tests
 
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
+    "ci", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
 _fuzz = int(os.environ.get("UNBROKEN_FUZZ") or 0)
 if _fuzz:

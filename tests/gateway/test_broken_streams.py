@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from gateway_client import (
-    PAIRS,
     PROVIDERS,
+    SOME_PAIRS,
     Client,
     Reply,
     assert_error,
@@ -90,7 +90,7 @@ async def behind(rows: Mapping[str, tuple[ScriptedServer, str, Object]], **setti
         yield Behind(url, servers)
 
 
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_an_answer_that_broke_off_is_sent_once_and_complete(client_wire: str, upstream_wire: str) -> None:
     async def one(gateway: Behind, alias: str, serial: bool, stream: bool) -> None:
         client = gateway.client(alias, client_wire, stream)
@@ -130,7 +130,7 @@ def test_an_answer_that_broke_off_is_sent_once_and_complete(client_wire: str, up
 OTHERWISE: list[str | Step] = [Say("I look it up. "), OSLO]
 
 
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_different_text_follows_after_a_paragraph_or_is_an_error(client_wire: str, upstream_wire: str) -> None:
     broken: list[str | Step] = [Say("Let me "), LATER, Break()]
 
@@ -209,7 +209,7 @@ def told_in_stream(wire: str, reply: Reply) -> str:
             return event["error"]["message"]
 
 
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_a_failing_answer_is_an_error_in_the_clients_format(client_wire: str, upstream_wire: str) -> None:
     """After some text it is in the stream, before any text it is a status; half a call is never sent."""
     cut = [Say("Let me look. "), LATER, Cut("get_weather", '{"city": "Os', id=OSLO.id), LATER, Break()]
@@ -327,7 +327,7 @@ TOO_LONG = {
 }
 
 
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_a_history_that_is_too_long_is_reported_so_that_the_client_compacts_it(
     client_wire: str, upstream_wire: str
 ) -> None:

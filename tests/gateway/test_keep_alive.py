@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from aiohttp import web
-from gateway_client import PAIRS as ALL_PAIRS
-from gateway_client import PROVIDERS, WEATHER, Client, serving, settings_for
+from gateway_client import PROVIDERS, SOME_PAIRS, WEATHER, Client, serving, settings_for
 
 from unbroken.decoding import Decoder
 from unbroken.deltas import Ended, TextDelta, UsageReported, Verdict
@@ -39,7 +38,7 @@ PINGS = {
     "gemini": b"\n\n",
     "cohere-v2": b": processing\n\n",
 }
-PAIRS = [(client, upstream) for client, upstream in ALL_PAIRS if client in ALIVE]
+PAIRS = [(client, upstream) for client, upstream in SOME_PAIRS if client in ALIVE]
 PINGED = [(client, upstream) for client, upstream in PAIRS if upstream in PINGS]
 ASKED = Request((), model="big-model")
 ARGUMENTS = '{"city": "Rome"}'

@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway_client import (
     IDS,
     MODEL_IN_PATH,
-    PAIRS,
+    SOME_PAIRS,
     THREE_CALLS,
     Client,
     Inside,
@@ -286,7 +286,7 @@ PARALLEL = pytest.mark.parametrize("parallel", [True, False], ids=["together", "
 
 @PARALLEL
 @STREAMED
-@pytest.mark.parametrize(("client", "model"), PAIRS)
+@pytest.mark.parametrize(("client", "model"), SOME_PAIRS)
 def test_an_answer_with_more_calls_than_allowed_is_an_error_that_names_the_setting(
     client: str, model: str, stream: bool, parallel: bool
 ) -> None:

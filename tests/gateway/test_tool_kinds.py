@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from gateway_client import PAIRS, Client, Reply, serving, settings_for, stage
+from gateway_client import SOME_PAIRS, Client, Reply, serving, settings_for, stage
 from gateway_upstreams import Told, events, telling
 
 from unbroken.messages import Message, ToolSpec, User
@@ -198,7 +198,7 @@ class Undaunted(Client):
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("serial", [True, False])
-@pytest.mark.parametrize(("wire", "upstream"), PAIRS)
+@pytest.mark.parametrize(("wire", "upstream"), SOME_PAIRS)
 async def test_a_client_gets_calls_with_the_name_that_it_declared(
     wire: str, upstream: str, serial: bool, stream: bool
 ) -> None:

@@ -13,7 +13,7 @@ from unbroken.messages import Media, Message, Part
 
 _USUAL = settings.get_profile("ci").max_examples
 _NOW = settings().max_examples
-costly = settings(max_examples=40 if _NOW == _USUAL else _NOW)
+costly = settings(max_examples=25 if _NOW == _USUAL else _NOW)
 """For the slowest properties: fewer examples than usual, and as many as any other when fuzzing."""
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
