@@ -329,6 +329,14 @@ def test_an_unfinished_run_is_listed_with_the_time_it_took_so_far(recorded: byte
     assert summary.seconds == pytest.approx(4.55)  # pyright: ignore[reportUnknownMemberType] - pytest's own
 
 
+def test_a_run_that_was_killed_in_its_first_answer_is_listed_with_the_time_until_its_last_line(
+    recorded: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(recorded[: recorded.index(b'{"line":"event","event":"call_written"')])
+    assert summarize(path).seconds == pytest.approx(0.3)  # pyright: ignore[reportUnknownMemberType] - pytest's own
+
+
 def test_an_unfinished_run_is_listed_with_its_usage_so_far(recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     lines = recorded.splitlines(keepends=True)

@@ -110,6 +110,42 @@ def test_every_call_is_a_lane_and_enter_shows_it(folder: Path) -> None:
     in_browser(folder / "long.jsonl", act)
 
 
+def test_a_round_shows_its_text(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.press("Enter")
+        assert await texts(tab, "aside h2") == ["Round 1"]
+        assert await texts(tab, "aside pre") == ["Let me look. "]
+        await tab.press("End")
+        assert await texts(tab, "aside h2") == ["Answer"]
+        assert "whales at noon" in await text(tab, "aside pre")
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_keys_work_after_a_click_on_the_heading(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.click(300, 25)
+        assert await tab.run("document.activeElement === document.body")
+        await tab.press("ArrowDown", "Enter")
+        assert await texts(tab, "aside h2") == ["weather"]
+
+    in_browser(folder / "long.jsonl", act)
+
+
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_the_heading_and_the_axis_are_not_cut(folder: Path, width: int) -> None:
+    cut = "document.querySelector('%s').scrollWidth > document.querySelector('%s').clientWidth"
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.size(width, 800)
+        await tab.settle()
+        for place in ("#state", ".corner"):
+            assert not await tab.run(cut % (place, place)), place
+        assert await tab.run("document.querySelector('header').clientHeight") < (100 if width == 390 else 60)
+
+    in_browser(folder / "long.jsonl", act)
+
+
 @pytest.mark.parametrize("width", [420, 1000, 1600])
 def test_nothing_is_wider_than_the_window(folder: Path, width: int) -> None:
     async def act(tab: chromium.Tab, address: str) -> None:

@@ -302,14 +302,17 @@ def _ending(file: BinaryIO, size: int) -> Line:
             if raw.startswith(_EVENT + b'run_failed"') and (line := _line(raw)):
                 return {**_so_far(lines), **line}  # a failure does not name its rounds and calls
         found = _so_far(lines)
-        if found or start == 0:
+        if "requests" in found or start == 0:
             return found
         wanted *= 8
 
 
 def _so_far(lines: list[bytes]) -> Line:
-    """The time of the last line, what the run had used by its last request, and the calls since then."""
+    """How long it ran at least, what it had used by its last request, and the calls since then."""
     found: Line = {}
+    last = next((line for raw in reversed(lines) if raw.startswith(b"{") and (line := read_json(raw))), {})
+    if is_number(last.get("at")):
+        found["seconds"] = last["at"]
     calls = started = 0
     for raw in reversed(lines):
         if raw.startswith(b'{"line":"resumed"'):
@@ -319,8 +322,8 @@ def _so_far(lines: list[bytes]) -> Line:
             detects = raw.startswith(_EVENT + b'tool_calls_detected"')
             if detects and (line := _line(raw)):
                 calls = line["count"]
-            if not found and (line := read_json(raw)):
-                found = {"time": line.get("time")}
+            if "time" not in found and (line := read_json(raw)):
+                found["time"] = line.get("time")
         elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):
             state = as_dict(line.get("state"))
             found |= {"requests": state.get("requests"), "usage": state.get("usage"), "cost": state.get("cost")}
