@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -16,9 +15,9 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
-import uvicorn
 from mcp_server import PIXEL, build
 from starlette.types import ASGIApp, Receive, Scope, Send
+from web_server import serve
 
 from unbroken.errors import InvalidTool, UserError
 from unbroken.events import CallProgress, Event
@@ -45,21 +44,6 @@ async def failure(server: MCPServer, name: str, /, **arguments: Any) -> str:
     with pytest.raises(ToolFailed) as caught:
         await call(server, name, **arguments)
     return str(caught.value)
-
-
-@contextlib.asynccontextmanager
-async def serve(app: ASGIApp, port: int = 0) -> AsyncGenerator[int, None]:
-    """A real HTTP server in this loop; gives its port."""
-    listening = socket.create_server(("127.0.0.1", port))
-    web = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=1))
-    async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(listening)
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        group.create_task(web.serve([listening]))
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            web.should_exit = True
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,8 @@ import pytest
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
 from starlette.types import Receive, Scope, Send
-from test_mcp import BY_HAND, call, failure, serve
+from test_mcp import BY_HAND, call, failure
+from web_server import serve
 
 from unbroken import Agent, Request, Result, ScriptedModel
 from unbroken.errors import InvalidTool, UserError
@@ -85,9 +86,15 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(answer: Callable[[str, str], Awaitable[Reply]], *tools: str) -> AsyncGenerator[MCPServer, None]:
+async def serving(
+    answer: Callable[[str, str], Awaitable[Reply]], *tools: str, output_schema: dict[str, Any] | None = None
+) -> AsyncGenerator[MCPServer, None]:
     """Not open yet."""
-    listed = [{"name": name, "inputSchema": {"type": "object"} if name != "bad" else {}} for name in tools]
+    listed: list[dict[str, Any]] = [
+        {"name": name, "inputSchema": {"type": "object"} if name != "bad" else {}} for name in tools
+    ]
+    if output_schema is not None:
+        listed = [{**one, "outputSchema": output_schema} for one in listed]
     async with serve(Server(answer, listed)) as port:
         yield MCPServer(url=f"http://127.0.0.1:{port}/mcp")
 

@@ -12,9 +12,9 @@ from unbroken.tools.results import ToolFailed
 from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
 
 
-async def ask_aside(account: Account, clock: Clock, model: Model, request: Request) -> Assistant:
-    """The complete answer. Raises `ToolFailed` if the run has reached a limit, and `ChainBroken` if the answer broke
-    off."""
+async def ask_aside(account: Account, clock: Clock, model: Model, request: Request) -> tuple[Assistant, str]:
+    """The complete answer, and the name of the model that gave it. Raises `ToolFailed` if the run has reached a limit,
+    and `ChainBroken` if the answer broke off."""
     await account.load_prices((model.name,), clock)
     if (reached := account.reached(clock, aside=True)) is not None:
         raise ToolFailed(f"the run has reached its limit ({reached[0]}), so its model is not asked")
@@ -36,7 +36,7 @@ async def ask_aside(account: Account, clock: Clock, model: Model, request: Reque
         _count(account, clock, ended.verdict.model or model.name, request, response, usage)
     if ended.verdict.failed:
         raise ChainBroken(ended.verdict.reason, (ended.verdict,))
-    return ended.message or response.message
+    return ended.message or response.message, ended.verdict.model or model.name
 
 
 def estimate(sent: int, answer: Assistant) -> Usage:

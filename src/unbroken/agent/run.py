@@ -516,8 +516,8 @@ class Run:
             context.ran_before = self.earlier.seconds_of(context)
         return context
 
-    async def ask_model(self, request: Request, model: Model | None = None) -> Assistant:
-        """Asks a model beside the conversation, for a tool that needs it."""
+    async def ask_model(self, request: Request, model: Model | None = None) -> tuple[Assistant, str]:
+        """Asks a model beside the conversation, for a tool that needs it; returns the answer and the model's name."""
         return await ask_aside(self.account, self.plan.clock, model or self.plan.model, request)
 
     def spend_on(self, answer: Assistant, reported: Usage | None, verdict: Verdict) -> None:

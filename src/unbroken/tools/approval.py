@@ -48,8 +48,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Question(ToolCall):
-    """What an approver gets when the server of a tool asks something while a call runs: `name` and `id` are those of
-    the call. `kind` is one of these:
+    """What an approver gets when the server of a tool asks something while a call of `tool` runs. `id` is that of the
+    call; `name` is the request of the server (`elicitation/create`, `sampling/createMessage`), so that an approver that
+    allows calls by their names does not answer it by accident. `kind` is one of these:
 
     - `"form"`: it asks for values that fit `schema`, a JSON Schema. `Edit(values)` answers. `Allow()` answers with the
       defaults of the form, which are in `arguments`.
@@ -64,6 +65,8 @@ class Question(ToolCall):
     url: str = ""
     server: str = ""
     """The server that asks."""
+    tool: str = ""
+    """The tool that was called."""
 
 
 Approval: TypeAlias = Allow | Deny | Edit | Wait

@@ -13,20 +13,24 @@ import asyncio
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from unbroken.errors import InvalidTool, UserError
+from unbroken.messages import Message, Part
+from unbroken.tools.mcp_items import OAuth, PromptTemplate, Resource
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.tool import TIMEOUT, AfterCrash, Tool, check_after_crash
 from unbroken.tools.toolbox import ToolServer
 from unbroken.validation import checked
 
 if TYPE_CHECKING:
+    from unbroken.tools.mcp_oauth import SignIn
     from unbroken.tools.mcp_session import Session
 
 OPENING = 60.0
@@ -47,6 +51,9 @@ class Target:
     timeout: float | None = TIMEOUT
     opening: float = OPENING
     after_crash: AfterCrash | None = None
+    resources: bool = False
+    sampling: Any = field(default=False, repr=False)
+    auth: OAuth | None = field(default=None, repr=False)
 
     @property
     def label(self) -> str:
@@ -65,7 +72,8 @@ class Target:
 
     def _secrets(self) -> Iterator[str]:
         parts = urlsplit(self.url)
-        for value in (*self.env.values(), *self.headers.values(), self.url, parts.query, parts.password or ""):
+        secret = self.auth.client_secret if self.auth is not None else ""
+        for value in (*self.env.values(), *self.headers.values(), self.url, parts.query, parts.password or "", secret):
             if len(value) > 3:  # "1" and "on" are not secrets, and occur everywhere
                 yield value
                 yield from (word for word in value.split() if len(word) > 8)  # `Bearer ...`
@@ -84,6 +92,10 @@ class MCPServer(ToolServer):
     agents at once, in one event loop at a time. Tools that the server marks as read-only have the effect `read`, all
     others `write`, and all get `after_crash`. A program gets `env` and the basic variables of our environment (PATH,
     HOME), nothing else.
+
+    A question that the server asks the user while a call runs goes to the approver of the run, as a `Question`. With
+    `resources=True` the model can list and read the server's resources. With `sampling=True`, or a model in its place,
+    the server may ask a model. `auth=OAuth()` signs in to a server over HTTP.
     """
 
     def __init__(
@@ -99,6 +111,9 @@ class MCPServer(ToolServer):
         timeout: float | None = TIMEOUT,
         opening: float = OPENING,
         after_crash: AfterCrash | None = None,
+        resources: bool = False,
+        sampling: bool | Any = False,
+        auth: OAuth | None = None,
     ) -> None:
         words = _words_of(command) if isinstance(command, str) else tuple(command)
         if bool(words) == bool(url):
@@ -107,9 +122,26 @@ class MCPServer(ToolServer):
             raise UserError("the url of an MCP server starts with http:// or https://; a program is given as command")
         if after_crash is not None:
             check_after_crash("MCPServer", after_crash)
+        if not (isinstance(sampling, bool) or callable(getattr(sampling, "stream", None))):
+            raise UserError(f"MCPServer(sampling={sampling!r}): expected True, False or a model, as in connect(…)")
+        if auth is not None and not url:
+            raise UserError("MCPServer(auth=…) is for a server at a url; a program gets its keys with env=…")
         self._target = Target(
-            words, url, dict(env or {}), str(cwd), dict(headers or {}), name, prefix, timeout, opening, after_crash
+            words,
+            url,
+            dict(env or {}),
+            str(cwd),
+            dict(headers or {}),
+            name,
+            prefix,
+            timeout,
+            opening,
+            after_crash,
+            resources,
+            sampling,
+            auth,
         )
+        self._sign_in: SignIn | None = None
         self._claiming = threading.Lock()  # two event loops are two threads
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
@@ -138,6 +170,29 @@ class MCPServer(ToolServer):
         if self._session is None:
             raise InvalidTool(f"{self._label} is not open; use `async with`, or give it to an Agent, which opens it")
         return self._session.tools
+
+    async def resources(self) -> tuple[Resource, ...]:
+        """What can be read at the server now, and templates for more. Raises `ToolFailed` if the server fails."""
+        return await (await self._opened()).catalog.resources()
+
+    async def read(self, uri: str) -> tuple[Part, ...]:
+        """A resource as parts of a prompt: `agent.run([*await server.read(uri), "What does it say?"])`."""
+        return await (await self._opened()).catalog.read(uri)
+
+    async def prompts(self) -> tuple[PromptTemplate, ...]:
+        """The prompts that the server offers now."""
+        return await (await self._opened()).catalog.prompts()
+
+    async def prompt(self, name: str, /, **arguments: str) -> tuple[Message, ...]:
+        """A prompt, filled in: `agent.run(history=await server.prompt("review", file="a.py"))`."""
+        return await (await self._opened()).catalog.prompt(name, arguments)
+
+    async def watch(self, *uris: str) -> AsyncGenerator[str]:
+        """Yields what changes at the server: `"tools"`, `"resources"` or `"prompts"` if that list did, and the address
+        of one of these resources if its content did. Ends when the connection does."""
+        async with aclosing((await self._opened()).catalog.watch(uris)) as changes:
+            async for change in changes:
+                yield change
 
     async def open(self) -> None:
         """Start it, or connect, and fetch its tools; it stays open until `aclose`. Does nothing if it is open."""
@@ -216,12 +271,20 @@ class MCPServer(ToolServer):
 
     async def _start(self) -> Session:
         try:
+            from unbroken.tools.mcp_oauth import SignIn  # noqa: PLC0415 - an optional package
             from unbroken.tools.mcp_session import Session  # noqa: PLC0415 - an optional package
         except ImportError as error:
             raise UserError(f"{self._label} needs the package `mcp` ({error}); pip install 'mcp>=2'") from error
-        session = Session(self._target, self._alive)
+        if self._target.auth is not None and self._sign_in is None:
+            self._sign_in = SignIn(self._target.url, self._target.auth)
+        session = Session(self._target, self._alive, self._sign_in)
         await session.start()
         return session
+
+    async def _opened(self) -> Session:
+        if self._session is None:
+            raise InvalidTool(f"{self._label} is not open; use `async with`, or give it to an Agent, which opens it")
+        return await self._alive()
 
     async def _alive(self) -> Session:
         """The session for a call; a new one if the last has died."""

@@ -14,79 +14,34 @@ import asyncio
 import itertools
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import httpx2
 import mcp_types as types
 from mcp.client import Client, IncomingMessage
+from mcp.client.auth import OAuthFlowError
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from unbroken.errors import InvalidTool
-from unbroken.messages import Json, Media, Part, Text, ToolSpec
+from unbroken.messages import Json, Part, ToolSpec
 from unbroken.tools.context import CallContext
 from unbroken.tools.mcp import Target
+from unbroken.tools.mcp_catalog import Catalog, Changes, all_pages, described
+from unbroken.tools.mcp_content import IN_RESULTS, read_result
+from unbroken.tools.mcp_oauth import SignIn, in_short
+from unbroken.tools.mcp_questions import Questions
 from unbroken.tools.mcp_transports import Answer, LastWords, noting, transport
-from unbroken.tools.results import ToolFailed, to_parts
+from unbroken.tools.results import ToolFailed
 from unbroken.tools.schema import NAME, Signature
 from unbroken.tools.tool import Tool
-
-# Turns an MCP tool's answer into the parts that a model reads. Only images and PDF stay media, because no provider
-# accepts other files in a tool's result; those are described as text.
-
-
-def read_result(result: types.CallToolResult) -> tuple[Part, ...]:
-    """Raises `ToolFailed` if the server reports that the tool failed."""
-    parts = _joined(_read_content(one) for one in result.content)
-    # The structured form repeats the content, and the content is what the server meant for a model.
-    if not parts and result.structured_content is not None:
-        parts = to_parts(result.structured_content)
-    if result.is_error:
-        text = "\n".join(part.text for part in parts if isinstance(part, Text)).strip()
-        raise ToolFailed(text or "the server reports a failure without a reason")
-    return parts
-
-
-def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Joins adjacent texts, one per line: not every wire keeps them separate."""
-    joined: list[Part] = []
-    for part in parts:
-        if isinstance(part, Text) and joined and isinstance(last := joined[-1], Text):
-            joined[-1] = Text(f"{last.text}\n{part.text}")
-        else:
-            joined.append(part)
-    return tuple(joined)
-
-
-def _read_content(content: types.ContentBlock) -> Part:
-    match content:
-        case types.TextContent():
-            return Text(content.text)
-        case types.ImageContent() | types.AudioContent():
-            return _read_file(content.data, content.mime_type, "")
-        case types.ResourceLink():
-            described = f": {content.description}" if content.description else ""
-            return Text(f"[resource {content.name} at {content.uri}{described}]")
-        case types.EmbeddedResource():
-            inside = content.resource
-            if isinstance(inside, types.TextResourceContents):
-                return Text(f"[resource {inside.uri}]\n{inside.text}")
-            return _read_file(inside.blob, inside.mime_type or "", inside.uri)
-
-
-def _read_file(data: str, mime: str, uri: str) -> Part:
-    if data and (mime.startswith("image/") or mime == "application/pdf"):
-        return Media(mime=mime, data=data)
-    return Text(f"[{mime or 'a file'}{f' at {uri}' if uri else ''}, {len(data) * 3 // 4:,} bytes, not shown]")
-
 
 CONTEXT = "unbroken context"
 """The name of the parameter that takes the context, which no tool of a server can have."""
 
-PAGES = 1000
-"""Maximum pages of tools: a server may always name a next page."""
+T = TypeVar("T")
 
 CLOSING = 10.0
 """Seconds that a server has to end."""
@@ -101,13 +56,18 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())
 class Session:
     """`alive` returns the session to use for a call: this one, or its successor if it can no longer be used."""
 
-    def __init__(self, target: Target, alive: Callable[[], Awaitable[Session]]) -> None:
+    def __init__(self, target: Target, alive: Callable[[], Awaitable[Session]], sign_in: SignIn | None) -> None:
         self.tools: tuple[Tool, ...] = ()
         self.dead = False
         self._target = target
         self._alive = alive
+        self._sign_in = sign_in
         self._words = LastWords()
+        self._questions = Questions(lambda: self.label, target.sampling)
+        self._changes = Changes()
         self._client: Client | None = None
+        self.catalog: Catalog
+        """Once it is ready: resources and prompts."""
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Event()
@@ -154,7 +114,11 @@ class Session:
         self._over.clear()
         task = self._task = asyncio.create_task(self._live(old=old), name=f"unbroken {self.label}")
         try:
-            await asyncio.wait({task, self._ready}, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
+            waiting: set[asyncio.Future[None]] = {task, self._ready}
+            await asyncio.wait(waiting, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
+            while self._sign_in is not None and self._sign_in.waiting and not (task.done() or self._ready.done()):
+                # A person signs in, which has its own time limit.
+                await asyncio.wait(waiting, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await _end(task)  # the caller is gone
             raise
@@ -170,11 +134,14 @@ class Session:
     async def _live(self, *, old: bool) -> None:
         try:
             async with Client(
-                transport(self._target, self._words, self._ended, old=old),
+                transport(self._target, self._words, self._ended, self._sign_in, old=old),
                 message_handler=self._hear,
+                elicitation_callback=self._questions.elicit,
+                sampling_callback=self._questions.sample if self._target.sampling else None,
                 client_info=types.Implementation(name="unbroken", version=_version()),
             ) as client:
                 self._client = client
+                self.catalog = Catalog(client, self._ask, self._changes)
                 self._name = self._target.name or (client.server_info.name if client.server_info else "")
                 self.tools = await self._list(client)
                 self._ready.set_result(None)
@@ -185,6 +152,7 @@ class Session:
                         task.cancel()
         finally:
             self.dead = True
+            self._changes.end()
 
     async def _keep_tools(self, client: Client) -> None:
         while True:
@@ -197,18 +165,21 @@ class Session:
                 continue  # keep the known tools; if the server is gone, the next call will find out
 
     async def _listen(self, client: Client) -> None:
-        """Newer servers report changed tools only to subscribers."""
+        """Newer servers report changes only to subscribers."""
         try:
-            async with client.listen(tools_list_changed=True) as changes:
+            async with client.listen(
+                tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+            ) as changes:
                 self._changed.set()  # they may have changed before the subscription
                 async for _ in changes:
-                    self._changed.set()
+                    pass  # `_hear` gets them too
         except (MCPError, RuntimeError, OSError, httpx2.HTTPError):
             return  # older servers notify everybody; without it we only miss changes
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._changed.set()
+        self._changes.hear(message)
 
     def _ended(self) -> None:
         self.dead = True
@@ -227,18 +198,58 @@ class Session:
             await _end(self._task)
 
     async def _list(self, client: Client) -> tuple[Tool, ...]:
-        if client.server_capabilities.tools is None:
-            return ()
-        found: list[types.Tool] = []
-        cursor: str | None = None
-        for _ in range(PAGES):
-            page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-            found += page.tools
-            cursor = page.next_cursor
-            if not cursor:
-                break
         names: set[str] = set()
-        return tuple(self._tool(one, names) for one in found)
+        listed: list[Tool] = []
+        capabilities = client.server_capabilities
+        if capabilities.tools is not None:
+            pages = await all_pages(lambda cursor: client.list_tools(cursor=cursor, cache_mode="refresh"))
+            listed = [self._tool(one, names) for page in pages for one in page.tools]
+        if self._target.resources and capabilities.resources is not None:
+            listed += self._catalog_tools(names)
+        return tuple(listed)
+
+    def _catalog_tools(self, names: set[str]) -> list[Tool]:
+        """Let the model list and read resources."""
+
+        async def list_resources() -> list[dict[str, Json]]:
+            return [described(one) for one in await (await self._alive()).catalog.resources()]
+
+        async def read_one(uri: str) -> tuple[Part, ...]:
+            return await (await self._alive()).catalog.read(uri, IN_RESULTS)
+
+        made: list[Tool] = []
+        for wanted, description, properties, function in (
+            ("list_resources", f"List what can be read at {self.label}.", {}, list_resources),
+            ("read_resource", f"Read a resource of {self.label}.", {"uri": {"type": "string"}}, read_one),
+        ):
+            name = _free_name(f"{self._target.prefix}{wanted}", names)
+            names.add(name)
+            made_of: dict[str, Json] = {"type": "object", "properties": properties, "required": [*properties]}
+            signature = Signature(name, description, made_of, dict, is_async=True)
+            spec = ToolSpec(name, description, made_of)
+            made.append(Tool(spec, function, signature, effect="read", timeout=self._target.timeout))
+        return made
+
+    async def _ask(self, asking: Awaitable[T]) -> T:
+        """A request that is not the call of a tool, with its failure in words."""
+        self._calls += 1
+        try:
+            async with asyncio.timeout(self._target.timeout):
+                return await asking
+        except MCPError as error:
+            if error.code == types.CONNECTION_CLOSED or self.dead:
+                raise ToolFailed(f"{self.label} was lost{self._last_words()}") from error
+            raise ToolFailed(self._target.without_secrets(f"{self.label}: {error.message}")) from error
+        except TimeoutError as error:
+            raise ToolFailed(f"{self.label} did not answer within {self._target.timeout:g} s") from error
+        except (httpx2.HTTPError, OSError, OAuthFlowError) as error:
+            raise ToolFailed(f"{self.label} could not be reached: {self._in_words(error)}") from error
+        except (ValidationError, RuntimeError) as error:
+            raise ToolFailed(f"{self.label} gave a result that cannot be read: {self._in_words(error)}") from error
+        finally:
+            self._calls -= 1
+            if self._stale:
+                self.retire()
 
     def _tool(self, found: types.Tool, names: set[str]) -> Tool:
         name = _free_name(f"{self._target.prefix}{found.name}", names)
@@ -265,7 +276,7 @@ class Session:
             context.report(message or f"{progress:g}" + (f" of {total:g}" if total else ""), done)
 
         self._calls += 1
-        with noting() as answer:
+        with noting() as answer, self._questions.during(name, context):
             try:
                 return read_result(await self._client.call_tool(name, arguments, progress_callback=report))
             except MCPError as error:
@@ -273,7 +284,7 @@ class Session:
                     self.retire()
                     raise _NotTaken from error
                 raise await self._lost_or_failed(name, error, answer) from error
-            except (httpx2.HTTPError, OSError) as error:
+            except (httpx2.HTTPError, OSError, OAuthFlowError) as error:
                 raise ToolFailed(f"{self.label} could not be reached: {self._in_words(error)}") from error
             except (ValidationError, RuntimeError) as error:  # the package has validated the result
                 raise ToolFailed(f"{self.label} gave a result that cannot be read: {self._in_words(error)}") from error
@@ -316,12 +327,14 @@ class Session:
     def _in_words(self, error: BaseException) -> str:
         if isinstance(error, httpx2.HTTPStatusError):
             return f"HTTP status {error.response.status_code}"  # its own text has the complete address
+        if isinstance(error, OAuthFlowError):
+            return self._target.without_secrets(in_short(error))
         text = (str(error).splitlines() or [""])[0]
         if isinstance(error, ValidationError):
             text = _misfit(error)
         if isinstance(error, MCPError) and (status := self._words.status):
             text = f"HTTP status {status} ({text})" + (
-                "; give its key with headers=..." if status in (401, 403) else ""
+                "; give its key with headers=..., or sign in with auth=OAuth()" if status in (401, 403) else ""
             )
         return self._target.without_secrets(text or type(error).__name__)
 

@@ -23,6 +23,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 
 from unbroken.tools.mcp import Target
+from unbroken.tools.mcp_oauth import SignIn
 
 Ended: TypeAlias = Callable[[], None]
 
@@ -114,25 +115,32 @@ async def over_stdio(target: Target, words: LastWords, ended: Ended) -> AsyncGen
 
 
 @asynccontextmanager
-async def over_http(target: Target, words: LastWords, ended: Ended) -> AsyncGenerator[Any, None]:
+async def over_http(
+    target: Target, words: LastWords, ended: Ended, sign_in: SignIn | None
+) -> AsyncGenerator[Any, None]:
     headers, timeout = dict(target.headers), httpx2.Timeout(target.opening, read=_READ)
+    hooks = {"response": [words.see]}
+    auth = sign_in.provider if sign_in is not None else None
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [words.see]}) as client,
+        httpx2.AsyncClient(headers=headers, auth=auth, timeout=timeout, event_hooks=hooks) as client,
         streamable_http_client(target.url, http_client=client) as (reading, writing),
     ):
         yield _Watched(reading, ended), writing
 
 
 @asynccontextmanager
-async def over_sse(target: Target, ended: Ended) -> AsyncGenerator[Any, None]:
-    async with sse_client(target.url, headers=dict(target.headers), timeout=target.opening) as (reading, writing):
+async def over_sse(target: Target, ended: Ended, sign_in: SignIn | None) -> AsyncGenerator[Any, None]:
+    headers, auth = dict(target.headers), sign_in.provider if sign_in is not None else None
+    async with sse_client(target.url, headers=headers, timeout=target.opening, auth=auth) as (reading, writing):
         yield _Watched(reading, ended), writing
 
 
-def transport(target: Target, words: LastWords, ended: Ended, *, old: bool = False) -> Transport:
+def transport(
+    target: Target, words: LastWords, ended: Ended, sign_in: SignIn | None = None, *, old: bool = False
+) -> Transport:
     if target.command:
         return over_stdio(target, words, ended)
-    return over_sse(target, ended) if old else over_http(target, words, ended)
+    return over_sse(target, ended, sign_in) if old else over_http(target, words, ended, sign_in)
 
 
 def _is_call(request: httpx2.Request) -> bool:

@@ -1,0 +1,333 @@
+"""Signs in to an MCP server over HTTP with OAuth: the flow is that of the `mcp` package; here are the page that the
+browser returns to, the storage of tokens, and the words for errors.
+
+Tokens, codes and secrets appear in no error and no log line. The package logs the errors of its flow with their
+tracebacks, in which an unreadable answer is quoted, so these log lines lose them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import tempfile
+import time
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
+
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError, TokenStorage
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared.auth import (
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from pydantic import AnyUrl, ValidationError
+
+from unbroken.errors import UserError
+from unbroken.tools.mcp_items import OAuth
+from unbroken.tools.threads import call_anywhere
+
+_PATH = "/callback"
+_DONE = "<!doctype html><title>Signed in</title><p>You are signed in, and can close this window."
+_REFUSED = "<!doctype html><title>Not signed in</title><p>You are not signed in. You can close this window."
+_CODE = re.compile(r"[a-z_]{1,40}")
+"""An error code of OAuth, as in `invalid_grant`."""
+
+
+class _NoTraceback(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.exc_info = record.exc_text = None
+        return True
+
+
+logging.getLogger("mcp.client.auth.oauth2").addFilter(_NoTraceback())
+
+
+class SignIn:
+    """The sign-in of one `MCPServer`. Its tokens outlive the sessions."""
+
+    def __init__(self, url: str, oauth: OAuth) -> None:
+        self._oauth = oauth
+        self._loopback = _Loopback(oauth)
+        storage = _storage(url, oauth)
+        if oauth.grant == "client_credentials":
+            self.provider: OAuthClientProvider = _ForMachines(url, oauth, storage)
+        else:
+            self.provider = _ForPeople(url, oauth, storage, self._loopback)
+
+    @property
+    def waiting(self) -> bool:
+        """A person is signing in."""
+        return self._loopback.waiting
+
+
+def in_short(error: OAuthFlowError) -> str:
+    """The error without what a server sent, except for the code of OAuth in it."""
+    text = (str(error).splitlines() or [""])[0]
+    head, _, body = text.partition(": ")
+    if "{" not in body and len(text) < 300 and "mismatch" not in text:
+        return f"signing in failed: {text}"
+    try:
+        found: Any = json.loads(body)
+        code = cast("Mapping[str, Any]", found).get("error", "") if isinstance(found, dict) else ""
+    except ValueError:
+        code = ""
+    known = f": {code}" if isinstance(code, str) and _CODE.fullmatch(code) else ""
+    return f"signing in failed: {head}{known}"
+
+
+class _ForPeople(OAuthClientProvider):
+    """The authorization code with PKCE, and a redirect to a port of this machine."""
+
+    def __init__(self, url: str, oauth: OAuth, storage: TokenStorage, loopback: _Loopback) -> None:
+        self._oauth = oauth
+        self._loopback = loopback
+        method = "client_secret_basic" if oauth.client_secret else "none"
+        metadata = OAuthClientMetadata(
+            client_name="unbroken",
+            redirect_uris=[AnyUrl(f"http://127.0.0.1{_PATH}")],
+            token_endpoint_auth_method=method,
+            scope=oauth.scope or None,
+        )
+        super().__init__(url, metadata, storage, loopback.show, loopback.wait)
+
+    async def _initialize(self) -> None:
+        """The redirect address is part of what was registered: it keeps its port, if that is free."""
+        await super()._initialize()
+        context, oauth = self.context, self._oauth
+        if isinstance(context.storage, _Stored):
+            context.storage.restore(context)
+        known = context.client_info.redirect_uris if context.client_info is not None else None
+        port = next((one.port for one in known or () if one.port), None)
+        if not self._loopback.reserve(oauth.port or port or 0):
+            context.client_info = None  # its port is taken, so it has to be registered again
+            self._loopback.reserve(0)
+        address = AnyUrl(f"http://127.0.0.1:{self._loopback.port}{_PATH}")
+        context.client_metadata.redirect_uris = [address]
+        if oauth.client_id:
+            context.client_info = OAuthClientInformationFull(
+                client_id=oauth.client_id,
+                client_secret=oauth.client_secret or None,
+                redirect_uris=[address],
+                token_endpoint_auth_method=context.client_metadata.token_endpoint_auth_method,
+                issuer=oauth.issuer or None,
+            )
+
+
+class _ForMachines(ClientCredentialsOAuthProvider):
+    def __init__(self, url: str, oauth: OAuth, storage: TokenStorage) -> None:
+        super().__init__(
+            url, storage, oauth.client_id, oauth.client_secret, scope=oauth.scope or None, issuer=oauth.issuer
+        )
+
+    async def _initialize(self) -> None:
+        await super()._initialize()
+        if isinstance(self.context.storage, _Stored):
+            self.context.storage.restore(self.context)
+
+
+class _Loopback:
+    """The port of this machine to which the browser returns. It is reserved at once, because its number is registered,
+    and listens only while somebody signs in."""
+
+    def __init__(self, oauth: OAuth) -> None:
+        self._oauth = oauth
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._result: asyncio.Future[AuthorizationCodeResult] | None = None
+        self._state = ""
+        self.port = 0
+        self.waiting = False
+
+    def reserve(self, port: int) -> bool:
+        """Whether it could be had."""
+        if self._socket is not None:
+            return port in (0, self.port)
+        reserved = socket.socket()
+        try:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, os.name != "nt")
+            reserved.bind(("127.0.0.1", port))
+        except OSError as error:
+            reserved.close()
+            if self._oauth.port:
+                raise UserError(f"OAuth(port={port}): the port is not free ({error.strerror or error})") from error
+            return False
+        self._socket, self.port = reserved, reserved.getsockname()[1]
+        return True
+
+    async def show(self, url: str) -> None:
+        """Starts to listen and shows the page on which the user signs in."""
+        self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
+        self._result = asyncio.get_running_loop().create_future()
+        port = self.port
+        if self._socket is None and not self.reserve(port):
+            raise OAuthFlowError(f"port {port} of this machine, to which the browser returns, is taken")
+        self._server = await asyncio.start_server(self._answer, sock=self._socket)
+        self._socket = None
+        self.waiting = True
+        if self._oauth.show is not None:
+            await call_anywhere(self._oauth.show, url)
+        else:
+            sys.stderr.write(f"To sign in, open: {url}\n")
+            await asyncio.to_thread(webbrowser.open, url)
+
+    async def wait(self) -> AuthorizationCodeResult:
+        assert self._result is not None
+        try:
+            async with asyncio.timeout(self._oauth.timeout):
+                return await self._result
+        except TimeoutError:
+            raise OAuthFlowError(f"nobody signed in within {self._oauth.timeout:g} s") from None
+        finally:
+            self.waiting = False
+            if self._server is not None:
+                self._server.close()
+                self._server = None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request of the browser. One without the right state is not from the page that we showed."""
+        try:
+            line = (await reader.readline()).decode("latin-1").split(" ")
+            while (await reader.readline()).strip():
+                pass
+            target = urlsplit(line[1] if len(line) > 1 else "")
+            given = {name: values[0] for name, values in parse_qs(target.query).items()}
+            ours = line[0] == "GET" and target.path == _PATH and bool(given.get("state"))
+            if not ours or given["state"] != self._state or self._result is None or self._result.done():
+                await _send(writer, "404 Not Found", "not found")
+                return
+            if code := given.get("code"):
+                await _send(writer, "200 OK", _DONE)
+                self._result.set_result(AuthorizationCodeResult(code=code, state=given["state"], iss=given.get("iss")))
+            else:
+                await _send(writer, "200 OK", _REFUSED)
+                error = given.get("error", "")
+                said = error if _CODE.fullmatch(error) else "no code"
+                self._result.set_exception(OAuthFlowError(f"the authorization server answered `{said}`"))
+        except (OSError, ValueError):
+            pass  # the browser went away, or it was none
+        finally:
+            writer.close()
+
+
+async def _send(writer: asyncio.StreamWriter, status: str, page: str) -> None:
+    body = page.encode()
+    kind = "text/html; charset=utf-8"
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()
+
+
+# Storage. What the package forgets between processes is kept beside the tokens: when they expire, and where they can be
+# refreshed. Without it an expired token would need a person again.
+
+
+class _Stored:
+    """In memory."""
+
+    def __init__(self) -> None:
+        self._context: OAuthContext | None = None
+        self._kept: dict[str, Any] = {}
+
+    def restore(self, context: OAuthContext) -> None:
+        self._context = context
+        kept = self._read()
+        try:
+            context.token_expiry_time = kept.get("expires_at")
+            if found := kept.get("authorization_server"):
+                context.oauth_metadata = OAuthMetadata.model_validate(found)
+            if found := kept.get("protected_resource"):
+                context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(found)
+        except ValidationError:
+            context.oauth_metadata = context.protected_resource_metadata = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return _checked(OAuthToken, self._read().get("tokens"))
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        kept: dict[str, Any] = {"tokens": _dumped(tokens)}
+        if tokens.expires_in is not None:
+            kept["expires_at"] = time.time() + tokens.expires_in
+        context = self._context
+        if context is not None and context.oauth_metadata is not None:
+            kept["authorization_server"] = _dumped(context.oauth_metadata)
+        if context is not None and context.protected_resource_metadata is not None:
+            kept["protected_resource"] = _dumped(context.protected_resource_metadata)
+        client = self._read().get("client")
+        self._write(kept | ({"client": client} if client else {}))
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return _checked(OAuthClientInformationFull, self._read().get("client"))
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._write({**self._read(), "client": _dumped(client_info)})
+
+    def _read(self) -> dict[str, Any]:
+        return self._kept
+
+    def _write(self, kept: dict[str, Any]) -> None:
+        self._kept = kept
+
+
+class _InFile(_Stored):
+    """In a JSON file that only its owner can read, by the address of the server."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        super().__init__()
+        self._path = path
+        self._url = url
+
+    def _read(self) -> dict[str, Any]:
+        found = self._everything().get(self._url)
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    def _write(self, kept: dict[str, Any]) -> None:
+        everything = {**self._everything(), self._url: kept}
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")  # mode 0600
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(everything, file, indent=1)
+            os.replace(name, self._path)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+    def _everything(self) -> dict[str, Any]:
+        try:
+            found: Any = json.loads(self._path.read_text("utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise UserError(f"OAuth(storage={str(self._path)!r}) cannot be read: {type(error).__name__}") from None
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _storage(url: str, oauth: OAuth) -> TokenStorage:
+    if oauth.storage is None:
+        return _Stored()
+    if isinstance(oauth.storage, str | Path):
+        return _InFile(Path(oauth.storage).expanduser(), url)
+    return oauth.storage
+
+
+def _dumped(value: Any) -> Any:
+    return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _checked(kind: Any, value: Any) -> Any:
+    try:
+        return None if value is None else kind.model_validate(value)
+    except ValidationError:
+        return None  # of another version; it is asked for again
