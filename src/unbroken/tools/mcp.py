@@ -268,6 +268,8 @@ class MCPServer(ToolServer):
             for session in sessions:
                 if session is not None:
                     await session.close()
+            if self._sign_in is not None:
+                self._sign_in.close()
 
     async def _start(self) -> Session:
         try:
@@ -278,7 +280,12 @@ class MCPServer(ToolServer):
         if self._target.auth is not None and self._sign_in is None:
             self._sign_in = SignIn(self._target.url, self._target.auth)
         session = Session(self._target, self._alive, self._sign_in)
-        await session.start()
+        try:
+            await session.start()
+        except BaseException:
+            if self._sign_in is not None and self._session is None:
+                self._sign_in.close()
+            raise
         return session
 
     async def _opened(self) -> Session:

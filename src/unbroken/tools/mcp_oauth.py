@@ -71,6 +71,10 @@ class SignIn:
         """A person is signing in."""
         return self._loopback.waiting
 
+    def close(self) -> None:
+        """Frees the port; the tokens stay."""
+        self._loopback.close()
+
 
 def in_short(error: OAuthFlowError) -> str:
     """The error without what a server sent, except for the code of OAuth in it."""
@@ -165,6 +169,11 @@ class _Loopback:
             return False
         self._socket, self.port = reserved, reserved.getsockname()[1]
         return True
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     async def show(self, url: str) -> None:
         """Starts to listen and shows the page on which the user signs in."""
