@@ -17,6 +17,7 @@ LAYERS = [
     {"durable"},
     {"agent", "viewer", "logs", "asgi"},
     {"trajectory", "guardrails"},
+    {"redacting"},
     {"middleware"},
     {"models"},
     {"decoding"},

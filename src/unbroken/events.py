@@ -196,11 +196,12 @@ class ToolLate(CallEvent):
 
 @dataclass
 class Checked(Event):
-    """A check did not accept the prompt or the final output as it was. `outcome` is `replaced`: `text` is in its place
-    now; `veto`: the run ends with `text`; or `retry`: another answer is requested, and `text` is the reason."""
+    """A check did not accept the prompt or the final output as it was, or ended the run because of a call. `outcome` is
+    `replaced`: `text` is in its place now; `veto`: the run ends with `text`; `retry`: another answer is requested, and
+    `text` is the reason; or `failed`: the run fails with `text`."""
 
     value: str
-    """`input` or `output`."""
+    """`input`, `call` or `output`."""
     outcome: str
     text: str
 

@@ -14,38 +14,31 @@ import re
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, cast
 
 from unbroken.deltas import (
     AttemptFailed,
-    CallOpened,
     CallReady,
     Delta,
     Ended,
-    PartialResponse,
-    ReasoningDelta,
-    Received,
-    Restarted,
-    TextDelta,
-    UsageReported,
     Verdict,
 )
 from unbroken.errors import AnswerInvalid, UserError, Vetoed
-from unbroken.messages import Assistant, Message, Request, Text, ToolCall, ToolMessage, ToolResult, User
+from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, User
 from unbroken.middleware import Ask, CheckInput, CheckOutput, Middleware, RunStart
 from unbroken.models.model import closing
-from unbroken.tools.caller import Caller, in_words, not_executed
+from unbroken.redacting import HeldAnswer, Redaction
+from unbroken.tools.caller import Caller, in_words, not_executed, prepare
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.results import Retry
 from unbroken.tools.threads import call_anywhere
+from unbroken.tools.toolbox import Toolbox
 
 Check: TypeAlias = Callable[..., Any]
 """`check(value)` or `check(context, value)`; may be async."""
 To: TypeAlias = Literal["user", "model"]
 
 REFUSED = "I cannot help with that."
-_LATER = (CallOpened, CallReady, Ended)
-"""Deltas that come after the text."""
 
 
 class Veto(Exception):
@@ -88,7 +81,7 @@ def check_output(check: Check, *, retries: int = 1) -> Middleware:
 def redact(pattern: str | re.Pattern[str], by: str = "[redacted]") -> Middleware:
     """Replaces what matches the pattern in everything that the model reads (prompts, results of tools) and writes. An
     answer is passed on when it is complete: a match may begin in one piece of it and end in another."""
-    return _Redaction(re.compile(pattern), by)
+    return Redaction(re.compile(pattern), by)
 
 
 class _Check(Middleware):
@@ -132,28 +125,70 @@ class _InputCheck(_Check):
 
 
 class _ParallelInputCheck(_InputCheck):
+    """The prompt stays unchecked until the check has passed: if a request fails or is cut off, the next one is guarded
+    too, and so are calls of the given history and the output."""
+
     def __init__(self, check: Check) -> None:
         super().__init__(check)
         self._prompt: User | None = None
         """What is not checked yet."""
+        self._veto: Vetoed | None = None
+        self._checking = asyncio.Lock()
+
+    def start(self, run: RunStart) -> Self:
+        started = super().start(run)
+        started._checking = asyncio.Lock()
+        return started
 
     async def check_input(self, prompt: User, call_next: CheckInput) -> User:
         self._prompt = await call_next(prompt)
         return self._prompt
 
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
-        prompt, self._prompt = self._prompt, None
-        return call_next(request) if prompt is None else self._beside(call_next(request), prompt)
+        if self._veto is not None:
+            raise self._veto
+        return call_next(request) if self._prompt is None else self._beside(call_next(request))
 
-    async def _beside_check(self, prompt: User) -> None:
-        if await self._judged(prompt, in_thread=True) is not None:
-            raise UserError(f"the check `{self.name}` runs beside the model, so it cannot replace the prompt")
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        if self._prompt is not None:
+            try:
+                await self._pass()
+            except Vetoed as veto:
+                return not_executed(call, str(veto))
+        return await call_next(call, context)
 
-    async def _beside(self, stream: AsyncIterator[Sequence[Delta]], prompt: User) -> AsyncIterator[Sequence[Delta]]:
+    async def check_client_call(self, call: ToolCall) -> str:
+        try:
+            await self._pass()
+        except Vetoed as veto:
+            return str(veto)
+        return ""
+
+    async def check_output(self, output: Any, call_next: CheckOutput) -> Any:
+        await self._pass()
+        return await call_next(output)
+
+    async def _pass(self) -> None:
+        """Returns when the prompt has passed. Raises `Vetoed`."""
+        async with self._checking:
+            if self._veto is not None:
+                raise self._veto
+            if self._prompt is None:
+                return
+            try:
+                found = await self._judged(self._prompt, in_thread=True)
+            except Vetoed as veto:
+                self._veto = veto
+                raise
+            if found is not None:
+                raise UserError(f"the check `{self.name}` runs beside the model, so it cannot replace the prompt")
+            self._prompt = None
+
+    async def _beside(self, stream: AsyncIterator[Sequence[Delta]]) -> AsyncIterator[Sequence[Delta]]:
         """The answer, while the check runs."""
         arrived: asyncio.Queue[Sequence[Delta] | BaseException | None] = asyncio.Queue()
         reading = asyncio.create_task(_read(stream, arrived))
-        checking = asyncio.create_task(self._beside_check(prompt))
+        checking = asyncio.create_task(self._pass())
         following = asyncio.create_task(arrived.get())
         try:
             while True:
@@ -184,7 +219,7 @@ async def _read(stream: AsyncIterator[Sequence[Delta]], arrived: asyncio.Queue[A
         async with closing(stream) as batches:
             async for deltas in batches:
                 arrived.put_nowait(deltas)
-    except Exception as error:  # noqa: BLE001 - the reader of the queue raises it
+    except BaseException as error:  # noqa: BLE001 - the reader of the queue raises it; also if the model cancels itself
         arrived.put_nowait(error)
     else:
         arrived.put_nowait(None)
@@ -197,7 +232,7 @@ class _AnswerCheck(_Check):
 
     async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         for attempt in range(self._retries + 1):
-            answer = _HeldAnswer()
+            answer = HeldAnswer()
             async with closing(call_next(request)) as batches:
                 async for deltas in batches:
                     if passed := answer.hold(deltas):
@@ -218,73 +253,54 @@ class _AnswerCheck(_Check):
         raise AnswerInvalid(_refusals("answer", self.name, self._retries, feedback))  # pyright: ignore[reportPossiblyUnboundVariable] - set in the loop
 
 
-class _HeldAnswer:
-    """An answer that is not passed on yet."""
-
-    def __init__(self) -> None:
-        self.deltas: list[Delta] = []
-        self._response = PartialResponse()
-
-    def hold(self, deltas: Sequence[Delta]) -> list[Delta]:
-        """Returns what is passed on at once: what is not part of the answer itself."""
-        passed: list[Delta] = []
-        for delta in deltas:
-            self._response.feed(delta)
-            if isinstance(delta, Restarted):
-                self.deltas.clear()
-            if isinstance(delta, Restarted | AttemptFailed | Received | UsageReported):
-                passed.append(delta)
-            else:
-                self.deltas.append(delta)
-        return passed
-
-    @property
-    def message(self) -> Assistant:
-        last = self.deltas[-1] if self.deltas else None
-        return last.message if isinstance(last, Ended) and last.message is not None else self._response.message
-
-    def with_text(self, text: str, kind: type[TextDelta | ReasoningDelta] = TextDelta) -> list[Delta]:
-        """Another text, or another reasoning, in its first place."""
-        place = next((at for at, delta in enumerate(self.deltas) if isinstance(delta, kind)), None)
-        if place is None:
-            place = next((at for at, delta in enumerate(self.deltas) if isinstance(delta, _LATER)), len(self.deltas))
-        before, after = self.deltas[:place], self.deltas[place:]
-        rest = [delta for delta in after if not isinstance(delta, kind)]
-        return [*before, kind(text), *rest] if text else [*before, *rest]
-
-
 class _CallCheck(_Check):
     def __init__(self, check: Check, tools: Collection[str]) -> None:
         super().__init__(check)
         if isinstance(tools, str):
             raise UserError(f"check_calls(tools={tools!r}): give a list of names, tools=[{tools!r}]")
         self._tools = frozenset(tools)
-        self._veto: Vetoed | None = None
+        self._veto = ""
+        """Why the run ends after this round. No other call of it starts."""
+        self._toolbox: Toolbox | None = None
 
-    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
-        if self._veto is not None:
-            raise self._veto
-        return call_next(request)
+    def on_tools(self, turn: int, toolbox: Toolbox) -> None:
+        self._toolbox = toolbox
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        if self._tools and call.name not in self._tools:
+        arguments, refusal = await self._decision(call)
+        if refusal:
+            return not_executed(call, refusal)
+        if arguments is None:
             return await call_next(call, context)
+        call = replace(call, arguments=arguments)
+        context.arguments = None  # they are bound again
+        if not context.approved and self._toolbox is not None and prepare(call, self._toolbox).asks:
+            return not_executed(call, f"the check `{self.name}` has changed its arguments, and so it needs an approval")
+        return await call_next(call, context)
+
+    async def check_client_call(self, call: ToolCall) -> str:
+        try:
+            arguments, refusal = await self._decision(call)
+        except UserError as error:
+            return str(error)
+        return refusal or ("" if arguments is None else f"the check `{self.name}` cannot change what a client is given")
+
+    async def _decision(self, call: ToolCall) -> tuple[dict[str, Any] | None, str]:
+        """Other arguments, if there are any; or why it may not run."""
+        if self._veto or (self._tools and call.name not in self._tools):
+            return None, self._veto
         try:
             arguments = await self._checked(call)
         except Veto as veto:
-            if veto.to == "user":
-                self._veto = Vetoed(str(veto))
-            return not_executed(call, str(veto))
+            if veto.to == "user" and self._run is not None:
+                self._veto = str(veto) or REFUSED
+                self._run.veto(Vetoed(self._veto))
+            return None, str(veto) or REFUSED
         except Retry as retry:
-            return not_executed(call, str(retry))
-        if arguments is None:
-            return await call_next(call, context)
-        if not isinstance(arguments, dict):
-            raise UserError(
-                f"the check `{self.name}` returned {arguments!r}: return nothing, or new arguments as a dict"
-            )
-        context.arguments = None  # they are bound again
-        return await call_next(replace(call, arguments=arguments), context)
+            return None, str(retry) or REFUSED
+        if arguments is None or isinstance(arguments, dict):
+            return cast("dict[str, Any] | None", arguments), ""
+        raise UserError(f"the check `{self.name}` returned {arguments!r}: return nothing, or new arguments as a dict")
 
 
 class _OutputCheck(_Check):
@@ -292,6 +308,15 @@ class _OutputCheck(_Check):
         super().__init__(check)
         self._retries = _count(retries, "check_output")
         self._asked = 0
+
+    def start(self, run: RunStart) -> Self:
+        started = super().start(run)
+        started._asked = run.retries.get(self._counted_as, 0)
+        return started
+
+    @property
+    def _counted_as(self) -> str:
+        return f"output:{self.name}"  # no tool has such a name
 
     async def check_output(self, output: Any, call_next: CheckOutput) -> Any:
         output = await call_next(output)
@@ -307,6 +332,8 @@ class _OutputCheck(_Check):
 
     def _retry(self, why: str) -> Exception:
         self._asked += 1
+        if self._run is not None:
+            self._run.retries[self._counted_as] = self._asked
         return (
             Retry(why)
             if self._asked <= self._retries
@@ -314,52 +341,23 @@ class _OutputCheck(_Check):
         )
 
 
-class _Redaction(Middleware):
-    def __init__(self, pattern: re.Pattern[str], by: str) -> None:
-        self._pattern = pattern
-        self._by = by
-
-    def _clean(self, text: str) -> str:
-        return self._pattern.sub(self._by, text)
-
-    async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
-        answer = _HeldAnswer()
-        messages = tuple(self._cleaned(message) for message in request.messages)
-        async with closing(call_next(replace(request, messages=messages))) as batches:
-            async for deltas in batches:
-                if passed := answer.hold(deltas):
-                    yield passed
-        message = answer.message
-        if (reasoning := self._clean(message.reasoning)) != message.reasoning:
-            answer.deltas = answer.with_text(reasoning, ReasoningDelta)
-        if (text := self._clean(message.text)) != message.text:
-            answer.deltas = answer.with_text(text)
-        yield answer.deltas
-
-    def _cleaned(self, message: Message) -> Message:
-        if not isinstance(message, User):
-            return message
-        parts = tuple(replace(p, text=self._clean(p.text)) if isinstance(p, Text) else p for p in message.parts)
-        return message if parts == message.parts else replace(message, parts=parts)
-
-    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        result = await call_next(call, context)
-        content = tuple(replace(p, text=self._clean(p.text)) if isinstance(p, Text) else p for p in result.content)
-        return result if content == result.content else replace(result, content=content, native=None)
-
-
 def _takes_context(check: Check, name: str) -> bool:
     try:
         signature = inspect.signature(check)
     except ValueError:
         return False  # it has no signature
-    for given in (2, 1):
+    needed = [each for each in signature.parameters.values() if each.default is each.empty and each.kind in _GIVEN]
+    given = 1 if len(needed) == 1 else 2  # `check(text, words=("a", "b"))` takes the value
+    for count in (given, 3 - given):
         try:
-            signature.bind(*[None] * given)
+            signature.bind(*[None] * count)
         except TypeError:
             continue
-        return given == 2
+        return count == 2
     raise UserError(f"the check `{name}` has to take the value, or two arguments: check(context, value)")
+
+
+_GIVEN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _count(retries: int, owner: str) -> int:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.deltas import Delta, Ended, PartialResponse
+from unbroken.errors import Vetoed
 from unbroken.events import Event, Sink
 from unbroken.messages import Json, Message, Request, ToolCall, ToolResult, User
 from unbroken.models.model import Model, closing
@@ -31,7 +32,7 @@ CheckOutput: TypeAlias = Callable[[Any], Awaitable[Any]]
 """Returns the final output as it is given to the caller."""
 
 
-def _ignore(kind: type[Event], *fields: object) -> None:
+def _ignore(*given: object) -> None:
     pass
 
 
@@ -62,6 +63,10 @@ class RunStart:
     """Returns what the run has counted so far. With this and the history, another process can resume it."""
     emit: Callable[..., None] = _ignore
     """Sends an event of the run: its class, then its own fields."""
+    veto: Callable[[Vetoed], None] = _ignore
+    """Ends the run with this message when the calls that are running have ended."""
+    retries: dict[str, int] = field(default_factory=dict[str, int])
+    """How often each tool, and each check of the output, has asked for a retry. A resumed run continues to count."""
     secrets: Callable[[], Iterable[str]] = tuple
     """Returns the keys and tokens of the model, as far as they are known by now."""
     asks: Model | None = None
@@ -104,6 +109,10 @@ class Middleware:
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         """Around each tool call that runs. `call_next` never raises because a tool failed: that is a result."""
         return await call_next(call, context)
+
+    async def check_client_call(self, call: ToolCall) -> str:
+        """Before a call of a `client_tool` is given to the client. Returns why it may not be, for the model to read."""
+        return ""
 
     def finds_again(self, tool: Tool) -> bool:
         """Does it run this tool's calls elsewhere, and find a call again that was running when the process died? Then a

@@ -23,7 +23,7 @@ from unbroken.errors import AnswerInvalid, ChainBroken, Vetoed
 from unbroken.events import RequestSent, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
-from unbroken.tools.caller import Prepared, note, number_identical, prepare, ran_and_failed
+from unbroken.tools.caller import Prepared, not_executed, note, number_identical, prepare, ran_and_failed
 from unbroken.tools.entry import EARLIER_FAILED
 from unbroken.tools.execution import NOT_ASKED_AGAIN, NOT_IN_MESSAGE, Batch
 from unbroken.tools.results import Retry
@@ -36,6 +36,8 @@ Decisions: TypeAlias = Mapping[str, Approval | ToolResult]
 
 NO_MORE_RETRIES = "not executed: `{name}` has asked for a retry {count} times"
 
+UNACCEPTED = "the run ended ({stop}) without an answer that its checks accept: {why}"
+
 PAUSES = 16
 """How often a provider may pause one answer."""
 
@@ -45,6 +47,9 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     try:
         return await _play(run, decisions)
     except Vetoed as error:
+        for call in run.transcript.open:  # of a history whose prompt was refused
+            run.transcript.answer(not_executed(call, str(error)))
+        _add_question(run)
         return _end_with_own_text(run, str(error), "vetoed")
 
 
@@ -53,18 +58,28 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
     stop = run.stop
     if not run.transcript.closed:
         stop = await finish_round(run, decisions)
-        if stop != "waiting" and run.question is not None:
-            run.transcript.add(run.question)
+        if stop != "waiting":
+            _add_question(run)
     while stop is None and (stop := run.limit()) is None:
         turn = await play_round(run)
         run.account.extra = 0.0
+        if run.vetoed is not None:  # for a call that the answer does not have after a restart
+            run.voided = bool(turn.message.text)
+            run.raise_broken()
         if turn.message.calls:
             stop = turn.stop
         elif turn.stop is not None:
-            return _end_with_text(run, turn.stop, turn.message.text)
+            return await _end_with_text(run, turn.stop, turn.message.text)
         elif await _is_answer(run, turn):
             return _give(run, turn, "answered")
     return await conclude(run, stop)
+
+
+def _add_question(run: Run) -> None:
+    """The prompt follows the results of the open calls of the given history."""
+    if run.question is not None:
+        run.transcript.add(run.question)
+        run.question = None
 
 
 async def conclude(run: Run, stop: StopReason) -> Ending:
@@ -97,8 +112,8 @@ async def give_final_answer(run: Run, stop: StopReason) -> Ending:
     except TimeoutError:
         pass
     if run.refused:
-        raise AnswerInvalid(f"the run ended ({stop}) without an answer that its checks accept: {run.refused}")
-    return _end_with_text(run, stop, said)
+        raise AnswerInvalid(UNACCEPTED.format(stop=stop, why=run.refused))
+    return await _end_with_text(run, stop, said)
 
 
 async def play_round(run: Run, final: bool = False) -> Turn:
@@ -133,6 +148,8 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             observer.detected(message.calls, numbers, run.account.request_cost)
             run.drop_earlier(observer)
             prepared = _plan_round(run, toolbox, message.calls, listener, closed)
+            if run.plan.client_checks:
+                await run.check_client_calls(prepared)
             stop = await _run_calls(run, batch, prepared, {})
             observer.drop_loose(NOT_IN_MESSAGE)
     except BaseException as error:
@@ -157,11 +174,13 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     )
     number_identical(everything)
     run.mark_uncertain(everything)
-    _recall_output(run, everything)
+    await _recall_output(run, everything)
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, len(prepared))
     numbers = {each.call.id: _renumber(run, each, observer) for each in prepared}
+    if decisions is None and run.plan.client_checks:
+        await run.check_client_calls(prepared)
     # If only some calls are answered, the rest keeps waiting; without a handler it would be denied.
     waits = None if decisions is None else _keep_waiting
     batch = run.batch(toolbox, observer, run.plan.on_approval or waits)
@@ -239,6 +258,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
             run.records.append(CallRecord(each.call, result, run.emitter.turn, seconds))
     repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
     repetition.next_round(prepared)
+    run.raise_broken()
     if None in results:
         run.pending, run.uncertain, run.decided, run.numbers = (
             order.pending,
@@ -247,8 +267,6 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
             order.numbers,
         )
         return "waiting"
-    if run.broken is not None:
-        raise run.broken
     if run.output:
         return "answered"
     if run.plan.output is not None and not run.refused and any(r.error and r.name == ANSWER for r in given):
@@ -333,12 +351,29 @@ async def _checked_text(run: Run, message: Assistant) -> Assistant:
     return Assistant(accepted, reasoning=message.reasoning)
 
 
-def _recall_output(run: Run, calls: Sequence[Prepared]) -> None:
+async def _checked_rest(run: Run, stop: StopReason, said: str) -> str:
+    """The text of a run that has reached a limit, as its checks leave it."""
+    if not said or run.plan.check_output is None:
+        return said
+    try:
+        accepted: str = await run.checked_output(said)
+    except Retry as error:
+        raise AnswerInvalid(UNACCEPTED.format(stop=stop, why=error)) from None
+    except Vetoed:
+        run.voided = True
+        raise
+    if accepted is not said:
+        run.emitter.emit(TextReplaced, accepted)
+        run.emitter.emit(TextFinished, accepted, True, run.account.request_cost)
+    return accepted
+
+
+async def _recall_output(run: Run, calls: Sequence[Prepared]) -> None:
     """A structured answer that was accepted beside waiting calls is still valid."""
     accepted = {result.call_id for result in run.transcript.answered if not result.error}
     for each in calls:
         if run.plan.output is not None and each.call.name == ANSWER and each.call.id in accepted:
-            run.output.append(run.plan.output.read(each.call.arguments or {}))
+            run.output.append(await run.checked_output(run.plan.output.read(each.call.arguments or {})))
 
 
 def _keep_waiting(call: ToolCall) -> Approval:
@@ -357,14 +392,18 @@ def _give(run: Run, turn: Turn, stop: StopReason) -> Ending:
     return Ending(turn.message.text, stop, turn.verdict.finish)
 
 
-def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
-    """A limit is reached. The text so far is the answer; if there is none, a message of ours is."""
+async def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
+    """A limit is reached. The text so far is the answer, if its checks accept it; if there is none, a message of ours
+    is."""
     if run.plan.output is not None:
         raise AnswerInvalid(f"the run ended ({stop}) without an answer of the requested type")
-    last = run.transcript.messages[-1]
-    if run.cut_off and isinstance(last, Assistant):
+    kept = bool(run.cut_off) and isinstance(run.transcript.messages[-1], Assistant)
+    if kept and run.plan.check_output is None:
         return Ending(run.cut_off, stop)  # it is in the history already
-    said = said or run.cut_off
+    if kept:
+        run.transcript.take_back()
+        said = run.cut_off
+    said = await _checked_rest(run, stop, said or run.cut_off)
     if not said:
         return _end_with_own_text(run, NO_ANSWER[run.plan.language].format(reason=stop), stop)
     run.transcript.add(Assistant(said))

@@ -25,6 +25,7 @@ from unbroken.middleware import (
     wrap_caller,
     wrap_check,
     wrap_model,
+    wraps,
 )
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
@@ -173,6 +174,8 @@ class Plan:
     check_input: CheckInput | None = None
     check_output: CheckOutput | None = None
     """Check the prompt and the final output, if any middleware does."""
+    client_checks: tuple[Middleware, ...] = ()
+    """Those that check calls which run at the client."""
 
     def __post_init__(self) -> None:
         self.ask = self.model.stream
@@ -184,11 +187,13 @@ class Plan:
         self.on_approval = wrap_approver(self.middleware, self.on_approval)
         self.check_input = wrap_check(self.middleware, "check_input")
         self.check_output = wrap_check(self.middleware, "check_output")
+        self.client_checks = tuple([each for each in self.middleware if wraps(each, "check_client_call")])
 
     def remove_middleware(self) -> None:
         """Breaks the reference cycle between run and middleware, so that nothing is left for the garbage collector."""
         self.middleware, self.ask = (), self.model.stream
         self.check_input = self.check_output = None
+        self.client_checks = ()
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
         caller: Caller = ToolCaller(

@@ -35,7 +35,7 @@ from unbroken.messages import (
 )
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.caller import Prepared, in_words, prepare
+from unbroken.tools.caller import NOT_EXECUTED, Prepared, in_words, prepare
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.execution import Batch
 from unbroken.tools.results import Retry, ToolFailed
@@ -166,11 +166,13 @@ class Run:
     earlier: Earlier | None = None
     """Set if the run is resumed from its recording."""
     retries: dict[str, int] = field(default_factory=dict[str, int])
-    """How often each tool has asked for a retry."""
+    """How often each tool, and each check of the output, has asked for a retry."""
     refused: str = ""
     """Why a check did not accept the last output."""
     broken: UnbrokenError | None = None
     """A check of a typed answer has ended the run with this error."""
+    vetoed: Vetoed | None = None
+    """A check of a call ends the run."""
     cut_off: str = ""
     """The text of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
@@ -348,8 +350,8 @@ class Run:
             return
         try:
             accepted: User = await check(asked)
-        except Vetoed as error:
-            self.emitter.emit(Checked, "input", "veto", str(error))
+        except UnbrokenError as error:
+            self._report_refusal("input", error)
             raise
         if accepted is asked:
             return
@@ -370,14 +372,39 @@ class Run:
             self.refused = str(error)
             self.emitter.emit(Checked, "output", "retry", self.refused)
             raise
-        except Vetoed as error:
-            self.emitter.emit(Checked, "output", "veto", str(error))
+        except UnbrokenError as error:
+            self._report_refusal("output", error)
             raise
         if accepted is output or accepted == output:
             return output
         kind = self.plan.output
         self.emitter.emit(Checked, "output", "replaced", str(accepted) if kind is None else kind.text_of(accepted))
         return accepted
+
+    async def check_client_calls(self, calls: Iterable[Prepared]) -> None:
+        """Checks calls that are given to the client: no caller runs them, so no middleware sees them otherwise."""
+        for each in calls:
+            if each.tool is None or each.tool.function is not None or each.refusal:
+                continue
+            for middleware in self.plan.client_checks:
+                if reason := await middleware.check_client_call(each.call):
+                    each.refusal = f"{NOT_EXECUTED}: {reason}"
+                    break
+
+    def _report_refusal(self, value: str, error: UnbrokenError) -> None:
+        self.emitter.emit(Checked, value, "veto" if isinstance(error, Vetoed) else "failed", str(error))
+
+    def veto(self, error: Vetoed) -> None:
+        """A check of a call ends the run when the round is over."""
+        self.vetoed = self.vetoed or error
+
+    def raise_broken(self) -> None:
+        """Ends the run if a check has decided so in this round."""
+        if self.vetoed is not None:
+            self.emitter.emit(Checked, "call", "veto", str(self.vetoed))
+            raise self.vetoed
+        if self.broken is not None:
+            raise self.broken
 
     def out_of_retries(self, tool: str) -> bool:
         return self.retries.get(tool, 0) >= self.plan.policy.tool_retries

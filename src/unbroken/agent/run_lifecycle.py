@@ -134,6 +134,8 @@ class Performance:
             state=run.state,
             decisions=self.decisions or {},
             emit=run.emitter.emit,
+            veto=run.veto,
+            retries=run.retries,
             secrets=lambda model=plan.model: getattr(model, "secrets", ()),
             asks=plan.model,
             context=run.run_context,

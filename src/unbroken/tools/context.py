@@ -70,6 +70,8 @@ class CallContext(Generic[Deps]):
     store: dict[str, Json] = field(default_factory=dict[str, Json])
     arguments: dict[str, Any] | None = None
     """The bound arguments, if they are known already."""
+    approved: bool = False
+    """Somebody has approved the call."""
     say: Callable[..., None] = _to_nobody
     """Sends an event: its kind and its own fields; the run adds the rest. May be called from any thread."""
     began: bool = True

@@ -375,6 +375,8 @@ class Batch:
             # The key is that of the model's own call: two calls that were edited to be equal stay two calls.
             entry.context = context = self._context(entry.original or entry.prepared)
             context.arguments = entry.prepared.arguments
+            if entry.approved:
+                context.approved = True
             contexts.append(context)
             if context.ran_before is None:  # otherwise it only gets the result that it had
                 self._observer.started(entry.prepared, not self._sealed)

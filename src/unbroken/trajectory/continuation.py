@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, cast
 
 from unbroken.deltas import Delta, PartialResponse, Restarted
-from unbroken.errors import RunTaken, UserError
+from unbroken.errors import RunTaken, UserError, Vetoed
 from unbroken.events import ReasoningAdded, ReasoningReplaced, RunFinished, TextAdded, TextReplaced
 from unbroken.messages import Message, Request, ToolCall, ToolResult, Usage, User
 from unbroken.middleware import Ask, Middleware, RunStart
@@ -91,6 +91,8 @@ class Interrupted:
     """Those of them that the run has been waiting for since."""
     decisions: dict[str, Approval | ToolResult] = field(default_factory=dict[str, "Approval | ToolResult"])
     """Approvals for calls of the last answer, and results from the client, by their ids."""
+    veto: str = ""
+    """With what a check of one of those calls has ended the run."""
 
 
 def find_interruption(recording: Recording) -> Interrupted:
@@ -142,6 +144,8 @@ class _Reading:
         self.complete: dict[int, list[Line]] = {}
         """The deltas of answers, by their turns."""
         self._starts: dict[tuple[int, str], float] = {}
+        self._replaced = False
+        """A check has replaced the prompt."""
 
     def take(self, line: Line) -> None:
         match line["line"]:
@@ -172,10 +176,17 @@ class _Reading:
         is_system = bool(sent) and sent[0].get("role") == "system"
         noted = self._next_history
         self.history = noted if noted is not None else list(sent[1:] if is_system else sent)
+        if self._replaced and found.request.turn == 0:  # it is checked again
+            self.history = [*self.history[:-1], self._recording.head.get("question") or self._prompt]
         self._next_history, self._arriving, found.question = None, [], None
         if before is None or before.turn != found.request.turn:
             found.decisions, found.started, found.loose = {}, {}, {}
             found.uncertain, found.asked_about = set(), set()
+            found.veto = ""
+
+    @property
+    def _prompt(self) -> Line:
+        return self._recording.head["messages"][-1]
 
     def _take_event(self, line: Line) -> None:
         found = self._found
@@ -199,6 +210,10 @@ class _Reading:
                 found.started[call.id], found.turn = call, line["turn"]
                 found.uncertain.add(call.id)
                 found.asked_about.discard(call.id)
+            case "checked" if line["value"] == "call":
+                found.veto = line["text"]
+            case "checked" if line["value"] == "input" and line["outcome"] == "replaced":
+                self._replaced = True
             case "run_finished":
                 found.asked_about = {call["id"] for call in line["pending"] if call.get("uncertain")}
             case _:
@@ -268,6 +283,7 @@ class Continuation(Middleware):
         self.others: Sequence[Middleware] = ()
         """The middleware of the run."""
         self._result_limit = RESULT_LIMIT
+        self._veto: Callable[[Vetoed], None] | None = None
         self._loose = dict(interrupted.loose)
         """Calls that have not been continued yet."""
         runs = {id for id, answer in answers.items() if isinstance(answer, Allow | Edit)}
@@ -275,6 +291,7 @@ class Continuation(Middleware):
 
     def start(self, run: RunStart) -> Continuation:
         self._result_limit = int(cast("int", run.settings.get("result_limit", RESULT_LIMIT)))
+        self._veto = run.veto
         return self
 
     def on_tools(self, turn: int, toolbox: Toolbox) -> None:
@@ -374,6 +391,8 @@ class Continuation(Middleware):
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         given = self._given(context)
         if given is not None:
+            if self._interrupted.veto and self._veto is not None and context.turn == self._interrupted.turn:
+                self._veto(Vetoed(self._interrupted.veto))
             if given.usage is not None:
                 context.spend(given.usage)
             context.ran_before = given.seconds

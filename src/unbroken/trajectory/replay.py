@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from difflib import unified_diff
 from typing import Any, Literal, TypeAlias, cast
@@ -21,12 +21,12 @@ from unbroken import errors
 from unbroken.clock import VirtualLoop
 from unbroken.deltas import Delta, PartialResponse
 from unbroken.errors import UserError
-from unbroken.events import CallEvent, Checked, Event, RunFailed, RunFinished, event_from_json
+from unbroken.events import CallEvent, CallFinished, Checked, Event, RunFailed, RunFinished, event_from_json
 from unbroken.messages import Json, Message, Request, ToolCall, ToolResult, User
 from unbroken.middleware import Ask, CheckInput, CheckOutput, Middleware, RunStart
 from unbroken.models.secrets import MASK
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.caller import Caller, Prepared, failure
+from unbroken.tools.caller import NOT_EXECUTED, Caller, Prepared, failure
 from unbroken.tools.context import CallContext
 from unbroken.tools.results import Retry
 from unbroken.trajectory.line_checks import objects
@@ -205,6 +205,7 @@ class Playback(Middleware):
         for event in recording.events:
             if isinstance(event, Checked):
                 self._checks.setdefault((event.value, event.turn), []).append(event)
+        self._veto: Callable[[errors.Vetoed], None] | None = None
         self._turn: int | None = None
         """The number of the last event."""
         self._last_turn = self._exchanges[-1].request.turn if self._exchanges else 0
@@ -248,6 +249,7 @@ class Playback(Middleware):
     def start(self, run: RunStart) -> Playback:
         """The time of the recording counts from now."""
         self._queue.begin(ordered=self.tools == "recorded")
+        self._veto = run.veto
         return self
 
     def on_event(self, event: Event) -> None:
@@ -341,9 +343,31 @@ class Playback(Middleware):
         """How the prompt, or an output of this turn, was replaced. Raises what its check raised."""
         checks = self._checks.get((value, self._turn or 0))
         event = checks.pop(0) if checks else None
-        if event is not None and event.outcome != "replaced":
-            raise Retry(event.text) if event.outcome == "retry" else errors.Vetoed(event.text)
-        return event
+        if event is None or event.outcome == "replaced":
+            return event
+        if event.outcome == "failed":
+            raise self._error(event.text)
+        raise Retry(event.text) if event.outcome == "retry" else errors.Vetoed(event.text)
+
+    async def check_client_call(self, call: ToolCall) -> str:
+        """As the recorded run did."""
+        turn = self._turn or 0
+        self._veto_calls(turn)
+        for event in self.recording.events:
+            if isinstance(event, CallFinished) and (event.turn, event.call_id) == (turn, call.id):
+                return event.text.removeprefix(f"Error: {NOT_EXECUTED}: ") if event.outcome == "not_executed" else ""
+        return ""
+
+    def _veto_calls(self, turn: int) -> None:
+        for event in self._checks.pop(("call", turn), ()):
+            if self._veto is not None:
+                self._veto(errors.Vetoed(event.text))
+
+    def _error(self, text: str) -> errors.UnbrokenError:
+        """The error that ended the run."""
+        ending = self.recording.ending
+        name = ending.error if isinstance(ending, RunFailed) and ending.error in _OUR_ERRORS else "UserError"
+        return getattr(errors, name)(text)
 
     # In place of the part of the run that another process ran (`agent.run.Earlier`)
 
@@ -381,6 +405,7 @@ class Playback(Middleware):
         if not executions:
             self._diverge(describe_call(call, context, self.recording))
             return failure(call, "this call is not in the recording")
+        self._veto_calls(context.turn)
         execution = _started_as(executions, context.number)
         context.began = bool(execution.inputs)
         for place, each in enumerate(execution.inputs):

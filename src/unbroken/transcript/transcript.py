@@ -71,6 +71,13 @@ class Transcript:
             raise self._invalid("the last message is not the user's, so there is no prompt to replace")
         self._messages[-1] = prompt
 
+    def take_back(self) -> None:
+        """Removes the last message, which has to be an answer without calls."""
+        last = self._messages[-1] if self._messages else None
+        if not isinstance(last, Assistant) or last.calls:
+            raise self._invalid("the last message is not an answer without calls, so there is none to take back")
+        self._messages.pop()
+
     def answer(self, result: ToolResult) -> None:
         """One result of the open round. They may come in any order; they enter together, in call order."""
         if result.call_id in self._results:
