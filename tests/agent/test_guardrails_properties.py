@@ -13,7 +13,7 @@ from strategies import costly
 
 from unbroken import Limits, Schedule
 from unbroken.clock import current_clock
-from unbroken.events import CallFinished, CallStarted
+from unbroken.events import CallFinished, CallStarted, RunFailed
 from unbroken.guardrails import Retry, Veto, check_answers, check_calls, check_input
 from unbroken.messages import Assistant, ToolCall, ToolMessage
 from unbroken.testing import Answer, run_virtual
@@ -83,17 +83,19 @@ def test_beside_a_parallel_check_nothing_runs_before_it_has_passed(
         await asyncio.sleep(delay)
         if evil:
             raise Veto("No.")
-        passed.append(current_clock().time())
+        passed.append(current_clock().now())
 
     middleware = [check_input(look, parallel=True)]
     limits = Limits(rounds=8, seconds=seconds, final_seconds=0.3)
     played = run_virtual(play(script, schedule, wire, middleware=middleware, limits=limits))
+    assert not any(isinstance(event, RunFailed) and event.error == "UserError" for event in played.events)
     started = [event.time for event in played.events if isinstance(event, CallStarted)]
     if evil:
         assert (played.world.executions, started) == ([], [])
         text = "No." if played.result is None else played.result.text
         assert text == "No." or text.startswith("The run ended (time_limit) before")  # nothing that the model said
     else:
+        assert not played.result or played.result.stop_reason != "vetoed"
         assert all(passed and time >= passed[0] for time in started)
     assert_answered_once(played)
 
