@@ -16,7 +16,7 @@ LAYERS = [
     {"gateway", "dph", "testing", "probing", "evals"},
     {"durable"},
     {"agent", "viewer", "logs", "asgi"},
-    {"trajectory", "guardrails"},
+    {"trajectory", "guardrails", "compaction"},
     {"redacting"},
     {"middleware"},
     {"models"},

@@ -207,6 +207,24 @@ class Checked(Event):
 
 
 @dataclass
+class Compacted(Event):
+    """The history was compacted: from now on a summary is sent in place of its older part. Or it was not, because there
+    is no summary: `problem` has the reason, and the run continues with all of its history."""
+
+    messages: int
+    """How many messages the summary stands for."""
+    before: int
+    """Tokens of the history, by what the provider reported last."""
+    after: int
+    """The same after it, estimated. 0 if the provider compacts by itself: its next report shows it."""
+    text: str
+    """The summary."""
+    problem: str = ""
+    cost: float | None = None
+    """What the request for it cost. None if that is not known."""
+
+
+@dataclass
 class RunChanged(Event):
     """A durable run continues with an agent that differs from the one before: what has changed, one sentence each."""
 
@@ -308,6 +326,7 @@ KINDS: tuple[type[Event], ...] = (
     LimitReached,
     ToolLate,
     Checked,
+    Compacted,
     RunChanged,
     RecordingIncomplete,
     TextFinished,

@@ -165,6 +165,9 @@ class System:
 @dataclass(frozen=True, slots=True)
 class User:
     parts: tuple[Part, ...]
+    kept: int | None = field(default=None, repr=False)
+    """Set if this message is a summary (see `transcript.summaries`): it stands for the history before it, except for
+    this many messages right before it."""
 
     @classmethod
     def of(cls, *parts: str | Part) -> User:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from unbroken.clock import Clock
-from unbroken.deltas import Delta, Ended, PartialResponse
+from unbroken.deltas import Delta, Ended, PartialResponse, Verdict
 from unbroken.errors import Vetoed
 from unbroken.events import Event, Sink
-from unbroken.messages import Json, Message, Request, ToolCall, ToolResult, User
+from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolResult, ToolSpec, User
 from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Caller
@@ -26,6 +26,8 @@ from unbroken.tools.toolbox import Toolbox
 
 Ask: TypeAlias = Callable[[Request], AsyncIterator[Sequence[Delta]]]
 """Asks the model: what `Model.stream` does."""
+AskAside: TypeAlias = Callable[[Sequence[Message], Model | None], Awaitable["AsideAnswer"]]
+"""Asks a model something beside the rounds of a run."""
 CheckInput: TypeAlias = Callable[[User], Awaitable[User]]
 """Returns the prompt as it is asked."""
 CheckOutput: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -78,6 +80,40 @@ class RunStart:
     of the first part fills it in."""
 
 
+@dataclass(frozen=True, slots=True)
+class AsideAnswer:
+    """The answer to a request that was made beside the rounds of a run."""
+
+    message: Assistant
+    verdict: Verdict
+    """Whether it is complete."""
+    cost: float | None
+    """What it cost. None if that is not known."""
+
+
+@dataclass(slots=True)
+class NextRequest:
+    """What is known of the next request before it is written. Change `messages` to send something else."""
+
+    messages: tuple[Message, ...]
+    """What is sent of the history: all of it, or what its last summary leaves. Without the agent's instructions."""
+    history: tuple[Message, ...]
+    """The complete history."""
+    tools: tuple[ToolSpec, ...]
+    tokens: int
+    """How long the history is: what the provider reported for the last request and its answer, and an estimate of what
+    came since. An estimate of everything before the first report."""
+    final: bool
+    """No calls are allowed any more: the run ends with its answer."""
+    state: dict[str, Json]
+    """What middleware notes about the run. It is recorded, and a resumed run has it."""
+    ask: AskAside
+    """Asks a model something beside the rounds of the run: `await ask(messages, model)`; without a model, that of the
+    run. It counts for the usage and the cost of the run, and it is recorded. No call in the answer runs."""
+    add: Callable[[User], None]
+    """Adds a message to the history."""
+
+
 class Middleware:
     """Base class for middleware. Every method passes through by default; override what you need.
 
@@ -105,6 +141,10 @@ class Middleware:
         """Around each request. Yields batches of deltas; the history, the result and the events of the run hold what
         you yield."""
         return call_next(request)
+
+    async def before_request(self, request: NextRequest) -> None:
+        """Before each request of the run is written: the place to change which messages are sent. It is called again if
+        a message was added to the history."""
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         """Around each tool call that runs. `call_next` never raises because a tool failed: that is a result."""

@@ -20,6 +20,7 @@ from unbroken.events import (
     CallProgress,
     CallStarted,
     CallWritten,
+    Compacted,
     Event,
     ReasoningAdded,
     ReasoningReplaced,
@@ -356,6 +357,9 @@ class RunView:
             turn.attempts[-1].ended = event.time
         return turn
 
+    def _compacted(self, event: Compacted) -> None:
+        self._end_response(event).cost = event.cost
+
     def _round_finished(self, event: RoundFinished) -> None:
         turn = self.turn(event.turn)
         turn.finished, turn.round_cost = event.time, event.cost
@@ -460,6 +464,7 @@ class RunView:
         TodoUpdated: _todo_updated,
         ToolLate: _tool_late,
         TextFinished: _text_finished,
+        Compacted: _compacted,
         RoundFinished: _round_finished,
         RunFinished: _run_finished,
         RunFailed: _run_failed,

@@ -171,6 +171,8 @@ class Plan:
     """The first is the outermost."""
     ask: Ask = field(init=False)
     """Asks the model, through all middleware."""
+    preparing: tuple[Middleware, ...] = ()
+    """The middleware that changes what is sent."""
     check_input: CheckInput | None = None
     check_output: CheckOutput | None = None
     """Check the prompt and the final output, if any middleware does."""
@@ -188,10 +190,11 @@ class Plan:
         self.check_input = wrap_check(self.middleware, "check_input")
         self.check_output = wrap_check(self.middleware, "check_output")
         self.client_checks = tuple([each for each in self.middleware if wraps(each, "check_client_call")])
+        self.preparing = tuple(each for each in self.middleware if wraps(each, "before_request"))
 
     def remove_middleware(self) -> None:
         """Breaks the reference cycle between run and middleware, so that nothing is left for the garbage collector."""
-        self.middleware, self.ask = (), self.model.stream
+        self.middleware, self.preparing, self.ask = (), (), self.model.stream
         self.check_input = self.check_output = None
         self.client_checks = ()
 

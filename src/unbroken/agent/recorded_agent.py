@@ -8,9 +8,11 @@ earlier than they did. If you have the code, `agent.replay` of the real agent is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import fields
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, fields
+from typing import Any, Self, cast
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_of
@@ -18,9 +20,10 @@ from unbroken.agent.options import Instructions, Policy, Trim
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.resuming import reading
 from unbroken.deltas import Delta
-from unbroken.errors import UserError
-from unbroken.events import ApprovalAsked, CallFinished
-from unbroken.messages import Message, Request, System, ToolCall, ToolSpec
+from unbroken.errors import ChainBroken, ProviderError, UserError
+from unbroken.events import ApprovalAsked, CallFinished, Compacted, Event
+from unbroken.messages import Message, Request, System, ToolCall, ToolSpec, User
+from unbroken.middleware import Middleware, NextRequest, RunStart
 from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, Approval, OnApproval
 from unbroken.tools.caller import fingerprint
@@ -31,6 +34,7 @@ from unbroken.tools.toolbox import Source
 from unbroken.trajectory.lines import Line, read_sampling
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.transcript import Transcript, from_json
+from unbroken.wires.values import as_dict
 
 _DO_NOT_FIT = "Error: the arguments of `{name}` do not fit: "
 
@@ -75,6 +79,7 @@ def agent_of(
             sampling=read_sampling(settings.get("sampling") or {}),
             reasoning=settings.get("reasoning"),
             trim=_trim(recording) if model is None else None,
+            middleware=[asides] if model is None and (asides := _Asides(recording)).needed else [],
             policy=Policy(**{name: settings[name] for name in _POLICY if name in settings}),
         )
 
@@ -100,14 +105,16 @@ def _trim(recording: Recording) -> Trim | None:
     """The part of the history that each request sent, if it was not all of it."""
     sent: list[tuple[Message, ...] | None] = []
     history: list[Line] = []
-    known = False
+    known, place = False, 0
     for line in recording.lines:
         if line["line"] == "history":
             history, known = [*history[: line["keep"]], *line["messages"]], True
         elif line["line"] == "request":
-            request = recording.requests[len(sent)]
+            request, state = recording.requests[place], as_dict(line.get("state"))
+            place += 1
+            if state.get("aside"):
+                continue  # `_Asides` repeats it
             messages = [message for message in request.messages if message.get("role") != "system"]
-            state: Line = line.get("state") or {}
             if state.get("nudge"):
                 messages = messages[:-1]
             sent.append(from_json(messages) if known and messages != history else None)
@@ -120,6 +127,80 @@ def _trim(recording: Recording) -> Trim | None:
         return next(coming, None) or messages
 
     return choose
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """A request that was made beside the rounds of the run, and what came of it."""
+
+    turn: int
+    messages: tuple[Message, ...]
+    """Without the instructions."""
+    final: bool
+    added: tuple[Message, ...]
+    """What was added to the history."""
+    events: list[Compacted]
+
+
+class _Asides(Middleware):
+    """In place of middleware that asked a model beside the rounds of the recorded run: makes the same requests."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._asides = list(_asides(recording))
+        self._caches = bool(recording.settings.get("cache"))
+        self._last = -1
+        self._run: RunStart | None = None
+
+    @property
+    def needed(self) -> bool:
+        return bool(self._asides)
+
+    def start(self, run: RunStart) -> Self:
+        started = copy(self)
+        started._asides, started._run = [*self._asides], run
+        return started
+
+    async def before_request(self, request: NextRequest) -> None:
+        assert self._run is not None
+        turn = self._run.context().turn
+        while self._asides and self._asides[0].turn == turn + (turn == self._last):
+            aside = self._asides.pop(0)
+            other = _AbsentModel("another") if aside.final and self._caches else None
+            with suppress(ProviderError, ChainBroken):  # as recorded
+                await request.ask(aside.messages, other)
+            turn = self._last = aside.turn
+            for event in aside.events:
+                own = [getattr(event, field.name) for field in fields(event)[_OF_EVENTS:]]
+                self._run.emit(type(event), *own)
+            for message in aside.added:
+                if isinstance(message, User):
+                    request.add(message)
+
+
+def _asides(recording: Recording) -> Iterator[_Aside]:
+    histories: list[list[Line]] = []
+    history: list[Line] = []
+    asked: list[tuple[int, RecordedRequest]] = []
+    for line in recording.lines:
+        if line["line"] == "history":
+            history = [*history[: line["keep"]], *line["messages"]]
+        elif line["line"] == "request":
+            if as_dict(line.get("state")).get("aside"):
+                asked.append((len(histories), recording.requests[len(histories)]))
+            histories.append(history)
+    for place, request in asked:
+        following = histories[place + 1] if place + 1 < len(histories) else histories[place]
+        is_system = bool(request.messages) and request.messages[0].get("role") == "system"
+        yield _Aside(
+            request.turn,
+            from_json(list(request.messages[1:] if is_system else request.messages)),
+            bool(request.fields.get("final")),
+            from_json(following[len(histories[place]) :]),
+            [event for event in recording.events if isinstance(event, Compacted) and event.turn == request.turn],
+        )
+
+
+_OF_EVENTS = len(fields(Event))
 
 
 def output_of(recording: Recording) -> OutputType[Any] | None:

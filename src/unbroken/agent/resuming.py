@@ -20,7 +20,7 @@ from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import Deadlock
 from unbroken.deltas import Verdict
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, CallWritten, RunFinished, TextFinished, ToolCallsDetected
+from unbroken.events import CallFinished, CallWritten, Compacted, RunFinished, TextFinished, ToolCallsDetected
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
@@ -455,7 +455,11 @@ def replay_run(
 
 def _costs(recording: Recording) -> dict[int, float | None]:
     """What the request of each turn cost."""
-    return {event.turn: event.cost for event in recording.events if isinstance(event, TextFinished | ToolCallsDetected)}
+    return {
+        event.turn: event.cost
+        for event in recording.events
+        if isinstance(event, TextFinished | ToolCallsDetected | Compacted)
+    }
 
 
 def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from unbroken.agent.aside import ask_aside, estimate
 from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.limits import NOTHING_USED, Account, Limits, Repetition, StopReason
-from unbroken.agent.options import Plan, Trim
+from unbroken.agent.options import Plan
+from unbroken.agent.outgoing import messages_to_send
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
 from unbroken.deltas import Verdict
@@ -25,7 +26,6 @@ from unbroken.messages import (
     OneTool,
     Outcome,
     Request,
-    System,
     ToolCall,
     ToolMessage,
     ToolResult,
@@ -41,8 +41,9 @@ from unbroken.tools.execution import Batch
 from unbroken.tools.results import Retry, ToolFailed
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.lines import read_usage
-from unbroken.transcript import Transcript, repair
+from unbroken.transcript import Transcript
 from unbroken.transcript.shorten import characters
+from unbroken.transcript.summaries import is_prompt
 
 LOG = logging.getLogger("unbroken.chain")
 
@@ -176,6 +177,12 @@ class Run:
     cut_off: str = ""
     """The text of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
+    notes: dict[str, Json] = field(default_factory=dict[str, Json])
+    """What middleware has noted about the run, and requests that were made beside its rounds (`aside`)."""
+    aside: bool = False
+    """A request is made beside the rounds of the run: for a summary, for example."""
+    tokens: int = 0
+    """What the provider reported for the last request and its answer."""
     _counted: int = 0
     _characters: int = 0
     """Characters of the agent's instructions and the first `_counted` messages."""
@@ -245,6 +252,12 @@ class Run:
             state["stop"] = self.stop
         if self.emitter.next_call:
             state["next_call"] = self.emitter.next_call
+        if self.plan.preparing:
+            state["tokens"] = self.tokens
+            if self.aside:
+                state["aside"] = True
+            if self.notes:
+                state["notes"] = dict(self.notes)
         return state
 
     def recall(self, state: Mapping[str, Any]) -> None:
@@ -259,6 +272,7 @@ class Run:
         self.stop = state.get("stop")
         self.retries = dict(state.get("retries", {}))
         self.repetition.recall(state.get("streaks", {}))
+        self.tokens, self.notes = state.get("tokens", 0), dict(state.get("notes", {}))
 
     @property
     def may_nudge(self) -> bool:
@@ -269,7 +283,7 @@ class Run:
         plan = self.plan
         if plan.policy.continue_prompt:
             return plan.policy.continue_prompt
-        asked = next((message.text for message in reversed(self.transcript.messages) if isinstance(message, User)), "")
+        asked = next((message.text for message in reversed(self.transcript.messages) if is_prompt(message)), "")
         return CONTINUE["zh" if plan.language == "zh" else language_of(said or asked)]
 
     def attempt_failed(self, verdict: Verdict, wait: float, elsewhere: bool, calls: int) -> None:
@@ -456,11 +470,9 @@ class Run:
     async def request(self, toolbox: Toolbox, final: bool) -> Request:
         plan, messages, tools = self.plan, self.transcript.messages, toolbox.specs
         taken: frozenset[str] = frozenset()
-        if plan.trim is not None:
-            taken = frozenset(
-                call.id for message in messages if isinstance(message, Assistant) for call in message.calls
-            )
-            messages = await self._trimmed(plan.trim, messages)
+        if plan.trim is not None or plan.preparing or self.transcript.summarised:
+            messages = await messages_to_send(self, toolbox, final)
+            taken = frozenset(call.id for message in self.transcript.messages for call in _calls_of(message))
         if not tools and (called := _called(messages)):
             # Providers refuse a history with calls but no tools. These tools no longer exist, so nothing can be called.
             tools, final = tuple(ToolSpec(name) for name in called), True
@@ -468,7 +480,7 @@ class Run:
             messages = (plan.system, *messages)
         if self.nudge:
             messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else self.nudge_text()))
-        choice = plan.choice if self.account.requests == 1 else None
+        choice = plan.choice if self.account.requests - self.notes.get("aside", 0) == 1 else None
         if plan.output is not None and (final or self.corrections):
             choice, final = OneTool(ANSWER), False
         parallel = None if plan.several_calls else False
@@ -484,19 +496,6 @@ class Run:
             taken=taken,
             pieces=False,
         )
-
-    async def _trimmed(self, trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """The part of the history that is sent. If it would begin inside a turn, that turn's prompt is put before it:
-        some providers require that the user begins."""
-        function: Callable[..., Any] = trim
-        try:
-            chosen = function(self.run_context(), messages) if takes_two(function) else function(messages)
-            kept = repair(await chosen if inspect.isawaitable(chosen) else chosen)[0]
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"the function given as trim= failed: {in_words(error)}") from error
-        return _after_prompt(kept, messages)
 
     def batch(self, toolbox: Toolbox, observer: RoundReporter, on_approval: OnApproval | None) -> Batch:
         """A batch for the calls of one message; it is halted at the time limit of the run."""
@@ -550,7 +549,9 @@ class Run:
     def spend_on(self, answer: Assistant, reported: Usage | None, verdict: Verdict) -> None:
         """Counts what a request and its answer used: as reported, or else estimated by their characters."""
         model = verdict.model or self.plan.model.name
-        self.account.spend_on_request(reported or self._estimate(answer), model, self.emitter.turn, self.plan.clock)
+        usage = reported or self._estimate(answer)
+        self.tokens = 0 if usage.estimated else usage.total_tokens
+        self.account.spend_on_request(usage, model, self.emitter.turn, self.plan.clock)
 
     def _estimate(self, answer: Assistant) -> Usage:
         messages = self.transcript.messages
@@ -562,26 +563,10 @@ class Run:
         return estimate(self._characters, answer)
 
 
-def takes_two(function: Callable[..., Any]) -> bool:
-    """Does it take the run's context and the messages?"""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:
-        return False  # it has no signature
-    return sum(each.default is each.empty and each.kind is not each.VAR_POSITIONAL for each in parameters) == 2
-
-
-def _after_prompt(kept: tuple[Message, ...], messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    start = next((at for at, message in enumerate(kept) if not isinstance(message, System)), len(kept))
-    if start < len(kept) and isinstance(kept[start], User):
-        return kept
-    first = kept[start] if start < len(kept) else None
-    place = next((at for at, message in enumerate(messages) if message is first), len(messages))
-    asked = next((message for message in reversed(messages[:place]) if isinstance(message, User)), None)
-    return kept if asked is None else (*kept[:start], asked, *kept[start:])
+def _calls_of(message: Message) -> tuple[ToolCall, ...]:
+    return message.calls if isinstance(message, Assistant) else ()
 
 
 def _called(messages: tuple[Message, ...]) -> dict[str, None]:
     """The names of all tools that were called, in order."""
-    calls = (call for message in messages if isinstance(message, Assistant) for call in message.calls)
-    return dict.fromkeys(call.name for call in calls)
+    return dict.fromkeys(call.name for message in messages for call in _calls_of(message))

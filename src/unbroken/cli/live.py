@@ -24,6 +24,7 @@ from unbroken.cli.terminal_text import (
     MAY_HAVE_RUN,
     clean,
     closing,
+    compacted,
     counted,
     escape,
     in_brackets,
@@ -40,6 +41,7 @@ from unbroken.events import (
     CallsIgnored,
     CallStarted,
     Checked,
+    Compacted,
     Event,
     LimitReached,
     ReasoningAdded,
@@ -212,6 +214,8 @@ class LiveScreen:
                 self._line(f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]")
             case Checked(value=value, outcome=outcome, text=text):
                 self._line(f"[yellow]check of the {value}, {outcome}: {escape(text)}[/]")
+            case Compacted():
+                self._line(f"[dim]{escape(compacted(event))}[/]")
             case RunChanged(changes=changes):
                 self._line(f"[yellow]the agent has changed: {escape('; '.join(changes))}[/]")
             case ToolLate(name=name):

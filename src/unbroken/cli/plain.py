@@ -6,7 +6,17 @@ from __future__ import annotations
 from typing import IO
 
 from unbroken.cli.approval_prompt import NOBODY_ASKED, approval_text, call_of
-from unbroken.cli.terminal_text import MAY_HAVE_RUN, clean, closing, in_brackets, one_line, retrying, seconds, visible
+from unbroken.cli.terminal_text import (
+    MAY_HAVE_RUN,
+    clean,
+    closing,
+    compacted,
+    in_brackets,
+    one_line,
+    retrying,
+    seconds,
+    visible,
+)
 from unbroken.events import (
     ApprovalAsked,
     CallDropped,
@@ -15,6 +25,7 @@ from unbroken.events import (
     CallsIgnored,
     CallStarted,
     Checked,
+    Compacted,
     Event,
     LimitReached,
     RecordingIncomplete,
@@ -109,6 +120,8 @@ class PlainScreen(QuietScreen):
                 self._say("recording", f"{clean(path)} is incomplete from here on: {one_line(reason)}")
             case Checked(value=value, outcome=outcome, text=text):
                 self._say("check", f"{value}, {outcome}: {one_line(text, 400)}")
+            case Compacted():
+                self._say("compaction", compacted(event))
             case RunChanged(changes=changes):
                 self._say("changed", one_line("; ".join(changes), 400))
             case ToolLate(name=name):

@@ -14,7 +14,7 @@ from rich.markup import escape as _escape
 from unbroken.run_view import shown_cost
 
 if TYPE_CHECKING:
-    from unbroken.events import RequestRetried, RunFinished
+    from unbroken.events import Compacted, RequestRetried, RunFinished
     from unbroken.messages import Json
 
 
@@ -156,6 +156,15 @@ def retrying(event: RequestRetried) -> str:
     why = f" ({one_line(_REPEATED.sub('', event.reason), 56)})" if event.reason else ""
     wait = f" in {event.wait:.0f} s" if event.wait >= 0.5 else ""
     return f"{what}{why}; {'trying another model' if event.elsewhere else 'retrying'}{wait}…"
+
+
+def compacted(event: Compacted) -> str:
+    """`12 messages are summarised: 98,000 tokens became about 14,000`"""
+    if event.problem:
+        return f"the history could not be summarised: {one_line(event.problem, 200)}"
+    if not event.after:
+        return "the provider has compacted the history"
+    return f"{counted(event.messages, 'message')} summarised: {event.before:,} tokens became about {event.after:,}"
 
 
 def counted(number: int, what: str) -> str:

@@ -83,6 +83,12 @@ def find_prices(model: str, time: float) -> ModelPrices | None:
     return _find(model, int(time) // _KEPT)
 
 
+def find_window(model: str, time: float) -> int | None:
+    """How many tokens the context of `provider:model` has. None if the list does not say, or is not there."""
+    found = _look_up(model, int(time) // _KEPT)
+    return found.model.context_window if found is not None else None
+
+
 def is_loaded() -> bool:
     """Whether the list is loaded, or the extra is not installed."""
     return _load_list.cache_info().currsize > 0
@@ -118,6 +124,12 @@ def _provider(name: str, minute: int) -> str:
 
 @lru_cache(256)
 def _find(name: str, minute: int) -> ModelPrices | None:
+    found = _look_up(name, minute)
+    return None if found is None else _read(found.model_price)
+
+
+def _look_up(name: str, minute: int) -> Any:
+    """What the list has about the model. None if that is nothing."""
     provider = _provider(name, minute)
     calc_price = _load_list() if provider else None
     if calc_price is None:
@@ -125,10 +137,9 @@ def _find(name: str, minute: int) -> ModelPrices | None:
     model = name.partition(":")[2].removeprefix("models/")
     time = datetime.fromtimestamp(minute * _KEPT, UTC)
     try:
-        found = calc_price(_NOTHING, model, provider_id=provider, genai_request_timestamp=time)
+        return calc_price(_NOTHING, model, provider_id=provider, genai_request_timestamp=time)
     except LookupError:
         return None
-    return _read(found.model_price)
 
 
 def _read(prices: Any) -> ModelPrices | None:

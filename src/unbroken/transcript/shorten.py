@@ -38,7 +38,7 @@ def shorten(messages: Sequence[Message]) -> tuple[Message, ...] | None:
     """
     last = max((at for at, message in enumerate(messages) if isinstance(message, ToolMessage)), default=-1)
     found = [result for message in messages if isinstance(message, ToolMessage) for result in message.results]
-    total = sum(_said(message) for message in messages) + sum(_size(result) for result in found)
+    total = sum(_said(message) for message in messages) + sum(size_of(result) for result in found)
     excess = total - total // 2
     cut: dict[tuple[int, int], ToolResult] = {}
     for rounds in (range(last), range(last, last + 1) if last >= 0 else range(0)):
@@ -68,7 +68,7 @@ class _Large:
 def _large(at: int, message: Message) -> Iterable[_Large]:
     if isinstance(message, ToolMessage):
         for index, result in enumerate(message.results):
-            size = _size(result)
+            size = size_of(result)
             if size >= SMALL and not any(isinstance(part, Text) and _WHY in part.text for part in result.content):
                 yield _Large(at, index, result, size)
 
@@ -100,7 +100,8 @@ def _said(message: Message) -> int:
             return sum(_weight(part) for part in message.parts)
 
 
-def _size(result: ToolResult) -> int:
+def size_of(result: ToolResult) -> int:
+    """In characters of text that cost about as much."""
     return sum(_weight(part) for part in result.content)
 
 
@@ -116,7 +117,7 @@ def _cut(result: ToolResult, line: int) -> ToolResult:
     """Media are removed first if they are most of it. `native` would be sent unchanged, so it is always removed."""
     parts = result.content
     text = len(result.text)
-    if _size(result) > 2 * text:
+    if size_of(result) > 2 * text:
         parts = _without_media(parts, line)
     left = sum(_weight(part) for part in parts if isinstance(part, Media))
     if left and line - left < LEAST:

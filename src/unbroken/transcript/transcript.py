@@ -24,6 +24,8 @@ class Transcript:
         self._messages: list[Message] = []
         self._calls: dict[str, ToolCall] = {}
         self._results: dict[str, ToolResult] = {}
+        self.summarised = False
+        """Whether there is a summary in it (see `summaries`)."""
         for message in messages:
             self.add(message)
 
@@ -54,6 +56,8 @@ class Transcript:
             case System() | User():
                 self._refuse_while_open(message)
                 self._messages.append(message)
+                if isinstance(message, User) and message.kept is not None:
+                    self.summarised = True
             case Assistant():
                 self._refuse_while_open(message)
                 self._check_ids(message.calls)

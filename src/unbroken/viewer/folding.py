@@ -19,6 +19,7 @@ from unbroken.events import (
     CallProgress,
     CallsIgnored,
     CallStarted,
+    Compacted,
     LimitReached,
     RequestSent,
     RoundFinished,
@@ -341,6 +342,10 @@ class Lanes:
                 self._turn(event.turn, at).ignored += [name[:LONGEST_FIELD] for name in event.names]
             case TextFinished() | ToolCallsDetected():
                 self._turn(event.turn, at).cost = event.cost
+            case Compacted():
+                self._turn(event.turn, at).cost = event.cost
+                shown = f"{event.before:,} to {event.after:,} tokens" if event.text else event.problem[:LONGEST_FIELD]
+                self.marks.append(Mark(at, "compaction", shown))
             case RoundFinished():
                 turn = self._turn(event.turn, at)
                 turn.finished, turn.round_cost = at, event.cost

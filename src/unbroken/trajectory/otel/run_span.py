@@ -23,6 +23,7 @@ from unbroken.events import (
     CallFinished,
     CallsIgnored,
     CallStarted,
+    Compacted,
     Event,
     LimitReached,
     ReasoningReplaced,
@@ -143,6 +144,9 @@ class RunTrace(Middleware):
                 self._note(self._span, event, names=[self._tracing.exportable(name) for name in event.names])
             case LimitReached():
                 self._note(self._span, event, kind=event.kind, limit=event.limit)
+            case Compacted():
+                fields = {"messages": event.messages, "tokens.before": event.before, "tokens.after": event.after}
+                self._note(self._span, event, **fields, problem=self._tracing.exportable(event.problem))
             case ApprovalAsked():
                 exportable = self._tracing.exportable
                 self._note(self._span, event, name=exportable(event.name), call_id=exportable(event.call_id))

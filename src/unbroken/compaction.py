@@ -1,0 +1,223 @@
+"""Long runs that stay within the context of their model: `Compaction` sends a summary in place of old messages,
+`ClearResults` short notes in place of old tool results.
+
+Both are middleware, and both change only what is sent: the history of the run stays complete. A summary is a message in
+that history, so whatever saves, records or continues the history has it too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Self
+
+from unbroken.errors import ChainBroken, ProviderError, UserError
+from unbroken.events import Compacted
+from unbroken.messages import Assistant, Message, Text, ToolCall, ToolMessage, ToolResult, User
+from unbroken.middleware import Middleware, NextRequest, RunStart
+from unbroken.models.connect import connect
+from unbroken.models.model import Model
+from unbroken.models.pricing import find_window
+from unbroken.transcript.shorten import characters, size_of
+from unbroken.transcript.summaries import before_last_rounds, is_summary, sent_part
+from unbroken.validation import checked
+
+LOG = logging.getLogger("unbroken.compaction")
+
+WINDOW = 128_000
+"""Tokens: the context of a model that is in no list."""
+
+LEAST_SHARE = 0.2
+"""A summary is written if it takes the place of at least this part of the history."""
+MORE_AFTER_FAILURE = 1.1
+"""How much longer the history has to be before a summary is tried again that failed."""
+
+SUMMARY = "This is a summary of the conversation before this point, which is not shown any more:\n\n"
+"""Begins the message that the model reads in place of the older messages."""
+
+SUMMARISE = """\
+The conversation is becoming too long for you, so its messages up to this one will be replaced by a summary that you \
+write now. Do not call a tool and do not continue the task. Write everything that is needed to continue without these \
+messages: what the user wants, in the user's own words where they matter; what was done and what it showed, with the \
+names, numbers, ids, paths and quotations that may be needed again; what was decided, and why; what failed; what is \
+left to do. Write in the language of the conversation, and nothing but the summary."""
+
+
+@checked
+class Compaction(Middleware):
+    """Summarises the older part of a history that has become long.
+
+    - `at`: how many tokens are too many, as the provider counts them; or, from 0 to 1, which part of the model's
+      context (`window`, else from the price list, else 128,000 tokens).
+    - `keep`: how many of the last rounds are sent as they are.
+    - `model`: writes the summary; by default the model of the run.
+    - `prompt`: asks for the summary, as the last message after the part that it is to replace.
+
+    The first prompt, and the one that the run works on, are always sent as they are. If a summary cannot be written,
+    that is logged and reported (`Compacted`), and the run continues with all of its history.
+    """
+
+    def __init__(
+        self,
+        at: int | float = 0.75,
+        *,
+        keep: int = 4,
+        model: Model | str | None = None,
+        prompt: str = SUMMARISE,
+        window: int | None = None,
+    ) -> None:
+        if at <= 0 or (isinstance(at, float) and at > 1):
+            raise UserError(f"Compaction(at={at!r}): expected a number of tokens, or a part of the context from 0 to 1")
+        if keep < 1:
+            raise UserError(f"Compaction(keep={keep!r}): expected a number of rounds from 1")
+        if window is not None and window < 1:
+            raise UserError(f"Compaction(window={window!r}): expected a number of tokens from 1")
+        self.at = at
+        self.keep = keep
+        self.prompt = prompt
+        self.window = window
+        self.model: Model | None = connect(model) if isinstance(model, str) else model
+        self._run: RunStart | None = None
+        self.threshold = 0
+        """Tokens: what is too many in this run."""
+
+    def start(self, run: RunStart) -> Self:
+        started = copy(self)
+        started._run = run
+        started.threshold = self._threshold(run)
+        return started
+
+    def _threshold(self, run: RunStart) -> int:
+        if isinstance(self.at, int):
+            return self.at
+        window = self.window or find_window(run.model, run.clock.now()) or WINDOW
+        return int(self.at * window)
+
+    async def before_request(self, request: NextRequest) -> None:
+        """Summarises what is older than the last rounds, if the history is too long."""
+        failed_at = request.state.get("not_summarised", 0)
+        if request.final or request.tokens < max(self.threshold, failed_at * MORE_AFTER_FAILURE):
+            return
+        cut = self._cut(request)
+        if cut is None:
+            return
+        summary, problem, cost = await self._summarise(request, cut)
+        assert self._run is not None
+        after = 0
+        if summary is not None:
+            request.state.pop("not_summarised", None)
+            after = request.tokens * _length(sent_part((*request.history, summary))) // _length(request.messages)
+            request.add(summary)
+        else:
+            request.state["not_summarised"] = request.tokens
+            after = request.tokens
+            LOG.warning("run %s: its history cannot be summarised, and is sent as it is: %s", self._run.run, problem)
+        text = "" if summary is None else summary.text.removeprefix(SUMMARY)
+        self._run.emit(Compacted, cut if summary is not None else 0, request.tokens, after, text, problem, cost)
+
+    def _cut(self, request: NextRequest) -> int | None:
+        """Where the part that stays begins. None if a summary of what is before it would not help."""
+        history = request.history
+        everything = _length(request.messages)
+        last = next((at for at in range(len(history) - 1, -1, -1) if is_summary(history[at])), -1)
+        most = everything * self.threshold // (2 * request.tokens)
+        for rounds in range(self.keep, 0, -1):
+            cut = before_last_rounds(history, rounds)
+            kept = _length([message for message in history[cut:] if not is_summary(message)])
+            if kept <= most or rounds == 1:  # half of it, so that the next summary is not needed at once
+                break
+        else:
+            return None
+        if cut <= last - (_kept(history[last]) if last >= 0 else 0):
+            return None
+        return cut if everything - kept >= LEAST_SHARE * everything else None
+
+    async def _summarise(self, request: NextRequest, cut: int) -> tuple[User | None, str, float | None]:
+        """The summary, or why there is none; and what that cost."""
+        kept = sum(not is_summary(message) for message in request.history[cut:])
+        older = request.messages[: len(request.messages) - kept]
+        try:
+            answer = await request.ask((*older, User.of(self.prompt)), self.model)
+        except (ProviderError, ChainBroken) as error:
+            return None, str(error), None
+        text, verdict = answer.message.text.strip(), answer.verdict
+        if verdict.failed or verdict.meaning == "length":
+            return None, f"the summary broke off: {verdict.reason or verdict.finish}", answer.cost
+        if not text:
+            return None, "the model gave no summary", answer.cost
+        return User((Text(SUMMARY + text),), len(request.history) - cut), "", answer.cost
+
+
+def _kept(message: Message) -> int:
+    return message.kept or 0 if isinstance(message, User) else 0
+
+
+def _length(messages: Sequence[Message]) -> int:
+    return sum(map(characters, messages)) + 1
+
+
+CLEARED = "[The result of this call was removed to save space. Make the call again if you need it.]"
+
+
+@checked
+class ClearResults(Middleware):
+    """Sends a short note in place of the results of old calls. Calls and their ids stay.
+
+    - `keep`: the results of this many last rounds are always sent.
+    - `step`: this many rounds are cleared at once. In between, requests begin like the ones before, so that the
+      provider's cache helps.
+    - `never`: the names of tools whose results are not cleared.
+    - `least`: results that are shorter than this many characters are not cleared.
+    """
+
+    def __init__(self, keep: int = 4, *, step: int = 8, never: Collection[str] = (), least: int = 400) -> None:
+        if keep < 1 or step < 1:
+            raise UserError(f"ClearResults(keep={keep!r}, step={step!r}): expected numbers of rounds from 1")
+        if isinstance(never, str):
+            raise UserError(f"ClearResults(never={never!r}): give a list of names, never=[{never!r}]")
+        self.keep = keep
+        self.step = step
+        self.never = frozenset(never)
+        self.least = max(least, len(CLEARED))
+        self._cleared: dict[int, tuple[ToolMessage, ToolMessage]] = {}
+        """By the id of a message: the message, and what is sent in its place. The same object each time, so that
+        nothing is encoded or recorded twice."""
+
+    def start(self, run: RunStart) -> Self:
+        started = copy(self)
+        started._cleared = {}
+        return started
+
+    async def before_request(self, request: NextRequest) -> None:
+        """Clears what is older than the last rounds."""
+        messages = request.messages
+        rounds = [at for at, message in enumerate(messages) if isinstance(message, ToolMessage)]
+        count = (len(rounds) - self.keep) // self.step * self.step
+        if count <= 0:
+            return
+        names = {call.id: call.name for at in rounds[:count] for call in _calls_before(messages, at)}
+        changed = list(messages)
+        for at in rounds[:count]:
+            message = messages[at]
+            assert isinstance(message, ToolMessage)
+            changed[at] = self._without_results(message, names)
+        request.messages = tuple(changed)
+
+    def _without_results(self, message: ToolMessage, names: dict[str, str]) -> ToolMessage:
+        known = self._cleared.get(id(message))
+        if known is None or known[0] is not message:
+            cleared = ToolMessage(tuple(self._clear(result, names) for result in message.results))
+            known = self._cleared[id(message)] = message, message if cleared == message else cleared
+        return known[1]
+
+    def _clear(self, result: ToolResult, names: dict[str, str]) -> ToolResult:
+        if names.get(result.call_id, result.name) in self.never or size_of(result) < self.least:
+            return result
+        return replace(result, content=(Text(CLEARED),), native=None)
+
+
+def _calls_before(messages: Sequence[Message], at: int) -> tuple[ToolCall, ...]:
+    before = messages[at - 1] if at else None
+    return before.calls if isinstance(before, Assistant) else ()
