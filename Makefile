@@ -50,6 +50,7 @@ bench: $(VENV)/.bench  ## the numbers that the README claims
 	$(BIN)/python bench/decoding.py
 	$(BIN)/python bench/runs.py
 	$(BIN)/python bench/latency.py
+	$(BIN)/python bench/long_runs.py
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/size.py
 
