@@ -1,8 +1,8 @@
 """Long runs: 500 tools, 300 rounds, over HTTP. Does a round cost more than the bytes that it sends?
 
 Each request holds the whole history, so it grows, and so does the work for it. Linear means: the CPU time for a
-kilobyte that is sent is no more in the last 50 rounds than in the first 50. The server is a process of its own, so that its CPU
-time is not counted. `--rounds`, `--tools`, `--wires` and `--recording` change the run.
+kilobyte that is sent is no more in the last 50 rounds than in the first 50. The server is a process of its own, so that
+its CPU time is not counted. `--rounds`, `--tools`, `--wires` and `--recording` change the run.
 """
 
 from __future__ import annotations

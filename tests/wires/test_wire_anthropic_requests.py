@@ -313,6 +313,14 @@ def test_automatic_marks_are_on_the_last_tool_system_text_and_message() -> None:
     ]
 
 
+def test_a_fourth_mark_is_where_the_request_before_ended() -> None:
+    said = [User.of("x"), Assistant("", (call("a", "now", {}, 0),)), ToolMessage((ToolResult("a", (Text("ok"),)),)), Assistant("so")]
+    before = encoded(*said[:3], cache=True)
+    body = encoded(*said, User.of("y"), cache=True)
+    assert body["messages"][2] == before["messages"][2]
+    assert [marks({"messages": [turn]}) for turn in body["messages"]] == [0, 0, 1, 0, 1]
+
+
 def test_there_are_never_more_than_four_marks() -> None:
     for count in range(8):
         users = [User.of(Text(f"{n}", "5m")) for n in range(count)]

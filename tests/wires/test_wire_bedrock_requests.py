@@ -161,6 +161,12 @@ def test_marks_are_placed_where_the_family_takes_them(model: str, points: int) -
     assert json.dumps(body).count("cachePoint") == points
 
 
+def test_a_fourth_mark_is_where_the_request_before_ended() -> None:
+    said = [System.of("be brief"), User.of("hi"), Assistant("yes?"), User.of("go on")]
+    body = sent(*said, cache=True, model=CLAUDE)
+    assert [json.dumps(turn).count("cachePoint") for turn in body["messages"]] == [1, 0, 1]
+
+
 def test_of_too_many_marks_the_last_ones_stay() -> None:
     said = User(tuple(Text(str(n), "5m") for n in range(6)))
     content = sent(said)["messages"][0]["content"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from math import isinf
@@ -238,6 +238,14 @@ def audio_mime(format: str) -> str:
 
 def cache_control(mark: CacheMark) -> Object:
     return {"type": "ephemeral", "ttl": "1h"} if mark == "1h" else {"type": "ephemeral"}
+
+
+def content_before_answer(turns: Sequence[Object]) -> list[Object]:
+    """The content of the user's last message that the model has answered. Empty if there is none."""
+    for before, after in zip(turns[-2::-1], turns[:0:-1], strict=False):
+        if before["role"] == "user" and after["role"] == "assistant":
+            return before["content"]
+    return []
 
 
 def cache_mark(block: Object) -> CacheMark:

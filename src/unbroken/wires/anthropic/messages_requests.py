@@ -43,6 +43,7 @@ from unbroken.wires.claude_models import output_limit
 from unbroken.wires.parts import (
     cache_mark,
     call_from_text,
+    content_before_answer,
     outgoing_object,
     own_extra,
     own_tool,
@@ -258,6 +259,10 @@ def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], a
     early: CacheMark = "1h" if any(cache_mark(block) == "1h" for block in marked) else "5m"
     last: list[Object] = turns[-1]["content"] if turns else []
     places: list[tuple[list[Object], CacheMark]] = [(last, "5m"), (system, early), (tools, early)]
+    if early == "5m":
+        # Where the request before this one ended: the API looks for what it has in its cache at the marks, and only at
+        # the last 20 blocks before each, fewer than a round with many calls has.
+        places.append((content_before_answer(turns), "5m"))
     for place, cache in places:
         if place and room > 0 and not place[-1].get("cache_control"):
             mark(place[-1], cache)

@@ -50,6 +50,7 @@ from unbroken.wires.bedrock.converse_reasoning import FIELDS, decode_effort, set
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import (
     call_from_text,
+    content_before_answer,
     outgoing_object,
     own_extra,
     own_native,
@@ -230,6 +231,10 @@ def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], a
         for blocks, mark in wanted:
             if blocks and not mark_of(blocks[-1]):
                 blocks.append(cache_point(mark))
+        before = content_before_answer(turns)  # where the request before this one ended
+        count = sum(bool(mark_of(block)) for blocks in places for block in blocks)
+        if early == "5m" and before and not mark_of(before[-1]) and count < _MAX_MARKS:
+            before.append(cache_point("5m"))
     excess = sum(bool(mark_of(block)) for blocks in places for block in blocks) - _MAX_MARKS
     for blocks in places:
         for block in [block for block in blocks if mark_of(block)][: max(0, excess)]:
