@@ -314,7 +314,7 @@ def test_automatic_marks_are_on_the_last_tool_system_text_and_message() -> None:
 
 
 def test_a_fourth_mark_is_where_the_request_before_ended() -> None:
-    said = [User.of("x"), Assistant("", (call("a", "now", {}, 0),)), ToolMessage((ToolResult("a", (Text("ok"),)),)), Assistant("so")]
+    said = [User.of("x"), Assistant("", (call("a"),)), ToolMessage((ToolResult("a", (Text("ok"),)),)), Assistant("so")]
     before = encoded(*said[:3], cache=True)
     body = encoded(*said, User.of("y"), cache=True)
     assert body["messages"][2] == before["messages"][2]
