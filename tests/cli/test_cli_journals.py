@@ -21,7 +21,8 @@ from unbroken.errors import UserError
 from unbroken.messages import Assistant, Request
 from unbroken.models.scripted import Answer
 from unbroken.testing import Call
-from unbroken.viewer.server import serving, whole_page
+from unbroken.viewer.page import whole_page
+from unbroken.viewer.server import serving
 
 
 @tool(approve=True)

@@ -86,7 +86,7 @@ class Tab:
         """After two frames everything that was requested is drawn."""
         await self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
-    async def wheel(self, x: int, y: int, delta: int, *, ctrl: bool = False) -> None:
+    async def wheel(self, x: float, y: float, delta: int, *, ctrl: bool = False) -> None:
         await self.ask(
             "Input.dispatchMouseEvent",
             type="mouseWheel", x=x, y=y, deltaX=0, deltaY=delta, modifiers=2 if ctrl else 0,

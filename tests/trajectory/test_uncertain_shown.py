@@ -24,7 +24,7 @@ from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.prometheus import PrometheusMetrics
 from unbroken.trajectory.recording import list_recordings
 from unbroken.viewer.listing import Shelf
-from unbroken.viewer.server import whole_page
+from unbroken.viewer.page import whole_page
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
 

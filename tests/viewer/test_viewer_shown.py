@@ -18,8 +18,8 @@ from viewer_pages import data_of
 
 from unbroken.trajectory.recording import read_recording
 from unbroken.viewer.listing import Shelf
+from unbroken.viewer.page import whole_page
 from unbroken.viewer.picture import draw
-from unbroken.viewer.server import whole_page
 from unbroken.viewer.terminal import COARSE, RUNNING, WAITING, WRITING, Ruler, list_lines, picture_lines
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028\u2029 <img src=x onerror=alert(1)> \x1b[31m\x07 \" ' &amp;"

@@ -19,7 +19,8 @@ import large_run
 import pytest
 
 from unbroken.viewer.listing import Shelf
-from unbroken.viewer.server import serving, whole_page
+from unbroken.viewer.page import whole_page
+from unbroken.viewer.server import serving
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
 
@@ -146,11 +147,156 @@ def test_the_heading_and_the_axis_are_not_cut(folder: Path, width: int) -> None:
     in_browser(folder / "long.jsonl", act)
 
 
+def test_the_first_screen_has_question_answer_and_first_error(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        shown = await text(tab, "#summary")
+        assert "Swim in the morning, whales at noon; both are booked." in shown
+        assert "the model: the connection was lost" in shown
+        await tab.run("document.querySelector('#summary button').click()")
+        assert await texts(tab, "aside h2") == ["Round 2"]
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_the_list_is_sorted_by_a_column_both_ways(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        click = (
+            "[...document.querySelectorAll('button.sort')].find((one) => one.textContent.startsWith('Calls')).click()"
+        )
+        for names in (["long.jsonl", "cut.jsonl"], ["cut.jsonl", "long.jsonl"]):
+            await tab.run(click)
+            await tab.settle()
+            assert await texts(tab, ".item.runs small") == names
+        assert "cannot be read" in (await texts(tab, ".item"))[-1]  # without a number, last both ways
+
+    in_browser(folder, act)
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["served", "file"])
+def test_contents_are_searched(folder: Path, tmp_path: Path, served: bool) -> None:
+    page = tmp_path / "runs.html"
+    page.write_bytes(whole_page(Shelf(folder))[0])
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.open(address if served else page.as_uri())
+        await tab.press("/")
+        for letter in "both are booked":
+            await tab.press(letter)
+        assert await texts(tab, ".item") == []  # it is in no prompt
+        await tab.press("Enter")
+        await tab.until("document.querySelector('.item') !== null")
+        assert len(await texts(tab, ".item")) == 1
+        assert "whales at noon; both are booked" in await text(tab, ".item small")
+
+    in_browser(folder, act)
+
+
+def test_two_runs_are_compared(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "long.jsonl").read_bytes()
+    (tmp_path / "one.jsonl").write_bytes(whole)
+    (tmp_path / "other.jsonl").write_bytes(
+        whole.replace(b"Akureyri", b"Hofn").replace(b"whales at noon", b"seals at noon")
+    )
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.press("Home", "c", "ArrowDown", "c")
+        await tab.until("document.querySelector('.compared') !== null")
+        shown = await text(tab, "#view")
+        assert "Request 3 is the first that differs, in message 5" in shown
+        assert "weather Akureyri" in shown
+        assert "weather Hofn" in shown
+        assert "seals at noon" in shown
+        differ = await texts(tab, ".compared.calls tr.differs")
+        assert [row.split()[-4:] for row in differ] == [
+            ["only", "on", "the", "left"],
+            ["only", "on", "the", "right"],
+        ]
+        assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
+
+    in_browser(tmp_path, act)
+
+
+def test_a_call_in_a_message_leads_to_its_bar_and_back(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.press("2")
+        await tab.run("document.querySelectorAll('[data-call]')[2].click()")
+        await tab.settle()
+        assert await texts(tab, "aside h2") == ["events_on"]
+        back = "[...document.querySelectorAll('aside button.link')].find((one) => one.textContent.includes('message'))"
+        await tab.run(f"{back}.click()")
+        await tab.settle()
+        assert await texts(tab, ".message.picked .tag") == ["its answer"]
+        assert await tab.run("document.activeElement.textContent") == "events_on"
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_texts_and_requests_are_copied(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }; 1")
+        await tab.press("2")
+        await tab.run("document.querySelector('.of .copy').click()")
+        await tab.until('window.copied === \'{"city": "Reykjavik"}\'')
+        await tab.run("document.querySelector('.tools .copy').click()")
+        await tab.until("window.copied.startsWith('curl -N ')")
+        await tab.run("document.querySelectorAll('.tools .copy')[1].click()")
+        await tab.until("window.copied.startsWith('from unbroken import Agent')")
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_requests_have_their_first_token_tokens_and_cost_in_a_table(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.press("4")
+        rows = await tab.run(
+            "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((one) => one.innerText))"
+        )
+        assert [row[0] for row in rows] == ["Round 1", "Round 2", "Round 3", "Answer"]
+        assert rows[1][1:6] == ["2.100 s", "0 s", "600 ms", "200", "30"]
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_a_run_grows_on_the_page_while_it_is_recorded(folder: Path, tmp_path: Path) -> None:
+    lines = (folder / "long.jsonl").read_bytes().splitlines(keepends=True)
+    path = tmp_path / "growing.jsonl"
+    half = next(place for place, line in enumerate(lines) if b'"event":"tool_calls_detected"' in line)
+    path.write_bytes(b"".join(lines[:half]))
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        before = len(await texts(tab, ".lane"))
+        await tab.press("ArrowDown")
+        with path.open("ab") as file:
+            file.write(b"".join(lines[half:-1]))
+        await tab.until(f"document.querySelectorAll('.lane').length > {before}")
+        assert await text(tab, "#state") == "● running"
+        assert await tab.run("document.querySelector('.lane.picked .name').innerText") == "weather"  # it stays chosen
+        with path.open("ab") as file:
+            file.write(lines[-1])
+        await tab.until("document.querySelector('#state').innerText === 'answered'")
+        assert "both are booked" in await text(tab, "#summary")
+
+    in_browser(path, act)
+
+
+def test_a_new_run_appears_in_the_list(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "long.jsonl").read_bytes()
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.jsonl").write_bytes(whole)
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        assert len(await texts(tab, ".item")) == 2
+        (tmp_path / "three.jsonl").write_bytes(whole)
+        await tab.until("document.querySelectorAll('.item').length === 3")
+
+    in_browser(tmp_path, act)
+
+
 @pytest.mark.parametrize("width", [420, 1000, 1600])
 def test_nothing_is_wider_than_the_window(folder: Path, width: int) -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         await tab.size(width, 800)
-        for key in "123":
+        for key in "1234":
             await tab.press(key)
             await shot(tab, f"{width}-{key}")
             assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
@@ -207,7 +353,8 @@ def test_time_is_zoomed_and_moved_by_keys_and_wheel(folder: Path) -> None:
         assert await tab.run(left) > zoomed
         await tab.press("0")
         assert await tab.run(left) == pytest.approx(before, abs=8)
-        await tab.wheel(700, 155, -200)
+        axis = await tab.run("document.querySelector('.ticks').getBoundingClientRect().top")
+        await tab.wheel(700, axis + 10, -200)
         await tab.settle()
         assert await tab.run("document.querySelector('.range') !== null")
 
@@ -265,7 +412,7 @@ def test_hostile_text_has_no_effect(tmp_path: Path) -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         for place in (address, page.as_uri()):
             await tab.open(place)
-            for key in "123":
+            for key in "1234":
                 await tab.press(key)
                 assert words[:20] in await tab.run("document.body.innerText")
                 assert await tab.run("document.querySelector('img, #view script') === null")

@@ -22,8 +22,8 @@ from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.trajectory.recording import is_recording
 from unbroken.viewer.listing import Listing, Shelf, recordings_below
+from unbroken.viewer.page import whole_page
 from unbroken.viewer.picture import picture_json
-from unbroken.viewer.server import whole_page
 from unbroken.viewer.terminal import COARSE, FINE, list_lines, picture_lines
 
 _NAMED = 5

@@ -6,7 +6,7 @@ A list of runs is made from their rows, and from the first and the last append o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -109,9 +109,26 @@ class RecordedRuns:
         return listed
 
     def draw(self, name: str) -> Picture:
+        return replace(draw(self.read(name)), file=name)
+
+    def read(self, name: str) -> Recording:
+        """For the viewer."""
+        self._check(name)
+        return self.recording(name)
+
+    def raw_lines(self, name: str) -> Iterator[bytes]:
+        self._check(name)
+        _, data = self._ask(lambda database: database.chunks(name, 0))
+        yield from b"".join(data).splitlines()
+
+    def version(self, name: str) -> str:
+        self._check(name)
+        row = self._ask(lambda database: database.find(name))
+        return f"{row.chunks}-{row.state}"
+
+    def _check(self, name: str) -> None:
         if self.one and name != self.name:
             raise UserError(f"{self.url}: only the run `{self.name}` is shown")
-        return replace(draw(self.recording(name)), file=name)
 
     def count(self) -> int:
         """How many runs there are."""

@@ -20,7 +20,7 @@ from unbroken.evals.results import CaseResult, Difference, Evaluation, Trial
 from unbroken.messages import Usage
 from unbroken.run_view import shown_cost
 from unbroken.viewer.listing import Shelf
-from unbroken.viewer.server import PALETTE, inline_hash, whole_page
+from unbroken.viewer.page import PALETTE, inline_hash, whole_page
 
 REPORT = "report.html"
 RUNS = "recordings.html"

@@ -6,14 +6,22 @@ A name is looked up among those of the folder and never becomes a path: nothing 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from unbroken.errors import StreamError, UserError
-from unbroken.trajectory.recording import SUFFIX, Summary, is_recording, list_recordings, read_recording, summarize
+from unbroken.trajectory.recording import (
+    SUFFIX,
+    Recording,
+    Summary,
+    is_recording,
+    list_recordings,
+    read_recording,
+    summarize,
+)
 from unbroken.viewer.entries import LONGEST_FIELD
 from unbroken.viewer.picture import RECORDED, Picture, draw, shown_name
 from unbroken.wires.jsontext import loads
@@ -63,6 +71,18 @@ class Listing(Protocol):
         """Raises `UserError` if there is no such recording, or if it cannot be read."""
         ...
 
+    def read(self, name: str) -> Recording:
+        """The same, before it is drawn."""
+        ...
+
+    def raw_lines(self, name: str) -> Iterator[bytes]:
+        """Its lines, not parsed."""
+        ...
+
+    def version(self, name: str) -> str:
+        """A text that changes whenever the recording has grown; without reading it."""
+        ...
+
 
 class Shelf:
     """`path` is a folder of recordings, or one recording."""
@@ -92,7 +112,27 @@ class Shelf:
 
     def draw(self, name: str) -> Picture:
         """Raises `UserError` if there is no such recording, or if it cannot be read."""
-        return draw(read_recording(self._find(name)))
+        return draw(self.read(name))
+
+    def read(self, name: str) -> Recording:
+        """The recording itself, with everything that `draw` leaves out. Raises `UserError` as `draw` does."""
+        return read_recording(self._find(name))
+
+    def raw_lines(self, name: str) -> Iterator[bytes]:
+        """The lines of a file, not parsed, for a search."""
+        try:
+            with self._find(name).open("rb") as file:
+                yield from file
+        except OSError as error:
+            raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
+
+    def version(self, name: str) -> str:
+        """Size and time of the file: another text whenever the recording has grown."""
+        try:
+            found = self._find(name).stat()
+        except OSError as error:
+            raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
+        return f"{found.st_size}-{found.st_mtime_ns}"
 
     def _find(self, name: str) -> Path:
         if self.one:

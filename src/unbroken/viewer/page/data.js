@@ -1,0 +1,58 @@
+// What is shown, and where it comes from: from the server, or from this file itself
+
+const given = (() => {
+  const text = byId("data").textContent;
+  return text.startsWith("null") ? null : JSON.parse(text);
+})();
+const fetched = async (path) => {
+  const answer = await fetch(path);
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(told.error || `the server answered ${answer.status}`);
+  return told;
+};
+const runPath = (name) => `/runs/${encodeURIComponent(name)}`;
+const loadRuns = async () => (given ? given.runs : fetched("/runs"));
+const versions = new Map(); // of each picture that was loaded: the server sends it again only if it has grown
+const loadPicture = async (name) => {
+  if (given) {
+    if (!Object.hasOwn(given.pictures, name)) throw new Error(`${name} is only listed in this file: it would have been too large`);
+    return given.pictures[name];
+  }
+  const answer = await fetch(runPath(name));
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(told.error || `the server answered ${answer.status}`);
+  versions.set(name, answer.headers.get("etag"));
+  return told;
+};
+/* The picture of a run that has grown since it was loaded; else null. */
+const loadGrown = async (name) => {
+  const answer = await fetch(runPath(name), { headers: { "if-none-match": versions.get(name) ?? "" } });
+  if (answer.status !== 200) return null;
+  versions.set(name, answer.headers.get("etag"));
+  return answer.json();
+};
+/* The runs whose contents have this text: { found: { name: { count, snippet } }, skipped }. */
+const searchRuns = async (text) => {
+  if (!given) return fetched(`/search?text=${encodeURIComponent(text)}`);
+  const wanted = text.toLowerCase(), found = {};
+  for (const [name, picture] of Object.entries(given.pictures)) {
+    const texts = [...textsOf(picture)].filter((one) => one.toLowerCase().includes(wanted));
+    if (!texts.length) continue;
+    const at = texts[0].toLowerCase().indexOf(wanted);
+    found[name] = { count: texts.length, snippet: texts[0].slice(Math.max(0, at - 30), at + 90).replace(/\s+/g, " ") };
+  }
+  return { found, skipped: given.runs.filter((run) => !run.problem && !Object.hasOwn(given.pictures, run.name)).length };
+};
+const textsOf = (picture) => {
+  const texts = new Set([picture.prompt, picture.answer.text]);
+  for (const request of picture.requests) for (const message of request.new) for (const part of message.parts) { texts.add(part.body.text); texts.add(part.name); }
+  for (const turn of picture.turns) {
+    texts.add(turn.said?.text ?? "");
+    for (const call of turn.calls) { texts.add(call.name); texts.add(call.arguments?.text ?? ""); texts.add(call.result?.text ?? ""); }
+  }
+  return texts;
+};
+const loadCode = async (number, language) => (await fetched(`${runPath(state.name)}/requests/${number}/${language}`)).text;
+
+const state = { runs: [], picture: null, name: "", tab: "waterfall", filter: "", view: null, request: 0, all: false, sort: { by: "time", down: true }, found: null, marked: "", grownAt: 0 };
+let show = null; // what is on the page: { list, keys, filter(), update(), end() }

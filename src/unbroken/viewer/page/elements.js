@@ -1,0 +1,58 @@
+// Recordings are strangers' words: they become text nodes and nothing else. There is no innerHTML here.
+const byId = (id) => document.getElementById(id);
+const make = (tag, props = {}, ...children) => {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "class") node.className = value;
+    else if (name === "on") for (const [event, hear] of Object.entries(value)) node.addEventListener(event, hear);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  return node;
+};
+const copyText = async (text) => {
+  try { await navigator.clipboard.writeText(text); } catch { // where the browser does not allow it
+    const box = make("textarea", { class: "hear", "aria-hidden": "true", tabindex: "-1" });
+    box.value = text;
+    document.body.append(box);
+    box.select();
+    document.execCommand("copy");
+    box.remove();
+  }
+};
+/* A button that copies a text, or what a promise gives. */
+const copyButton = (words, text, name = words) => {
+  const button = make("button", { class: "copy", "aria-label": name, on: { click: async (event) => {
+    event.stopPropagation();
+    let told = "Copied";
+    try { await copyText(await text()); } catch (error) { told = error.message; }
+    button.textContent = told;
+    hear(told);
+    setTimeout(() => { button.textContent = words; }, 1500);
+  } } }, words);
+  return button;
+};
+
+// Words for numbers
+
+const money = (value) => value === null ? "-" : value && value < 0.001 ? value.toFixed(7) : value.toLocaleString("en", { minimumFractionDigits: 4, maximumFractionDigits: 4 });
+const seconds = (value) => {
+  if (value === null || value === undefined) return "–";
+  if (value < 0.000005) return "0 s";
+  if (value < 1) return `${value < 0.001 ? (value * 1000).toFixed(2) : value < 0.01 ? (value * 1000).toFixed(1) : Math.round(value * 1000)} ms`;
+  if (value < 60) return `${value.toFixed(2)} s`;
+  if (value < 3600) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+  return `${Math.floor(value / 3600)} h ${Math.round((value % 3600) / 60)} min`;
+};
+const moment = (value) => (value === null || value === undefined ? "–" : `${value.toFixed(value < 100 ? 3 : 1)} s`);
+const size = (bytes) => bytes < 1000 ? `${bytes} bytes` : bytes < 1e6 ? `${(bytes / 1000).toFixed(bytes < 1e5 ? 1 : 0)} KB` : `${(bytes / 1e6).toFixed(1)} MB`;
+const many = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+const day = (time) => {
+  if (!time) return "";
+  const date = new Date(time * 1000);
+  const two = (part) => String(part).padStart(2, "0");
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+};
+const spaced = (word) => word.replaceAll("_", " ");
+const tone = (state) => (state === "answered" || state === "recorded" ? "good" : state === "failed" || state === "unfinished" ? "bad" : "quiet");

@@ -1,0 +1,95 @@
+"""A recorded request as something to paste: a `curl` command that sends it again, or a Python program that continues
+the run from it. Keys are named by their variables and never written. Texts of the recording are quoted, so that none
+of them can be a command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any, Literal, TypeAlias
+
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.messages import OneTool, Request, Sampling, ToolSpec
+from unbroken.models.connect import connect
+from unbroken.trajectory.lines import Line
+from unbroken.trajectory.recording import RecordedRequest, Recording
+from unbroken.transcript import from_json
+from unbroken.wires import find_wire
+from unbroken.wires.values import as_dict
+
+Language: TypeAlias = Literal["curl", "python"]
+_UNKNOWN_URL = "http://127.0.0.1:8000/v1/chat/completions"
+"""If the provider is not known here: a server of your own."""
+_HELD = "x" * 24
+"""Stands for the key while the request is written; it is not sent."""
+
+
+def request_code(recording: Recording, number: int, language: Language) -> str:
+    """The request with this number, counted from 0."""
+    if not 0 <= number < len(recording.requests):
+        raise UserError(f"{recording.path.name} has no request {number + 1}: it has {len(recording.requests)}")
+    if language == "python":
+        return _python(recording, number)
+    try:
+        return _curl(recording.model, _request(recording.requests[number]))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:  # a recording may contain anything
+        raise UserError(f"request {number + 1} of {recording.path.name} cannot be written: {error}") from None
+
+
+def _curl(name: str, request: Request) -> str:
+    try:
+        model = connect(name, api_key=_HELD).model
+        endpoint, body = model.endpoint, model.prepare(request).body
+    except UnbrokenError:  # a provider of another machine, or a script
+        url, headers, key = _UNKNOWN_URL, {}, "Authorization: Bearer $API_KEY"
+        body, secrets = find_wire("openai-chat").encode_request(request), ()
+    else:
+        url = str(endpoint.stream_url if request.stream else endpoint.whole_url)
+        headers, secrets = dict(endpoint.headers), endpoint.secrets
+        key = f"{endpoint.key_header}: {endpoint.key_prefix}${endpoint.key_variable or 'API_KEY'}"
+    parts = [f"curl -N {shlex.quote(url)}", "-H 'Content-Type: application/json'", f'-H "{key}"']
+    parts += [f"-H {shlex.quote(f'{header}: {value}')}" for header, value in headers.items()]
+    parts.append(f"-d {shlex.quote(json.dumps(body, ensure_ascii=False))}")
+    command = " \\\n  ".join(parts)
+    for secret in filter(None, secrets):
+        command = command.replace(secret, "***")
+    return command
+
+
+def _python(recording: Recording, number: int) -> str:
+    names = [str(tool.get("name")) for tool in recording.requests[number].tools]
+    return f"""\
+from unbroken import Agent
+from unbroken.trajectory.recording import read_recording
+from unbroken.transcript import from_json
+
+request = read_recording({recording.path.name!r}).requests[{number}]
+agent = Agent({recording.model!r}, tools=[])  # the tools of the run: {names!r}
+result = agent.run_sync(history=from_json(list(request.messages)))
+print(result.text)
+"""
+
+
+def _request(recorded: RecordedRequest) -> Request:
+    fields: Line = recorded.fields
+    choice = fields.get("choice")
+    sampling: dict[str, Any] = as_dict(fields.get("sampling"))
+    if "stop" in sampling:
+        sampling = {**sampling, "stop": tuple(sampling["stop"])}
+    tools = [
+        ToolSpec(str(tool.get("name")), str(tool.get("description") or ""), as_dict(tool.get("parameters")), strict)
+        for tool in recorded.tools
+        for strict in [tool.get("strict")]
+    ]
+    return Request(
+        from_json(list(recorded.messages)),
+        tuple(tools),
+        OneTool(str(as_dict(choice).get("tool"))) if isinstance(choice, dict) else choice,
+        fields.get("parallel"),
+        fields.get("final", False),
+        fields.get("stream", True),
+        fields.get("reasoning"),
+        fields.get("cache", False),
+        Sampling(**sampling),
+        as_dict(fields.get("extra")),
+    )
