@@ -13,7 +13,7 @@ ROOT = Path(unbroken.__file__).parent
 LAYERS = [
     {"__main__"},
     {"cli"},
-    {"gateway", "dph", "testing", "probing", "evals"},
+    {"gateway", "dph", "testing", "probing", "evals", "mcp"},
     {"durable"},
     {"agent", "viewer", "logs", "asgi"},
     {"trajectory", "guardrails", "compaction"},

@@ -14,7 +14,7 @@ from unbroken.cli.main import print_version
 
 COMMANDS = [
     *("run", "resume", "chat", "replay", "runs", "worker", "dph", "serve", "keys", "decode", "probe", "faults", "view"),
-    *("stats", "eval"),
+    *("stats", "eval", "mcp"),
 ]
 """In the order in which `--help` lists them."""
 
@@ -75,6 +75,8 @@ def _load(name: str) -> Any:
             from unbroken.cli.stats import stats_command as command  # noqa: PLC0415 - start-up time
         case "eval":
             from unbroken.cli.eval import eval_command as command  # noqa: PLC0415 - start-up time
+        case "mcp":
+            from unbroken.cli.mcp_serve import app as command  # noqa: PLC0415 - start-up time
         case _:
             raise ValueError(f"`{name}` is in COMMANDS, and nothing loads it")
     return command
