@@ -18,6 +18,7 @@ from unbroken.messages import Message, System
 from unbroken.testing import Call, TestModel, run_virtual
 from unbroken.testing.unscripted import example
 from unbroken.tools.context import RunContext
+from unbroken.tools.search import ToolSearch
 from unbroken.trajectory.recording import read_recording
 
 
@@ -199,5 +200,44 @@ def test_examples_fit_many_schemas() -> None:
         ({"anyOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": {"const": 4}}}, 4),
         ({"allOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}]}, {"a": None}),
         ({"type": ["string", "null"]}, "a"),
+        ({"type": "number", "exclusiveMinimum": 0.5, "exclusiveMaximum": 1}, 0.75),
+        ({"type": "integer", "minimum": 1.5}, 2),
+        ({"allOf": [{"type": "integer"}, {"$ref": "#/$defs/A"}], "$defs": {"A": {"minimum": 5}}}, 5),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "uniqueItems": True}, [0, 1]),
+        ({"type": "object", "minProperties": 1, "additionalProperties": {"type": "integer"}}, {"key0": 0}),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, None),
     ):
         assert example(schema) == expected
+
+
+class Tree(BaseModel):
+    value: int
+    left: Tree | None
+    right: Tree | None
+    others: list[Tree]
+
+
+def test_an_example_of_a_type_that_is_nested_in_itself_is_small() -> None:
+    @tool
+    async def plant(tree: Tree) -> str:
+        """Plants a tree."""
+        return tree.model_dump_json()
+
+    result = run_virtual(Agent(TestModel(), [plant]).run("Go."))
+    assert result.text == 'plant: {"value":0,"left":null,"right":null,"others":[]}'
+
+
+def test_a_function_may_return_one_source_or_a_search_and_nothing_is_named() -> None:
+    def offered(chosen: object) -> list[str]:
+        model = ScriptedModel("Hi.")
+
+        def choose(context: RunContext[Any]) -> Any:
+            return chosen
+
+        run_virtual(Agent(model, choose).run("Go."))
+        return [spec.name for spec in model.requests[0].tools]
+
+    assert offered(look) == ["look"]
+    assert offered([ToolSearch(look, delete)]) == offered(ToolSearch(look, delete)) == ["search_tools"]
+    with pytest.raises(UserError, match="tools= returned None; return a list of tools, which may be empty"):
+        offered(None)

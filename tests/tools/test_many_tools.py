@@ -172,3 +172,53 @@ def test_wrong_use_of_a_search_is_named() -> None:
 
     with pytest.raises(InvalidTool, match="rename it"):
         ToolSearch(search).offered(())
+
+
+def named(name: str, description: str) -> Tool:
+    async def run() -> str:
+        return name
+
+    return tool(name=name, description=description)(run)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("погода", ["show_ru"]),
+        ("письмо", ["mail_ru"]),
+        ("Größe", ["size_de"]),
+        ("天气怎么样", ["weather_zh"]),
+        ("sending", ["send_mail"]),
+        ("http server", ["startHTTPServer"]),
+        ("!?", []),
+    ],
+)
+def test_tools_are_found_in_any_language_and_by_the_beginnings_of_words(query: str, expected: list[str]) -> None:
+    tools = [
+        named("show_ru", "Показывает погоду в городе"),
+        named("mail_ru", "Отправляет письмо человеку"),
+        named("size_de", "Zeigt die Größe einer Straße"),
+        named("weather_zh", "查询城市的天气"),
+        named("send_mail", "Deliver a message."),
+        named("startHTTPServer", "Starts it."),
+    ]
+    model = ScriptedModel(Call("search_tools", query=query), "Done.")
+    run_virtual(Agent(model, [ToolSearch(*tools)]).run("Go."))
+    assert [spec.name for spec in model.requests[1].tools] == ["search_tools", *expected]
+
+
+def test_what_is_found_is_offered_however_long_its_descriptions_are() -> None:
+    tools = [named(f"fly_{number}", "Books a flight. " * 2000) for number in range(5)]
+    model = ScriptedModel(Call("search_tools", query="flight"), "Done.")
+    run_virtual(Agent(model, [ToolSearch(*tools)]).run("Go."))
+    assert len(model.requests[1].tools) == 6
+
+
+def test_tools_that_cannot_be_offered_together_are_refused_before_anything_runs() -> None:
+    model = ScriptedModel("Done.")
+    with pytest.raises(InvalidTool, match="two tools are called `read_file`"):
+        Agent(model, [ToolSearch(read_file), named("read_file", "Another one.")])
+    with pytest.raises(UserError, match="there are two `ToolSearch`"):
+        Agent(model, [ToolSearch(read_file), ToolSearch(write_file)])
+    with pytest.raises(InvalidTool, match="there is no tool `nothing`"):
+        Agent(model, [ToolSearch(read_file, always=["nothing"])])

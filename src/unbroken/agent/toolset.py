@@ -35,12 +35,16 @@ class ToolSet:
         if callable(tools) and not isinstance(tools, Tool):
             self._choose, self._takes_context = tools, _takes_context(tools)
         else:
-            alone = isinstance(tools, Toolbox | Tool | ToolSearch | ToolServer | str)
-            self._sources = (tools,) if alone else tuple(tools)
-        self._searches = any(isinstance(source, ToolSearch) for source in self._sources)
+            self._sources = _sources(tools)
+        searches = [source for source in self._sources if isinstance(source, ToolSearch)]
+        if len(searches) > 1:
+            raise UserError("tools=: there are two `ToolSearch`; give all sources to one of them")
+        self._searches = bool(searches)
         self._servers = tuple(server for source in self._sources for server in _servers_of(source))
         self.fixed = None if self._choose or self._servers or self._searches else Toolbox(*self._sources)
         """The tools, if they are the same in every run and known before it."""
+        if self._searches and not self._servers:  # two tools of one name are an error now, and not when one is found
+            Toolbox(*(source.all if isinstance(source, ToolSearch) else source for source in self._sources))
 
     @property
     def has_servers(self) -> bool:
@@ -53,15 +57,12 @@ class ToolSet:
     async def toolbox(self, context: RunContext[Any], transcript: Transcript) -> Toolbox:
         """The tools of a turn."""
         if self._choose is None:
-            return self.fixed or Toolbox(*self._offered(transcript))
+            return self.fixed or Toolbox(*(_offered(self._sources, transcript) if self._searches else self._sources))
         chosen = self._choose(context) if self._takes_context else self._choose(context.turn, transcript)
-        return Toolbox(*(await chosen if inspect.isawaitable(chosen) else chosen))
-
-    def _offered(self, transcript: Transcript) -> Iterable[Source]:
-        if not self._searches:
-            return self._sources
-        messages = transcript.messages
-        return [each.offered(messages) if isinstance(each, ToolSearch) else each for each in self._sources]
+        found: Any = await chosen if inspect.isawaitable(chosen) else chosen
+        if found is None:
+            raise UserError("the function given as tools= returned None; return a list of tools, which may be empty")
+        return Toolbox(*_offered(_sources(found), transcript))
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
@@ -81,6 +82,16 @@ class ToolSet:
         async with AsyncExitStack() as stack:
             for server in self._servers:
                 stack.push_async_exit(server)
+
+
+def _sources(tools: Any) -> tuple[Source, ...]:
+    """A list of sources, or one source alone."""
+    return (tools,) if isinstance(tools, Toolbox | Tool | ToolSearch | ToolServer | str) else tuple(tools)
+
+
+def _offered(sources: Iterable[Source], transcript: Transcript) -> list[Source]:
+    messages = transcript.messages
+    return [each.offered(messages) if isinstance(each, ToolSearch) else each for each in sources]
 
 
 def _servers_of(source: Source) -> tuple[ToolServer, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from unbroken.deltas import Delta
 from unbroken.messages import Assistant, Json, OneTool, Request, ToolMessage, ToolSpec, User
@@ -62,12 +63,17 @@ def _returned(request: Request) -> str:
 
 
 def example(schema: Mapping[str, Any]) -> Json:
-    """The smallest value that fits a JSON schema, as far as it can be found by reading it: a `pattern` is not."""
-    return _example(schema, schema, 0)
+    """The smallest value that fits a JSON schema, as far as it can be found by reading it. A `pattern` is not: give its
+    field `examples`."""
+    return _example(schema, schema, ())
 
 
-def _example(schema: Any, root: Mapping[str, Any], depth: int) -> Json:
-    if not isinstance(schema, Mapping) or depth > DEEPEST:
+Open: TypeAlias = tuple[str, ...]
+"""The references that are being followed: one of them again means that the schema is nested in itself."""
+
+
+def _example(schema: Any, root: Mapping[str, Any], followed: Open) -> Json:
+    if not isinstance(schema, Mapping) or len(followed) > DEEPEST:
         return None
     schema = cast("Mapping[str, Any]", schema)
     for given in ("const", "default"):
@@ -77,23 +83,40 @@ def _example(schema: Any, root: Mapping[str, Any], depth: int) -> Json:
         if schema.get(given):
             return schema[given][0]
     if "$ref" in schema:
-        return _example(_referred(str(schema["$ref"]), root), root, depth + 1)
+        reference = str(schema["$ref"])
+        if followed.count(reference) > 1:
+            return None  # it is nested without end
+        return _example(_referred(reference, root), root, (*followed, reference))
     for several in ("anyOf", "oneOf"):
-        if schema.get(several):
-            return _example(schema[several][0], root, depth + 1)
-    if schema.get("allOf"):
-        parts = [_example(part, root, depth + 1) for part in schema["allOf"]]
-        joined: dict[str, Json] = {}
-        for part in parts:
-            if not isinstance(part, dict):
-                return part
-            joined |= part
-        return joined | _object(schema, root, depth)
+        if choices := schema.get(several):
+            ending = (each for each in choices if not _is_nested(each, followed))
+            return _example(next(ending, choices[0]), root, followed)
+    if parts := schema.get("allOf"):
+        rest = {name: value for name, value in schema.items() if name != "allOf"}
+        return _example(_joined([rest, *parts], root), root, followed)
     kind: Any = schema.get("type")
-    return _of_type(kind[0] if isinstance(kind, list) and kind else kind, schema, root, depth)  # pyright: ignore[reportUnknownArgumentType] - a schema
+    return _of_type(kind[0] if isinstance(kind, list) and kind else kind, schema, root, followed)  # pyright: ignore[reportUnknownArgumentType] - a schema
 
 
-def _of_type(kind: object, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Json:
+def _is_nested(schema: Any, followed: Open) -> bool:
+    """Does it lead to a schema that it is a part of?"""
+    return isinstance(schema, Mapping) and cast("Mapping[str, Any]", schema).get("$ref") in followed
+
+
+def _joined(parts: Sequence[Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """One schema that asks for all that several ask for."""
+    joined: dict[str, Any] = {}
+    for part in parts:
+        found: dict[str, Any] = _referred(str(part["$ref"]), root) if "$ref" in part else part
+        properties = {**joined.get("properties", {}), **found.get("properties", {})}
+        required = [*joined.get("required", ()), *found.get("required", ())]
+        joined |= found
+        if properties:
+            joined["properties"], joined["required"] = properties, list(dict.fromkeys(required))
+    return joined
+
+
+def _of_type(kind: object, schema: Mapping[str, Any], root: Mapping[str, Any], followed: Open) -> Json:
     match kind:
         case "string":
             return _text(schema)
@@ -103,23 +126,34 @@ def _of_type(kind: object, schema: Mapping[str, Any], root: Mapping[str, Any], d
             return False
         case "array":
             first: list[Any] = schema.get("prefixItems") or []
-            items = [_example(item, root, depth + 1) for item in first]
-            while len(items) < schema.get("minItems", 0):
-                items.append(_example(schema.get("items", {}), root, depth + 1))
-            return items
+            items = [_example(item, root, followed) for item in first]
+            missing = range(schema.get("minItems", 0) - len(items))
+            item = _example(schema.get("items", {}), root, followed) if missing else None
+            return items + [_another(item, number) if schema.get("uniqueItems") else item for number in missing]
         case "object":
-            return _object(schema, root, depth)
+            return _object(schema, root, followed)
         case None if "properties" in schema:
-            return _object(schema, root, depth)
+            return _object(schema, root, followed)
         case None if schema:
             return ""
         case _:
             return None
 
 
-def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> dict[str, Json]:
+def _object(schema: Mapping[str, Any], root: Mapping[str, Any], followed: Open) -> dict[str, Json]:
     properties: dict[str, Any] = schema.get("properties") or {}
-    return {name: _example(properties.get(name, {}), root, depth + 1) for name in schema.get("required") or ()}
+    required: list[str] = schema.get("required") or []
+    found = {name: _example(properties.get(name, {}), root, followed) for name in required}
+    for number in range(schema.get("minProperties", 0) - len(found)):
+        found[f"key{number}"] = _example(schema.get("additionalProperties", {}), root, followed)
+    return found
+
+
+def _another(value: Json, number: int) -> Json:
+    """Items of a list in which all are different."""
+    if isinstance(value, str):
+        return value + "a" * number
+    return value + number if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 _FORMATS = {
@@ -142,19 +176,21 @@ def _text(schema: Mapping[str, Any]) -> str:
 
 
 def _number(schema: Mapping[str, Any], *, whole: bool) -> float:
-    step = schema.get("multipleOf") or (1 if whole else 0.5)
-    least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
-    most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
-    value: float = 0
-    if least is not None and value < least:
-        value = least if not schema.get("multipleOf") else -(-least // step) * step
-    if above is not None and value <= above:
-        value = (above // step + 1) * step
-    if most is not None and value > most:
-        value = most // step * step
-    if below is not None and value >= below:
-        value = -(-below // step) * step - step
-    return int(value) if whole else value
+    """0 if it fits, or else the next number to it."""
+    step = schema.get("multipleOf") or (1 if whole else None)
+    least, above = schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf)
+    most, below = schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf)
+    low, high = max(least, above), min(most, below)
+    if (low < 0 or (low == 0 and above < 0)) and (high > 0 or (high == 0 and below > 0)):
+        return 0
+    if step:
+        up = low >= 0
+        count = math.ceil(low / step) if up else math.floor(high / step)
+        count += (1 if up else -1) if count * step in ((above,) if up else (below,)) else 0
+        return int(count * step) if whole else count * step
+    if math.isfinite(low) and math.isfinite(high):
+        return low if low > above else (low + high) / 2
+    return (low if low > above else low + 0.5) if math.isfinite(low) else (high if high < below else high - 0.5)
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:

@@ -12,14 +12,21 @@ from typing import cast
 
 from unbroken.errors import InvalidTool, UserError
 from unbroken.messages import Assistant, Message, ToolMessage
+from unbroken.tools.selection import servers_in
 from unbroken.tools.tool import Tool, tool
-from unbroken.tools.toolbox import Source, Toolbox, ToolServer
+from unbroken.tools.toolbox import Source, Toolbox
 from unbroken.validation import checked
 
 SEARCH = "search_tools"
 FOUND = 5
 """Tools that one search returns."""
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]")
+SHOWN = 600
+"""Characters of a description that a search shows; the next request has all of it."""
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+"""Chinese, Japanese, Korean, Thai and other letters that are not written as words with spaces."""
+_RUNS = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_STEM = 4
+"""Words that begin with the same letters are related: `book` and `booking`, `погода` and `погоду`."""
 
 
 @checked
@@ -32,11 +39,17 @@ class ToolSearch:
         if found < 1:
             raise UserError(f"ToolSearch(found={found}): expected a number from 1")
         self.sources = sources
-        self.servers = tuple(source for source in sources if isinstance(source, ToolServer))
+        self.servers = tuple(servers_in(sources))
         self._always = tuple(always)
         self._found = found
         self._known: tuple[Toolbox, Tool] | None = None
         """All tools, and the one that finds them."""
+
+    @property
+    def all(self) -> list[Tool]:
+        """All tools, found or not."""
+        toolbox, search = self._tools()
+        return [search, *toolbox]
 
     def offered(self, messages: Sequence[Message]) -> list[Tool]:
         """The tools of the next request."""
@@ -69,7 +82,7 @@ class ToolSearch:
             found = index.find(query, self._found)
             if not found:
                 return json.dumps({"tools": [], "hint": "nothing fits; use a name from the list, or other words"})
-            told = [{"name": each.name, "description": each.spec.description} for each in found]
+            told = [{"name": each.name, "description": _shown(each.spec.description)} for each in found]
             return json.dumps({"tools": told}, ensure_ascii=False)
 
         return search
@@ -79,6 +92,11 @@ _DESCRIPTION = (
     "Find tools by what they do, or by their names (several may be separated by commas). You can call those that it "
     "returns from then on. There are these tools: {names}"
 )
+
+
+def _shown(description: str) -> str:
+    """So short that the result is never cut: it is read again to know what was found."""
+    return description if len(description) <= SHOWN else f"{description[:SHOWN]}…"
 
 
 def _loaded(messages: Sequence[Message]) -> Iterable[str]:
@@ -108,7 +126,7 @@ class _Index:
     def __init__(self, toolbox: Toolbox) -> None:
         self._toolbox = toolbox
         self._words: list[tuple[Tool, set[str], set[str]]] = [
-            (each, set(_words(each.name)), set(_words(each.spec.description))) for each in toolbox
+            (each, _words(each.name), _words(each.spec.description)) for each in toolbox
         ]
         often = Counter(word for _, name, text in self._words for word in name | text)
         self._weights = {word: math.log(1 + len(self._words) / count) for word, count in often.items()}
@@ -116,7 +134,7 @@ class _Index:
     def find(self, query: str, most: int) -> list[Tool]:
         """The best first. Exact names come before everything else."""
         named = [found for part in query.split(",") if (found := self._toolbox.get(part.strip())) is not None]
-        asked = set(_words(query))
+        asked = _words(query)
         scores = [(self._score(asked, name, text), -place) for place, (_, name, text) in enumerate(self._words)]
         ranked = [self._words[-place][0] for score, place in sorted(scores, reverse=True) if score > 0]
         return list({each.name: each for each in (*named, *ranked)}.values())[: max(most, len(named))]
@@ -127,7 +145,20 @@ class _Index:
         )
 
 
-def _words(text: str) -> list[str]:
-    """In small letters, without the plural s; `getUserName` and `get_user_name` have the same."""
-    words = (str(word).lower() for word in _WORDS.findall(text))
-    return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words]
+def _words(text: str) -> set[str]:
+    """In small letters, without the plural s, and the beginnings of long ones. `getUserName` has the same as
+    `get_user_name`."""
+    found = {word.lower() for run in _RUNS.findall(text) for word in _split(run)}
+    words = {word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found}
+    return words | {f"{word[:_STEM]}-" for word in words if len(word) >= _STEM}
+
+
+def _split(run: str) -> Iterable[str]:
+    """`HTTPServer2` has the words `HTTP`, `Server` and `2`."""
+    start = 0
+    for at in range(1, len(run)):
+        before, here, after = run[at - 1], run[at], run[at + 1 : at + 2]
+        if before.isdigit() != here.isdigit() or (here.isupper() and (not before.isupper() or after.islower())):
+            yield run[start:at]
+            start = at
+    yield run[start:]

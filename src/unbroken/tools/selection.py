@@ -43,7 +43,7 @@ def select(
     else:
         asked = tuple(approve)
     rules = _Rules(prefix, only, without, keep, rule, asked)
-    servers = _servers_in(source)
+    servers = servers_in(source)
     return _SelectedServer(source, servers, rules) if servers else Toolbox(*rules.apply(source))
 
 
@@ -98,11 +98,12 @@ def _either(tool: Tool, rule: ApprovalRule) -> ApprovalRule:
     return lambda arguments: tool.needs_approval(arguments) or rule(arguments)
 
 
-def _servers_in(source: Source) -> list[ToolServer]:
+def servers_in(source: Source) -> list[ToolServer]:
+    """The servers of a source, also in lists."""
     if isinstance(source, ToolServer):
         return [source]
     if isinstance(source, list | tuple):
-        return [server for inner in source for server in _servers_in(inner)]  # pyright: ignore[reportUnknownVariableType] - a caller's value
+        return [server for inner in source for server in servers_in(inner)]  # pyright: ignore[reportUnknownVariableType] - a caller's value
     return []
 
 
