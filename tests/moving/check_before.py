@@ -1,21 +1,61 @@
-"""The code "before" of docs/moving/ runs too: with the packages it is written for, against the scripted server.
+"""The code "before" of docs/moving runs too: each library in an environment of its own, against the scripted server.
 
-`make test-moving` runs it, in an environment that has those packages; the default tests need none of them.
+`make test-moving` makes the environments and runs this; the default tests need none of them.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from moving.page_code import MODEL_KEY, PAGES, ROOT, add_to_path, check, prepare_folder, read_pairs
+from moving.topics import TOPICS, results_of
 from unbroken import Request, ToolMessage
 from unbroken.testing import Answer, Call, serve
 
-PAGES = Path(__file__).parents[2] / "docs" / "moving"
-PACKAGES = {"from-a-loop": "openai", "from-pydantic-ai": "pydantic_ai", "from-langchain": "langchain_openai"}
+RUN = """
+import json, sys
+names = {"__name__": "__before__"}
+exec(compile(sys.stdin.read(), "before", "exec", dont_inherit=True), names)
+outcome = {name: names[name] for name in sys.argv[2:]}
+with open(sys.argv[1], "w") as file:
+    json.dump(outcome, file, default=lambda value: value.model_dump())
+"""
+CASES = [(library, name) for library in PAGES for name in read_pairs(library)]
+
+
+def run(library: str, code: str, names: list[str], base_url: str, folder: Path) -> tuple[dict[str, object], str]:
+    """The variables at the end of the code, and what it printed."""
+    python = ROOT / ".venv" / f"moving-{library}" / "bin" / "python"
+    path = add_to_path(os.environ["PATH"], python)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    ended = subprocess.run(
+        [python, "-W", "ignore", "-c", RUN, "outcome.json", *names],  # warnings of the libraries are theirs
+        env={**kept, **MODEL_KEY, "PATH": path, "OPENAI_BASE_URL": base_url},
+        cwd=folder,
+        input=code,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads((folder / "outcome.json").read_text("utf-8")), ended.stdout
+
+
+@pytest.mark.parametrize(("library", "name"), CASES)
+def test_the_code_before_does_what_its_topic_says(library: str, name: str, tmp_path: Path) -> None:
+    topic = TOPICS[name]
+    prepare_folder(tmp_path, old_mcp=library == "langgraph")  # langchain-mcp-adapters needs mcp 1
+    with serve(*topic.answers, scripts=topic.scripts) as server:
+        code = read_pairs(library)[name].before
+        outcome, printed = run(library, code, [*topic.outcome], server.base_url(), tmp_path)
+    check(topic, outcome, printed, server.requests)
 
 
 def weather(request: Request) -> Answer:
@@ -24,18 +64,10 @@ def weather(request: Request) -> Answer:
     return [Call("get_weather", city="Rome"), Call("get_weather", city="Oslo")]
 
 
-@pytest.mark.filterwarnings("default")  # those of other packages are theirs
-@pytest.mark.parametrize("page", PACKAGES)
-def test_the_code_before_gives_the_same_answer(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(PACKAGES[page])
-    text = (PAGES / f"{page}.md").read_text("utf-8")
-    (before,) = re.findall(r"^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {"__name__": "__before__"}
+def test_the_hand_written_loop_gives_the_same_answer(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "moving" / "from-a-loop.md").read_text("utf-8")
+    (code,) = re.findall(r"^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     with serve(weather) as server:
-        monkeypatch.setenv("OPENAI_API_KEY", "any")
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url())
-        exec(compile(before, page, "exec", dont_inherit=True), names)
-        results = server.requests[1].messages[-1]
-    assert names["text"] == "Go to Rome."
-    assert isinstance(results, ToolMessage)
-    assert [result.text for result in results.results] == ["sunny", "snow"]
+        outcome, _ = run("openai-agents", code, ["text"], server.base_url(), tmp_path)
+    assert outcome == {"text": "Go to Rome."}
+    assert results_of(server.requests[1]) == ["sunny", "snow"]
