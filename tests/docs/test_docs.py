@@ -338,7 +338,7 @@ def test_the_page_of_the_command_line_has_every_option_of_the_gateway(command: s
     assert options - {"--help"} <= told
 
 
-@pytest.mark.parametrize("name", ["runs", "worker", "eval"])
+@pytest.mark.parametrize("name", ["runs", "worker", "eval", "mcp"])
 def test_the_page_of_the_command_line_has_every_option_of_a_command(name: str) -> None:
     group: Any = get_command(build())
     found: Any = group.commands[name]
