@@ -70,3 +70,4 @@ def check(topic: Topic, outcome: Mapping[str, Any], printed: str, requests: Sequ
     assert topic.prompts is None or prompts_of(last) == topic.prompts
     assert topic.offered is None or [spec.name for spec in last.tools] == topic.offered
     assert topic.system in system_of(last)
+    assert topic.summary in "\n".join(prompts_of(last))

@@ -10,7 +10,7 @@ from typing import Any
 from unbroken import Request, System, ToolMessage, User
 from unbroken.errors import Unauthorized, Unavailable
 from unbroken.models.scripted import Line
-from unbroken.testing import Answer, Call, Fail
+from unbroken.testing import Answer, Call, Fail, Uses
 
 MCP_SERVER = '''
 from mcp.server.{module} import {server}
@@ -51,6 +51,8 @@ class Topic:
     """The tools in the last request."""
     system: str = ""
     """A part of the instructions in the last request."""
+    summary: str = ""
+    """A part of the messages of the user in the last request."""
 
 
 def report(request: Request) -> Answer:
@@ -73,12 +75,17 @@ def place(request: Request) -> Answer:
     return "In Paris." if prompts_of(request)[-1] == "And the Louvre?" else "In Rome."
 
 
+def summarise(request: Request) -> Answer:
+    return "The user is called Ada."
+
+
 def down(request: Request) -> Answer:
     return Fail(Unavailable("down for maintenance", status=503))
 
 
 BOTH_CITIES = [Call("get_weather", city="Rome"), Call("get_weather", city="Oslo")]
 ROME = Call("get_weather", city="Rome")
+STORY = ["Once upon a time there was a cat. " * 400, Uses(100, 3_600)]
 KEY_EXPIRED = Fail(Unauthorized("the key has expired", status=401))
 
 TOPICS: dict[str, Topic] = {
@@ -166,6 +173,12 @@ TOPICS: dict[str, Topic] = {
         ["1", "2", "3"],
         outcome={"text": "3"},
         prompts=["Two?", "Three?"],
+    ),
+    "compact": Topic(
+        "Summarise a long history",
+        scripts={"gpt-5": ["Hello, Ada.", STORY, "You are welcome.", "You are Ada."], "gpt-5-mini": [summarise]},
+        outcome={"text": "You are Ada."},
+        summary="The user is called Ada.",
     ),
     "subagent": Topic(
         "An agent as a tool",
