@@ -250,13 +250,14 @@ class Usage:
         return self.plus(other, other.cost)
 
     def plus(self, other: Usage, cost: float | None) -> Usage:
-        """The sum of both, if the other one has this cost. It is None if one of them has an unknown cost."""
-        if not self.input_tokens and not self.output_tokens:  # nothing that has a cost
+        """The sum of both, if the other one has this cost. It is None if one of them has an unknown cost. No tokens
+        and no cost: that is nothing."""
+        if self.cost is not None and cost is not None:
+            known = self.cost + cost
+        elif not self.input_tokens and not self.output_tokens and self.cost is None:
             known = cost
-        elif not other.input_tokens and not other.output_tokens:
-            known = self.cost
         else:
-            known = None if self.cost is None or cost is None else self.cost + cost
+            known = self.cost if cost is None and not other.input_tokens and not other.output_tokens else None
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,

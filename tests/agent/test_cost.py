@@ -9,9 +9,23 @@ import pytest
 from genai_prices import calc_price
 from scenes import Desk, only, play, play_aloud
 
-from unbroken import Agent, Limits, Metrics, Prices, Result, RetryingModel, RunView, ScriptedModel, UserError, Wait
+from unbroken import (
+    Agent,
+    CallContext,
+    Limits,
+    Metrics,
+    Prices,
+    Result,
+    RetryingModel,
+    RunView,
+    ScriptedModel,
+    UserError,
+    Wait,
+    tool,
+)
 from unbroken.errors import Unauthorized
 from unbroken.events import RoundFinished, RunFailed, RunFinished, TextFinished, ToolCallsDetected, event_to_json
+from unbroken.messages import Usage
 from unbroken.testing import Break, Call, Fail, Uses, run_virtual
 from unbroken.trajectory.recording import list_recordings, read_recording
 
@@ -222,3 +236,39 @@ def test_a_result_that_an_older_version_saved_has_no_cost_of_zero() -> None:
     assert Result.from_json({**saved, "cost": 0.0}).cost is None
     assert Result.from_json({**saved, "cost": 0.25}).cost == 0.25
     assert Result.from_json({**saved, "version": 2, "cost": 0.0}).cost == 0.0
+
+
+@pytest.mark.parametrize("spent", [Usage(cost=0.25), Usage(cost=0.2, web_searches=1) + Usage(cost=0.05)])
+def test_what_a_tool_pays_counts_although_it_used_no_tokens(spent: Usage, tmp_path: Path) -> None:
+    @tool
+    async def buy(context: CallContext[Any]) -> str:
+        """Buys something."""
+        context.spend(spent)
+        return "bought"
+
+    def model() -> ScriptedModel:
+        return ScriptedModel([Call("buy"), Uses(1000, 0)], ["Done.", Uses(1000, 0)], name=MINI)
+
+    agent = Agent(model(), [buy], record=tmp_path)
+    result, events = play_aloud(agent)
+    tokens = price(MINI, 1000, 0)
+    assert result.cost == pytest.approx(2 * tokens + 0.25)
+    assert [event.cost for event in only(RoundFinished, events)] == [pytest.approx(tokens + 0.25)]
+    assert agent.replay(list_recordings(tmp_path)[0].path).cost == pytest.approx(result.cost)
+    assert play(Agent(model(), [buy], limits=Limits(cost=0.2))).stop_reason == "cost_limit"
+
+
+def test_a_cost_that_is_no_number_is_unknown_and_over_any_limit() -> None:
+    @tool
+    async def buy(context: CallContext[Any]) -> str:
+        """Buys something."""
+        context.spend(Usage(1, 1, cost=float("nan")))
+        return "bought"
+
+    def model() -> ScriptedModel:
+        return ScriptedModel([Call("buy"), Uses(10, 0)], ["Done.", Uses(10, 0)], name=MINI)
+
+    assert play(Agent(model(), [buy])).cost is None
+    assert play(Agent(model(), [buy], limits=Limits(cost=100.0))).stop_reason == "cost_limit"
+    with pytest.raises(UserError, match=r"Prices\(output=-1\): a price is 0 or more"):
+        Prices(input=1, output=-1)

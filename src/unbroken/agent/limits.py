@@ -43,6 +43,11 @@ class Prices:
     """Price of input from the provider's cache; defaults to the price of input."""
     cache_write: float | None = None
 
+    def __post_init__(self) -> None:
+        for kind in ("input", "output", "cached", "cache_write"):
+            if (getattr(self, kind) or 0) < 0:
+                raise UserError(f"Prices({kind}={getattr(self, kind)}): a price is 0 or more")
+
     def of(self, usage: Usage) -> float:
         """The cost of these tokens. Input that was read from or written to a cache has its own price, if given."""
         cached = self.input if self.cached is None else self.cached
@@ -137,7 +142,7 @@ class Account:
 
     def _spend(self, usage: Usage, cost: float | None) -> None:
         self.usage = self.usage.plus(usage, cost)
-        if usage.total_tokens:  # else there is nothing that has a cost
+        if usage.total_tokens or cost is not None:  # else there is nothing that has a cost
             self.round_cost = None if self.round_cost is None or cost is None else self.round_cost + cost
 
     def _cost_of_request(self, usage: Usage, model: str, turn: int, clock: Clock) -> float | None:
@@ -157,7 +162,9 @@ class Account:
 
     def cost_of(self, usage: Usage) -> float | None:
         """What a part of the usage cost. None if that is not known."""
-        return usage.cost if self.limits.prices is None else self.limits.prices.of(usage)
+        if self.limits.prices is not None:
+            return self.limits.prices.of(usage)
+        return usage.cost if usage.cost == usage.cost else None  # a tool or a model may report a number that is none
 
     @property
     def cost(self) -> float | None:
