@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminals import Terminal, in_pipe, write_tools
 
-from unbroken import ToolCall
+from unbroken import Allow, Deny, ToolCall
 from unbroken.cli.approval_prompt import approval_text
+from unbroken.cli.session import allow
 from unbroken.cli.terminal_text import NAMES, visible
 from unbroken.testing import Call, ScriptedServer, serve
+from unbroken.tools.approval import Question
 
 CHARACTERS = {name: character for character, name in NAMES.items()}
 MARK = re.compile(r"⟨(?:U\+([0-9A-F]{4,6})|(\d+) × SPACE|([A-Z]+))⟩")
@@ -170,3 +174,46 @@ def test_in_a_pipe_the_call_is_shown_completely_too(tmp_path: Path) -> None:
     assert "101│ rm -rf ~⟨U+202E⟩" in told
     rows = told[told.index("Tool call: ") :].split("\nEnd of")[0].splitlines()
     assert arguments_of([*rows, "End of the call"]) == {"path": f"{LONG}\u202e"}
+
+
+def test_a_question_of_a_server_is_shown_with_its_form_and_the_answer_so_far() -> None:
+    schema = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
+    question = Question(
+        *("c", "elicitation/create", {"message": "End of the question"}),
+        kind="form",
+        message="Who are you?\nEnd of the question",
+        schema=schema,
+        server="MCP server `x`",
+        tool="book",
+    )
+    rows = approval_text(question)
+    assert rows[0] == "Question of MCP server `x` during a call of book"
+    assert rows[-1] == "End of the question"
+    assert rows.count("End of the question") == 1
+    assert arguments_of(rows) == {
+        "message": "Who are you?\nEnd of the question",
+        "form.message (required)": '{"type": "string"}',
+        "answer.message": "End of the question",
+    }
+
+
+def test_yes_answers_forms_with_their_defaults_and_opens_no_page() -> None:
+    asked = Question("c", "elicitation/create", {})
+    assert isinstance(allow(replace(asked, kind="form")), Allow)
+    assert isinstance(allow(replace(asked, kind="url", url="https://pay.example")), Deny)
+
+
+def test_on_a_terminal_a_person_answers_the_form_of_a_server() -> None:
+    pytest.importorskip("mcp", reason="needs the extra `mcp`")
+    program = Path(__file__).parents[1] / "support" / "mcp_library.py"
+    with serve([Call("book", day="Monday")], "Done.") as server:
+        with Terminal("run", "Hi", *at(server), "--mcp", f"{sys.executable} {program}") as terminal:
+            terminal.wait_for("(e)dit them: ")
+            assert "How many guests, and which table?" in terminal.plain
+            terminal.type("e\n")
+            terminal.wait_for("new: ")
+            terminal.type('{"number": 2}\n')
+            terminal.wait_for("(e)dit them: ")
+            terminal.type("y\n")
+            assert terminal.end() == 0
+        assert "accept Guests(number=2" in str(server.bodies[1]["messages"][-1]["content"])

@@ -14,6 +14,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -22,7 +23,7 @@ from rich.text import Text
 from unbroken.cli.terminal_text import counted, visible
 from unbroken.errors import UserError
 from unbroken.messages import Json, ToolCall
-from unbroken.tools.approval import Allow, Approval, Deny, Edit
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, Question
 
 try:
     import termios
@@ -30,6 +31,12 @@ except ImportError:  # Windows
     termios = None
 
 QUESTION = "  run it? (y)es, (n)o, (e)dit, or type a reason to deny it: "
+ASKS = {
+    "form": "  answer with these values? (y)es, (n)o, (e)dit them: ",
+    "url": "  did you open the page, or will you? (y)es, (n)o: ",
+    "sampling": "  let the server ask the model? (y)es, (n)o: ",
+}
+"""For the questions of MCP servers."""
 NOBODY_ASKED = "nobody could be asked"
 """The reason of a denial without a terminal."""
 
@@ -39,8 +46,9 @@ def ask_on_terminal(console: Console, call: ToolCall) -> Approval:
     approved."""
     shown, edited = call, False
     refusal = _show(console, call)
+    asks = ASKS.get(call.kind, QUESTION) if isinstance(call, Question) else QUESTION
     while refusal is None:
-        answer = _answer(QUESTION)
+        answer = _answer(asks)
         if answer.lower() in ("y", "yes"):
             return Edit(shown.arguments or {}) if edited else Allow()
         if answer.lower() in ("n", "no"):
@@ -55,7 +63,7 @@ def ask_on_terminal(console: Console, call: ToolCall) -> Approval:
         except UserError as error:
             console.print(Text(f"  {visible(str(error))}", "red"), soft_wrap=True)
             continue
-        shown, edited = ToolCall(call.id, call.name, arguments), True
+        shown, edited = replace(call, arguments=arguments, raw=""), True
         refusal = _show(console, shown)
     return refusal
 
@@ -109,7 +117,32 @@ def approval_text(call: ToolCall, width: int = 100) -> list[str]:
         values: list[tuple[str, Json]] = [("input", call.raw)]
     else:
         values = list(call.arguments.items())
+    if isinstance(call, Question):
+        return _question_text(call, values, width)
     rows = [f"Tool call: {_name(call.name)}, {counted(len(values), 'argument')}"]
+    rows += _values_text(values, width)
+    rows.append(f"End of the call: {_name(call.name)}")
+    return rows
+
+
+def _question_text(question: Question, values: list[tuple[str, Json]], width: int) -> list[str]:
+    """A question of an MCP server. What the server wrote is shown like the values of a call."""
+    rows = [f"Question of {visible(question.server)} during a call of {_name(question.tool)}"]
+    said: list[tuple[str, Json]] = [("message", question.message)]
+    if question.url:
+        said.append(("page", question.url))
+    if question.schema:
+        fields: Mapping[str, Json] = question.schema.get("properties", {})
+        needed = question.schema.get("required", ())
+        said += [(f"form.{name}{' (required)' * (name in needed)}", json.dumps(one)) for name, one in fields.items()]
+    answers = [(f"answer.{name}", value) for name, value in values]
+    rows += _values_text([*said, *answers], width)
+    rows.append("End of the question")
+    return rows
+
+
+def _values_text(values: list[tuple[str, Json]], width: int) -> list[str]:
+    rows: list[str] = []
     for name, value in values:
         text, kind = (value, "string") if isinstance(value, str) else (_json(value), "JSON")
         lines = text.split("\n")
@@ -117,7 +150,6 @@ def approval_text(call: ToolCall, width: int = 100) -> list[str]:
         rows.append(f"  {_name(name)} ({kind}, {size}):")
         rows += _numbered(lines, width)
     rows += [f"  note: {note}" for note in _notes(values)]
-    rows.append(f"End of the call: {_name(call.name)}")
     return rows
 
 

@@ -19,6 +19,7 @@ from rich.text import Text
 from unbroken.agent import Agent, Limits
 from unbroken.agent.recorded_agent import agent_of
 from unbroken.cli.agent_thread import AgentThread, Screen
+from unbroken.cli.approval_prompt import NOBODY_ASKED
 from unbroken.cli.live import LiveScreen
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import SCHEDULES, Setup
@@ -31,7 +32,7 @@ from unbroken.middleware import Middleware, RunStart
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.models.retrying import ATTEMPTS
-from unbroken.tools.approval import Allow, OnApproval
+from unbroken.tools.approval import Allow, Approval, Deny, OnApproval, Question
 from unbroken.tools.mcp import MCPServer
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.todo import todo_write
@@ -100,8 +101,10 @@ def open_session(setup: Setup, watched: bool = False, recording: Recording | Non
                 screen.close()
 
 
-def allow(call: ToolCall) -> Allow:
-    """The approver for `--yes`."""
+def allow(call: ToolCall) -> Approval:
+    """The approver for `--yes`. A page that a server wants opened needs a person."""
+    if isinstance(call, Question) and call.kind == "url":
+        return Deny(NOBODY_ASKED)
     return Allow()
 
 
