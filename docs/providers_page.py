@@ -95,6 +95,8 @@ _QUIRK_KEYS = {
     "stream_with_tools": "false: a request with tools is sent without streaming",
     "strict": "false: tools are sent without `strict`",
     "lost_reasoning": "what to do if it requires its own reasoning back and that is lost: blank, off or placeholder",
+    "native_output": "when a [structured answer](agent.md#a-structured-answer) is requested by its schema, not by a "
+    "tool: never, alone (in a request without tools) or always",
     "prose": "false: do not look for calls in the text",
 }
 
@@ -202,6 +204,9 @@ def _differences_in_calling(profile: Provider) -> list[str]:
         notes.append(f"Tool choices that it does not accept: {', '.join(sorted(names[kind] for kind in missing))}.")
     if "none" not in quirks.choices:
         notes.append("In the final request a system line states that no tool will run.")
+    if quirks.native_output != "never":
+        where = " in requests without tools" if quirks.native_output == "alone" else ""
+        notes.append(f"A structured answer is requested by its schema{where}.")
     if quirks.asks_for_several:
         notes.append("The request asks for several calls; otherwise it returns one.")
     if not quirks.stream_with_tools:

@@ -310,6 +310,19 @@ UNSET = Sampling()
 """The provider's defaults."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutputSchema:
+    """The JSON that the answer has to consist of; without a schema, any object."""
+
+    schema: Mapping[str, Json] | None = None
+    name: str = ""
+    description: str = ""
+    strict: bool | None = None
+    tool: str = ""
+    """The tool among `Request.tools` that takes the answer if the model has no structured output. Empty: there is
+    none."""
+
+
 @quick
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -335,6 +348,10 @@ class Request:
     wire: str = ""
     taken: frozenset[str] = frozenset()
     """Call ids that are in use although their messages are not sent. A new call gets none of them."""
+    output: OutputSchema | None = None
+    """What the answer has to look like. With `output.tool`, a model of a provider that has structured output does not
+    see that tool and writes the answer as text; for any other model the schema is left out. Without it, the schema is
+    sent as it is."""
     pieces: bool = True
     """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
     that."""

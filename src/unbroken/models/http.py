@@ -23,7 +23,7 @@ from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
-from unbroken.errors import ProviderError, StreamError
+from unbroken.errors import ProviderError, RequestRefused, StreamError
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
@@ -35,6 +35,7 @@ from unbroken.models.quirks import fit_spelled
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for
 from unbroken.models.request_writer import RequestWriter, Written
+from unbroken.models.structured_output import explain_refusal
 from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
@@ -196,7 +197,12 @@ class HTTPModel:
             request, body, left_out = written.request, write_json(written.body), written.left_out
             del written
             decoder = self._decoder_for(request)
-            response, patience, key, log = await self._send(request, body)
+            try:
+                response, patience, key, log = await self._send(request, body)
+            except RequestRefused as error:
+                if request.output is not None:
+                    explain_refusal(error)
+                raise
             del body  # no longer needed, and may be long
         content, feed, time = response.content, decoder.feed, asyncio.get_running_loop().time
         patience.reads(content)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast, get_args
 from unbroken.errors import UserError
 from unbroken.messages import Effort
 from unbroken.models.addresses import read_base
-from unbroken.models.quirks import ALL_CHOICES, WAYS
+from unbroken.models.quirks import ALL_CHOICES, WAYS, NativeOutput
 from unbroken.wires import WIRES
 from unbroken.wires.values import IdRule
 
@@ -284,6 +284,7 @@ QUIRKS: Mapping[str, Reader] = {
     "stream_with_tools": _flag,
     "strict": _flag,
     "lost_reasoning": _one_of(["", *WAYS], "a way to continue without reasoning"),
+    "native_output": _one_of(get_args(NativeOutput), "when it accepts a schema"),
     "prose": _flag,
 }
 """The fields of `Quirks`."""

@@ -40,7 +40,8 @@ _PLAIN = Quirks()
 _NO_LEAKS = Quirks(prose=False)
 _THINKING_OFF = Quirks(prose=False, lost_reasoning="off")
 _ON_BEDROCK = Quirks(choices=frozenset({"auto", "required", "one"}), prose=False, lost_reasoning="off")
-_ON_WIRES = {MESSAGES: _THINKING_OFF, OLLAMA: Quirks(choices=frozenset()), BEDROCK: _ON_BEDROCK}
+_ALONE = Quirks(native_output="alone")
+_ON_WIRES = {MESSAGES: _THINKING_OFF, OLLAMA: Quirks(choices=frozenset(), native_output="alone"), BEDROCK: _ON_BEDROCK}
 """What every server of a wire needs; empty for other wires."""
 
 
@@ -103,7 +104,7 @@ _OPENAI = Provider(
     ("OPENAI_API_KEY",),
     several_calls=True,
     known_from="recorded",
-    quirks=Quirks(rename=_COMPLETION_TOKENS, prose=False),
+    quirks=Quirks(rename=_COMPLETION_TOKENS, prose=False, native_output="always"),
     other_wires={CHAT: "https://api.openai.com/v1"},
     elsewhere="compatible",
     base_url_variables=("OPENAI_BASE_URL",),
@@ -118,7 +119,7 @@ PROFILES = (
         _OPENAI,
         name="openai-responses",
         title="OpenAI, responses",
-        quirks=_NO_LEAKS,
+        quirks=replace(_NO_LEAKS, native_output="always"),
         other_wires={},
         elsewhere="",
         note="",
@@ -131,7 +132,7 @@ PROFILES = (
         ("ANTHROPIC_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        quirks=_THINKING_OFF,
+        quirks=replace(_THINKING_OFF, native_output="always"),
         base_url_variables=("ANTHROPIC_BASE_URL",),
         note="A request without max_tokens is sent with the most that the model can write, or 8192 if unknown.",
         aliases=("claude",),
@@ -145,7 +146,7 @@ PROFILES = (
         ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(prose=False, lost_reasoning="placeholder"),
+        quirks=Quirks(prose=False, lost_reasoning="placeholder", native_output="always"),
         base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
         note="This wire cannot ask for one call only.",
         aliases=("google",),
@@ -158,7 +159,7 @@ PROFILES = (
         "https://{location}-aiplatform.googleapis.com/v1/projects/{project}/locations/{location}/publishers/google",
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(no_call_ids=True, prose=False),
+        quirks=Quirks(no_call_ids=True, prose=False, native_output="always"),
         parts={
             "project": ("GOOGLE_CLOUD_PROJECT",),
             "location": ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"),
@@ -193,7 +194,7 @@ PROFILES = (
         ("AWS_BEARER_TOKEN_BEDROCK",),
         several_calls=True,
         known_from="recorded",
-        quirks=_ON_BEDROCK,
+        quirks=replace(_ON_BEDROCK, native_output="always"),
         needs_key=False,
         base_url_variables=("AWS_ENDPOINT_URL_BEDROCK_RUNTIME",),
         parts={"location": ("AWS_REGION", "AWS_DEFAULT_REGION")},
@@ -211,7 +212,7 @@ PROFILES = (
         ("CO_API_KEY", "COHERE_API_KEY"),
         several_calls=True,
         known_from="recorded",
-        quirks=_NO_LEAKS,
+        quirks=replace(_NO_LEAKS, native_output="alone"),
         other_wires={CHAT: "https://api.cohere.ai/compatibility/v1"},
         base_url_variables=("CO_API_URL",),
         note="One tool is chosen by offering it alone.",
@@ -225,7 +226,7 @@ PROFILES = (
         ("AZURE_OPENAI_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(rename=_COMPLETION_TOKENS, prose=False),
+        quirks=Quirks(rename=_COMPLETION_TOKENS, prose=False, native_output="always"),
         base_url_variables=("AZURE_OPENAI_ENDPOINT",),
         prefix="/openai/v1",
         dated_path="/openai/deployments/{model}/chat/completions",
@@ -317,7 +318,12 @@ PROFILES = (
         ("MISTRAL_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(rename={"seed": "random_seed"}, drop=frozenset({"stream_options"}), call_ids=MISTRAL),
+        quirks=Quirks(
+            rename={"seed": "random_seed"},
+            drop=frozenset({"stream_options"}),
+            call_ids=MISTRAL,
+            native_output="alone",
+        ),
         note="It reports usage without being asked.",
         prices="mistral",
     ),
@@ -339,6 +345,7 @@ PROFILES = (
         ("XAI_API_KEY",),
         several_calls=True,
         known_from="recorded",
+        quirks=Quirks(native_output="always"),
         other_wires={RESPONSES: "https://api.x.ai/v1"},
         aliases=("grok",),
         prices="x-ai",
@@ -371,6 +378,7 @@ PROFILES = (
         CHAT,
         "https://api.fireworks.ai/inference/v1",
         ("FIREWORKS_API_KEY",),
+        quirks=_ALONE,
         prices="fireworks",
     ),
     Provider(
@@ -395,7 +403,7 @@ PROFILES = (
         ("OLLAMA_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(choices=frozenset()),
+        quirks=Quirks(choices=frozenset(), native_output="alone"),
         needs_key=False,
         other_wires={OLLAMA: "http://127.0.0.1:11434"},
         base_url_variables=("OLLAMA_HOST",),
@@ -408,6 +416,7 @@ PROFILES = (
         CHAT,
         "http://127.0.0.1:8000/v1",
         ("VLLM_API_KEY",),
+        quirks=_ALONE,
         needs_key=False,
         note="Start it with --enable-auto-tool-choice and a --tool-call-parser.",
     ),
@@ -417,6 +426,7 @@ PROFILES = (
         CHAT,
         "http://127.0.0.1:30000/v1",
         ("SGLANG_API_KEY",),
+        quirks=_ALONE,
         needs_key=False,
         note="Start it with a --tool-call-parser.",
     ),
@@ -426,6 +436,7 @@ PROFILES = (
         CHAT,
         "http://127.0.0.1:1234/v1",
         ("LMSTUDIO_API_KEY",),
+        quirks=_ALONE,
         needs_key=False,
         other_wires={RESPONSES: "http://127.0.0.1:1234/v1", MESSAGES: "http://127.0.0.1:1234"},
         aliases=("lm-studio",),
@@ -439,7 +450,7 @@ PROFILES = (
         several_calls=True,
         known_from="recorded",
         # Measured on its server of 2026: it accepts the name of a tool and then ignores it.
-        quirks=Quirks(choices=frozenset({"auto", "none", "required"}), asks_for_several=True),
+        quirks=Quirks(choices=frozenset({"auto", "none", "required"}), asks_for_several=True, native_output="alone"),
         needs_key=False,
         note="Start it with --jinja.",
         aliases=("llama.cpp", "llama-cpp"),
@@ -480,6 +491,8 @@ def with_wire(provider: Provider, wire: str) -> Provider:
     base = provider.other_wires.get(wire, provider.base_url)
     # Quirks are written for openai-chat; other wires do not have its keys.
     quirks = provider.quirks if wire == CHAT else _ON_WIRES.get(wire, _NO_LEAKS)
+    if wire == RESPONSES:
+        quirks = replace(quirks, native_output=provider.quirks.native_output)
     prefix = provider.prefix if wire in (CHAT, RESPONSES) else ""  # the paths of the others have the version in them
     return replace(
         provider, wire=wire, base_url=base, prefix=prefix, path="", dated_path="", methods=None, quirks=quirks

@@ -38,6 +38,8 @@ def replace_lost_reasoning(body: Object, request: Request, way: LostReasoning, w
 NOTHING_RUNS = "No tool will run any more. Do not call any; answer now, with what you know, in words."
 """System line of the final request for a provider without the choice `none`."""
 
+NativeOutput: TypeAlias = Literal["never", "alone", "always"]
+
 ChoiceKind: TypeAlias = Literal["auto", "none", "required", "one"]
 ALL_CHOICES: frozenset[ChoiceKind] = frozenset({"auto", "none", "required", "one"})
 
@@ -73,6 +75,9 @@ class Quirks:
     """False: `strict` in a tool is refused or unknown."""
     lost_reasoning: LostReasoning = ""
     """What to do if it requires its own reasoning back and that is missing."""
+    native_output: NativeOutput = "never"
+    """Whether it accepts the schema of a structured answer: never, only in requests without tools, or always. The rules
+    of its wire know the models that do not."""
     prose: bool = True
     """Recover calls that leaked into the text? Off for models that leak none."""
 

@@ -20,6 +20,7 @@ from unbroken.models.quirks import (
     rules_of,
 )
 from unbroken.models.relay import headers_for, verbatim_for
+from unbroken.models.structured_output import OutputFitter
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.crossing import Crossed, Target, cross, keep_limit, lost_media, not_sent, report, sets_something
 from unbroken.wires.history_losses import HistoryCrossing, lost_from_answers
@@ -50,11 +51,16 @@ class RequestWriter:
         self._streams = streams
         self._headers = headers
         self._wire = find_wire(endpoint.wire)
+        self._output = OutputFitter(
+            endpoint.provider, endpoint.wire, endpoint.vendor, endpoint.model, endpoint.quirks.native_output
+        )
         self._accepted_tools: tuple[ToolSpec, ...] | None = None
         """Those of the last request that obeyed all rules: an agent sends the same ones again. 4 % of a run."""
 
     def write(self, asked: Request) -> Written:
         endpoint = self._endpoint
+        if asked.output is not None:
+            asked = self._output.fit(asked)
         request = with_settings(asked, self._settings, endpoint.model, endpoint.wire, self._streams)
         request = fit_request(request, endpoint.quirks)
         spelled = verbatim_for(request, endpoint.wire)
@@ -65,14 +71,7 @@ class RequestWriter:
         else:
             body = self._wire.encode_request(request)
             if asked.wire not in ("", endpoint.wire):
-                if not body.get(self._wire.http.messages_field):
-                    raise InvalidRequest("all messages are empty, and this model refuses empty ones: write a text")
-                target = Target(endpoint.vendor, endpoint.model)
-                client = find_wire(asked.wire)
-                crossed = cross(asked, body, client.crossing(), self._wire.crossing(), target)
-                if crossed is not None:
-                    encode = self._wire.encode_request
-                    crossed.lost += lost_media(request, body, encode, client.http.messages_field)
+                request, body, crossed = self._cross(asked, request, body)
             if asked.wire and asked.sampling.max_tokens is not None:
                 lowered = keep_limit(body, asked.sampling.max_tokens)
             body = fit_body(body, request, endpoint.quirks)
@@ -95,6 +94,24 @@ class RequestWriter:
                 left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
             left_out += lost_from_answers(asked.messages, endpoint.wire, _history_of)
         return Written(request, body, lost, tuple(left_out))
+
+    def _cross(
+        self, asked: Request, request: Request, body: dict[str, Json]
+    ) -> tuple[Request, dict[str, Json], Crossed | None]:
+        """A client of another wire: its settings are written into the body."""
+        if not body.get(self._wire.http.messages_field):
+            raise InvalidRequest("all messages are empty, and this model refuses empty ones: write a text")
+        target, encode = Target(self._endpoint.vendor, self._endpoint.model), self._wire.encode_request
+        client = find_wire(asked.wire)
+        crossed = cross(asked, body, client.crossing(), self._wire.crossing(), target)
+        if crossed is not None and crossed.output is not None:
+            in_words = self._output.in_words(request, crossed.output)
+            if in_words is not None:
+                request, body = in_words, encode(in_words)
+                crossed = cross(asked, body, client.crossing(), self._wire.crossing(), target)
+        if crossed is not None:
+            crossed.lost += lost_media(request, body, encode, client.http.messages_field)
+        return request, body, crossed
 
     def _check_names(self, tools: Sequence[ToolSpec]) -> None:
         if name := doubled_name((tool.name for tool in tools), self._wire.name_rule):

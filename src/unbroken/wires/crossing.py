@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Literal, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
-from unbroken.messages import UNSET, Json, Media, Message, Request, ToolMessage, User
+from unbroken.messages import UNSET, Json, Media, Message, OutputSchema, Request, ToolMessage, User
 from unbroken.wires.body_paths import find, shown
 from unbroken.wires.claude_models import budget_within
 from unbroken.wires.history_losses import HistoryCrossing, lost_from_history
@@ -51,16 +51,6 @@ Name: TypeAlias = Literal[
     "code_execution",
 ]
 """What the settings are called here, whatever a wire calls them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The JSON that the answer has to consist of; without a schema, any object."""
-
-    schema: Mapping[str, Json] | None = None
-    name: str = ""
-    description: str = ""
-    strict: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +109,8 @@ class Crossed:
     asked: dict[Name, str] = field(default_factory=dict[Name, str])
     lost: list[str] = field(default_factory=list[str])
     """Fields that have no counterpart."""
+    output: OutputSchema | None = None
+    """What the client's answer has to look like."""
 
 
 def asked_of(request: Request, places: Mapping[Name, tuple[str, ...]]) -> dict[Name, str]:
@@ -173,6 +165,8 @@ def cross(
     settings, lost = client.read(request.extra)
     crossed = Crossed(model, asked_of(request, client.places), lost)
     crossed.asked |= {name: setting.field for name, setting in settings.items()}
+    if (output := settings.get("output")) is not None:
+        crossed.output = output.value
     crossed.lost += model.write(body, settings, target)
     crossed.lost += lost_from_history(request, client.history, model.history)
     return crossed

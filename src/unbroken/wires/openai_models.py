@@ -30,6 +30,11 @@ BEFORE_XHIGH = Named(
     "!gpt-5-chat*",
 )
 
+WITHOUT_STRUCTURED_OUTPUT = Named(
+    *("gpt-3.5*", "gpt-4", "gpt-4-*", "gpt-4o-2024-05-13", "chatgpt-4o*", "o1-mini*", "o1-preview*"),
+)
+"""They take `json_object`, or only text, and no schema."""
+
 # Each effort that a family does not know becomes the nearest that it does.
 FIRST_EFFORTS: dict[str, Json] = {"none": "minimal"}
 O_EFFORTS: dict[str, Json] = {"none": "low", "minimal": "low", "xhigh": "high"}

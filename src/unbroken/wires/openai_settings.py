@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from unbroken.messages import Json
-from unbroken.wires.crossing import Name, Output, Setting, Settings, Target, WebSearch, texts
+from unbroken.messages import Json, OutputSchema
+from unbroken.wires.crossing import Name, Setting, Settings, Target, WebSearch, texts
 from unbroken.wires.openai_models import OPENAI
-from unbroken.wires.schemas import closed, is_object, is_strict
+from unbroken.wires.schemas import is_object, is_strict, strict_form
 from unbroken.wires.values import Object, as_dict, as_flag, as_text
 
 FIELDS: Mapping[str, Name] = {
@@ -39,15 +39,15 @@ def portable_fields(settings: Settings, target: Target) -> Iterator[tuple[str, J
         yield key, setting.value
 
 
-def decode_output(format: Json) -> Output | None:
+def decode_output(format: Json) -> OutputSchema | None:
     """`response_format` or `text.format`; None for text, and for what is not known."""
     fields = as_dict(format)
     if fields.get("type") == "json_object":
-        return Output()
+        return OutputSchema()
     if fields.get("type") != "json_schema":
         return None
     inner = as_dict(fields.get("json_schema")) or fields
-    return Output(
+    return OutputSchema(
         as_dict(inner.get("schema")) or {"type": "object"},
         as_text(inner.get("name")),
         as_text(inner.get("description")),
@@ -55,17 +55,17 @@ def decode_output(format: Json) -> Output | None:
     )
 
 
-def encode_output(output: Output) -> Object | None:
+def encode_output(output: OutputSchema) -> Object | None:
     """Name, schema and strictness; None if the answer has to be something else than an object, which OpenAI refuses.
 
-    A client of another wire expects an answer that fits its schema, so that is strict wherever the schema allows it.
+    Unless it says otherwise, a schema is written so that it can be strict, if that is possible: the answer fits it.
     """
     schema = dict(output.schema or {})
     if not is_object(schema):
         return None
     if output.strict is None:
-        schema = closed(schema) if is_strict(closed(schema)) else schema
-        strict = is_strict(schema)
+        strict_schema = strict_form(schema)
+        strict, schema = strict_schema is not None, strict_schema or schema
     else:
         strict = output.strict and is_strict(schema)
     name = re.sub("[^a-zA-Z0-9_-]+", "_", output.name or as_text(schema.get("title")))[:64] or "answer"

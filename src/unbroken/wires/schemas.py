@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
@@ -86,6 +87,18 @@ def each_schema(schema: Json, change: Callable[[Object], Object]) -> Json:
     return change(copy)
 
 
+def keywords_of(schema: Json) -> set[str]:
+    """The keywords in a schema and in every schema in it."""
+    found: set[str] = set()
+
+    def look(fields: Object) -> Object:
+        found.update(fields)
+        return fields
+
+    each_schema(schema, look)
+    return found
+
+
 def _is_closed_object(schema: Object) -> bool:
     return "properties" in schema or schema.get("type") == "object"
 
@@ -101,29 +114,160 @@ def closed(schema: Mapping[str, Json]) -> Object:
 
 
 def is_strict(schema: Mapping[str, Json]) -> bool:
-    """Whether OpenAI accepts it as strict: one object at the top, every object closed, every property required, and
-    none of the keywords that need more than one look at the answer."""
-    fits = is_object(dict(schema))
+    """Whether OpenAI accepts it as strict: one object at the top, every object closed, every property required, every
+    list with its items, and none of the keywords that need more than one look at the answer."""
+    root = dict(schema)
+    fits, properties, choices = is_object(root), 0, 0
 
     def look(fields: Object) -> Object:
-        nonlocal fits
-        if fields.keys() & _NOT_STRICT:
+        nonlocal fits, properties, choices
+        if fields.keys() & _NOT_STRICT or fields.keys().isdisjoint(_TYPED):
             fits = False
         if _is_closed_object(fields):
-            missing = as_dict(fields.get("properties")).keys() - set(as_list(fields.get("required")))
+            own = as_dict(fields.get("properties"))
+            missing = own.keys() - set(as_list(fields.get("required")))
             fits = fits and fields.get("additionalProperties") is False and not missing
+            properties += len(own)
+        if fields.get("type") == "array":
+            fits = fits and isinstance(fields.get("items"), dict)
+        choices += len(as_list(fields.get("enum")))
         return fields
 
-    each_schema(dict(schema), look)
-    return fits
+    each_schema(root, look)
+    return fits and properties <= 5000 and choices <= 1000 and _levels(root, root) <= 10
 
 
 _NOT_STRICT = frozenset(
     (
         *("oneOf", "allOf", "not", "if", "then", "else", "patternProperties", "dependentRequired", "dependentSchemas"),
         *("prefixItems", "contains", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"),
+        *("default", "minLength", "maxLength", "uniqueItems", "discriminator"),
     )
 )
+_TYPED = ("type", "enum", "const", "anyOf", "$ref")
+_STRICT = frozenset(
+    (
+        *("$ref", "$defs", "definitions", "type", "title", "description", "enum", "const", "properties", "required"),
+        *("additionalProperties", "items", "anyOf", "pattern", "format", "multipleOf", "minimum", "maximum"),
+        *("exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"),
+    )
+)
+"""What a strict schema may have (developers.openai.com/api/docs/guides/structured-outputs)."""
+_FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
+CLAUDE_KEYWORDS = frozenset(
+    (
+        *("$schema", "$ref", "$defs", "definitions", "type", "title", "description", "default", "enum", "const"),
+        *("properties", "required", "additionalProperties", "items", "anyOf", "allOf", "format", "minItems", "pattern"),
+    )
+)
+"""What a schema may have for Claude (platform.claude.com/docs: structured outputs)."""
+
+
+def _levels(schema: Json, root: Object, path: tuple[str, ...] = ()) -> int:
+    """How deep objects are nested; a schema that contains itself is counted once."""
+    deepest = 0
+
+    def look(fields: Object) -> Object:
+        nonlocal deepest
+        if (name := as_text(fields.get("$ref"))) and name not in path:
+            deepest = max(deepest, _levels(_target(fields, root), root, (*path, name)))
+        return fields
+
+    fields = {key: value for key, value in as_dict(schema).items() if key not in ("$defs", "definitions")}
+    for inner in [*as_dict(fields.get("properties")).values(), *(fields.get(key) for key in _INNER)]:
+        for each in [*as_list(inner), inner]:
+            deepest = max(deepest, _levels(each, root, path)) if isinstance(each, dict) else deepest
+    look(fields)
+    return deepest + _is_closed_object(fields)
+
+
+def strict_form(schema: Mapping[str, Json]) -> Object | None:
+    """The schema as OpenAI accepts it as strict; None if there is no such form. Each answer that fits it fits the
+    schema as well, as far as a strict schema can say: properties that have a default become required."""
+    fits = True
+
+    def look(fields: Object) -> Object:
+        nonlocal fits
+        required = set(as_list(fields.get("required")))
+        optional = [as_dict(own) for name, own in as_dict(fields.get("properties")).items() if name not in required]
+        fits = fits and all("default" in own or _takes_null(own) for own in optional)
+        return fields
+
+    def change(fields: Object) -> Object:
+        if "$ref" in fields:  # nothing may stand beside it
+            return {key: value for key, value in fields.items() if key in ("$ref", "$defs", "definitions")}
+        if "properties" in fields:
+            fields = {**fields, "required": list(as_dict(fields["properties"]))}
+            if not isinstance(fields.get("additionalProperties"), dict):
+                fields["additionalProperties"] = False
+        return _described(fields, "default") if "default" in fields else fields
+
+    portable = each_schema(dict(schema), lambda fields: _portable(fields, _FORMATS))
+    each_schema(portable, look)
+    written = limited(as_dict(each_schema(portable, change)), _STRICT)
+    return written if fits and is_strict(written) else None
+
+
+def claude_form(schema: Mapping[str, Json]) -> Object | None:
+    """The schema as Claude accepts it for structured output; None if there is no such form: an object that may have
+    any property, a value of any type, and a schema that contains itself cannot be written."""
+    fits = not is_recursive(dict(schema))
+
+    def change(fields: Object) -> Object:
+        nonlocal fits
+        fields = _portable(fields, _FORMATS | {"uri"})
+        least = fields.get("minItems")
+        if least is not None and least not in (0, 1):
+            fields = _described(fields, "minItems")
+        more = fields.get("additionalProperties")
+        is_open = fields.get("type") == "object" and "properties" not in fields and more is not False
+        untyped = fields.keys().isdisjoint((*_TYPED, "allOf", "properties"))
+        no_items = fields.get("type") == "array" and not isinstance(fields.get("items"), dict)
+        fits = fits and not (is_open or untyped or no_items or isinstance(more, dict))
+        return fields
+
+    written = closed(limited(as_dict(each_schema(dict(schema), change)), CLAUDE_KEYWORDS))
+    return written if fits else None
+
+
+def _portable(fields: Object, formats: Collection[str]) -> Object:
+    """The same schema in words that more providers know. What remains of a format that is not known is its name."""
+    if "oneOf" in fields and "anyOf" not in fields:
+        fields = {"anyOf" if key == "oneOf" else key: value for key, value in fields.items() if key != "discriminator"}
+    if len(parts := dicts(fields.get("allOf"))) == 1:
+        fields = {**parts[0], **{key: value for key, value in fields.items() if key != "allOf"}}
+    if "format" in fields and fields["format"] not in formats:
+        fields = _described(fields, "format")
+    return fields
+
+
+def _described(fields: Object, key: str) -> Object:
+    """Without the keyword, which the description has instead."""
+    words, before = f"{key}: {json.dumps(fields[key])}", as_text(fields.get("description"))
+    rest = {name: value for name, value in fields.items() if name != key}
+    return {**rest, "description": f"{before} ({words})" if before else words}
+
+
+def _takes_null(schema: Object) -> bool:
+    kind = schema.get("type")
+    return kind == "null" or "null" in as_list(kind) or any(map(_takes_null, dicts(schema.get("anyOf"))))
+
+
+def is_recursive(schema: Object, path: tuple[str, ...] = (), root: Object | None = None) -> bool:
+    """Whether a `$ref` leads back to where it stands."""
+    root = schema if root is None else root
+    names: list[str] = []
+
+    def look(fields: Object) -> Object:
+        if name := as_text(fields.get("$ref")):
+            names.append(name)
+        return fields
+
+    each_schema({key: value for key, value in schema.items() if key not in ("$defs", "definitions")}, look)
+    return any(
+        name in path or name == "#" or is_recursive(_target({"$ref": name}, root), (*path, name), root)
+        for name in dict.fromkeys(names)
+    )
 
 
 def limited(schema: Mapping[str, Json], keywords: Collection[str]) -> Object:

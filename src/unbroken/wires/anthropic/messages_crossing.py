@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from unbroken.messages import Json
+from unbroken.messages import Json, OutputSchema
 from unbroken.wires.anthropic.messages_content import THINKING
 from unbroken.wires.anthropic.messages_requests import NAME_RULE
 from unbroken.wires.crossing import (
     Crossing,
     Name,
-    Output,
     Setting,
     Settings,
     Target,
@@ -22,7 +21,7 @@ from unbroken.wires.crossing import (
     texts,
 )
 from unbroken.wires.history_losses import Citation, HistoryCrossing, unknown_fields
-from unbroken.wires.schemas import closed, limited
+from unbroken.wires.schemas import claude_form
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts, fit_name
 
 _FIELDS: Mapping[str, Name] = {"top_k": "top_k"}
@@ -30,13 +29,6 @@ _HANDLED = frozenset(
     ("top_k", "metadata", "service_tier", "output_config", "output_format", "tools", "thinking", "tool_choice")
 )
 _TIERS = {"auto": "auto", "standard_only": "default"}
-_SCHEMA_KEYWORDS = frozenset(
-    (
-        *("$schema", "$ref", "$defs", "definitions", "type", "title", "description", "default", "enum", "const"),
-        *("properties", "required", "additionalProperties", "items", "anyOf", "allOf", "format", "minItems", "pattern"),
-    )
-)
-"""What a schema of structured output may have (platform.claude.com/docs: structured outputs)."""
 
 
 def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
@@ -55,7 +47,7 @@ def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
         ("output_format", extra.get("output_format")),
     ):
         if as_dict(format).get("type") == "json_schema":
-            settings["output"] = Setting(field, Output(as_dict(as_dict(format).get("schema"))))
+            settings["output"] = Setting(field, OutputSchema(as_dict(as_dict(format).get("schema"))))
         elif format is not None:
             lost.append(field)
     # The effort is part of `Request.reasoning`, if the client turned thinking on.
@@ -86,6 +78,11 @@ def _read_tool(tool: Object, settings: Settings) -> list[str]:
     return [field]
 
 
+def write_output(body: Object, output: OutputSchema) -> None:
+    if output.schema is not None and (schema := claude_form(output.schema)) is not None:
+        put(body, "output_config.format", {"type": "json_schema", "schema": schema})
+
+
 def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     lost: list[str] = []
     if "top_k" in settings:
@@ -98,9 +95,8 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     tier = settings.get("service_tier")
     if tier is not None and tier.value in _TIERS.values():
         body["service_tier"] = "auto" if tier.value == "auto" else "standard_only"
-    if (output := settings.get("output")) is not None and output.value.schema is not None:
-        schema = closed(limited(output.value.schema, _SCHEMA_KEYWORDS))
-        put(body, "output_config.format", {"type": "json_schema", "schema": schema})
+    if (output := settings.get("output")) is not None:
+        write_output(body, output.value)
     tools = list(_tools(settings, lost))
     if tools:
         body["tools"] = [*body.get("tools", ()), *tools]

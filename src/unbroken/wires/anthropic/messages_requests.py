@@ -102,10 +102,14 @@ def encode_request(request: Request) -> Object:
     _set_sampling(body, request)
     if request.stream:
         body["stream"] = True
-    effort = as_dict(body.get("output_config"))
+    if request.output is not None and not request.output.tool:
+        from unbroken.wires.anthropic.messages_crossing import write_output  # noqa: PLC0415 - start-up time
+
+        write_output(body, request.output)
+    config = as_dict(body.get("output_config"))
     body = with_extra(body, extra)
-    if effort and "output_config" in extra:
-        body["output_config"] = {**effort, **as_dict(extra["output_config"])}
+    if config and "output_config" in extra:
+        body["output_config"] = {**config, **as_dict(extra["output_config"])}
     if request.final and body.get("tools"):
         body["tool_choice"] = {"type": "none"}
     return body

@@ -36,7 +36,7 @@ from unbroken.wires.rules import (
     When,
     user_first,
 )
-from unbroken.wires.schemas import as_object, is_object
+from unbroken.wires.schemas import CLAUDE_KEYWORDS, as_object, is_object, is_recursive, keywords_of
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 
 ANTHROPIC = ("anthropic", "vertex-claude")
@@ -52,6 +52,14 @@ def _budget_below_limit(asked: Asked) -> list[str]:
     )
     interleaved = "interleaved-thinking" in asked.headers.get("anthropic-beta", "")
     return ["thinking.budget_tokens"] if budget and limit and budget >= limit and not interleaved else []
+
+
+def _odd_output_schemas(asked: Asked) -> list[str]:
+    return places(
+        asked.body,
+        "output_config.format.schema",
+        lambda schema: not keywords_of(schema) <= CLAUDE_KEYWORDS or is_recursive(as_dict(schema)),
+    )
 
 
 def _lower_budget(body: Object) -> Mended | None:
@@ -438,6 +446,16 @@ RULES = (
         ANTHROPIC,
         error="output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false",
         source="github.com/ax-llm/ax/issues/458",
+        obeyed="by the encoder",
+    ),
+    Rule(
+        "anthropic.output-schema-keywords",
+        "an output schema has no limits of numbers and lengths, and does not contain itself",
+        Function(_odd_output_schemas, field="output_config", alone=True),
+        CLAUDE,
+        ANTHROPIC,
+        error="output_config.format.schema: a keyword of the schema is not supported",
+        source="platform.claude.com/docs: structured outputs",
         obeyed="by the encoder",
     ),
     Rule(

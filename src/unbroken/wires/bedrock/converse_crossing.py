@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from unbroken.errors import InvalidRequest
-from unbroken.messages import Json
+from unbroken.messages import Json, OutputSchema
 from unbroken.wires.bedrock.converse_content import is_claude
 from unbroken.wires.bedrock.converse_reasoning import FIELDS
 from unbroken.wires.bedrock.converse_requests import is_call, text_of
-from unbroken.wires.crossing import Crossing, Output, Setting, Settings, Target, put, rest_of
+from unbroken.wires.crossing import Crossing, Setting, Settings, Target, put, rest_of
 from unbroken.wires.history_losses import HistoryCrossing, unknown_fields
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text
-from unbroken.wires.schemas import closed
+from unbroken.wires.schemas import claude_form
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_text, dicts, fit_name
 
 _HANDLED = frozenset(
@@ -55,9 +55,19 @@ def _read_output(config: Object, settings: Settings) -> list[str]:
     schema = object_from_text(as_text(described.get("schema")))
     if schema:
         name, description = as_text(described.get("name")), as_text(described.get("description"))
-        settings["output"] = Setting("outputConfig.textFormat", Output(schema, name, description))
+        settings["output"] = Setting("outputConfig.textFormat", OutputSchema(schema, name, description))
         return rest_of(config, ("textFormat",), "outputConfig.")
     return rest_of(config, (), "outputConfig.")
+
+
+def write_output(body: Object, output: OutputSchema) -> None:
+    schema = None if output.schema is None else claude_form(output.schema)
+    if schema is None:
+        return
+    described: Object = {"schema": dumps(schema).decode()}
+    described |= {"name": output.name} if output.name else {}
+    described |= {"description": output.description} if output.description else {}
+    put(body, "outputConfig.textFormat", {"type": "json_schema", "structure": {"jsonSchema": described}})
 
 
 def _write(body: Object, settings: Settings, target: Target) -> list[str]:
@@ -68,12 +78,8 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
         body |= {"requestMetadata": texts} if texts else {}
     if (tier := settings.get("service_tier")) is not None and tier.value in _TIERS:
         body["serviceTier"] = {"type": tier.value}
-    if (output := settings.get("output")) is not None and output.value.schema is not None:
-        described: Object = {"schema": dumps(closed(dict(output.value.schema))).decode()}
-        described |= {"name": output.value.name} if output.value.name else {}
-        described |= {"description": output.value.description} if output.value.description else {}
-        format: Object = {"type": "json_schema", "structure": {"jsonSchema": described}}
-        put(body, "outputConfig.textFormat", format)
+    if (output := settings.get("output")) is not None:
+        write_output(body, output.value)
     tools = dicts(as_dict(body.get("toolConfig")).get("tools"))
     if (allowed := settings.get("allowed_tools")) is not None and tools:
         mode, names = allowed.value

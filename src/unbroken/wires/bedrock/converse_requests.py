@@ -104,6 +104,10 @@ def encode_request(request: Request) -> Object:
     if config:
         body["inferenceConfig"] = config
     set_reasoning(body, request)
+    if request.output is not None and not request.output.tool:
+        from unbroken.wires.bedrock.converse_crossing import write_output  # noqa: PLC0415 - start-up time
+
+        write_output(body, request.output)
     return _with_extra(body, extra, request.final)
 
 

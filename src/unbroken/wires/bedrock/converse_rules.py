@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unbroken.messages import Json
 from unbroken.wires.bedrock.converse_reasoning import FIELDS
 from unbroken.wires.body_paths import changed, places, shown
-from unbroken.wires.claude_models import OUTPUT_LIMITS, SINCE_4_7, Claude, adaptive_effort
+from unbroken.wires.claude_models import OUTPUT_LIMITS, SINCE_4_7, Claude, Either, adaptive_effort
+from unbroken.wires.parts import object_from_text
 from unbroken.wires.rules import (
     ANY_MODEL,
     ASSISTANT_FIRST,
+    Asked,
     Between,
     Function,
     Mended,
@@ -18,12 +21,28 @@ from unbroken.wires.rules import (
     When,
     user_first,
 )
-from unbroken.wires.schemas import as_object, is_object
-from unbroken.wires.values import Object, as_dict
+from unbroken.wires.schemas import as_object, claude_form, closed, is_object
+from unbroken.wires.values import Object, as_dict, as_text
 
 BEDROCK = ("bedrock",)
 _DOCS = "docs.aws.amazon.com/bedrock/latest: Converse, ToolChoice"
 _SCHEMAS = "toolConfig.tools[].toolSpec.inputSchema.json"
+
+
+WITHOUT_OUTPUT_FORMAT = Either(
+    (
+        *(Claude(before=(4, 5)), Claude(since=(4, 7))),
+        Named("nova*", "titan*", "llama*", "command*", "*jamba*", "*palmyra*", "*deepseek.r1*"),
+    )
+)
+
+
+def _odd_output_schemas(asked: Asked) -> list[str]:
+    def is_odd(text: Json) -> bool:
+        schema = object_from_text(as_text(text))
+        return not schema or claude_form(schema) is None or closed(schema) != schema
+
+    return places(asked.body, "outputConfig.textFormat.structure.jsonSchema.schema", is_odd)
 
 
 def _adaptive(body: Object) -> Mended | None:
@@ -123,6 +142,26 @@ RULES = (
             source=_DOCS,
         )
         for kind, others in (("any", ()), ("tool", ("mistral*", "mixtral*")))
+    ),
+    Rule(
+        "bedrock.no-output-format",
+        "`outputConfig.textFormat` is known to Claude 4.5 and 4.6, and to some models of other vendors",
+        Refused("outputConfig.textFormat"),
+        WITHOUT_OUTPUT_FORMAT,
+        BEDROCK,
+        "The model returned the following errors: output_config.format: Extra inputs are not permitted",
+        source="docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html",
+    ),
+    Rule(
+        "bedrock.output-schema",
+        "an output schema is the text of a JSON Schema in which every object is closed",
+        Function(_odd_output_schemas, field="outputConfig", alone=True),
+        ANY_MODEL,
+        BEDROCK,
+        "The model returned the following errors: output_config.format.schema: For 'object' type, "
+        "'additionalProperties' must be explicitly set to false",
+        source="github.com/future-agi/future-agi/issues/412",
+        obeyed="by the encoder",
     ),
     Rule(
         "bedrock.schema-is-an-object",

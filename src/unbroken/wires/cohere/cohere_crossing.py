@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from unbroken.errors import InvalidRequest
-from unbroken.messages import Json
-from unbroken.wires.crossing import Crossing, Name, Output, Setting, Settings, Target, rest_of, simple
+from unbroken.messages import Json, OutputSchema
+from unbroken.wires.cohere.cohere_rules import OUTPUT_KEYWORDS, accepts_schema
+from unbroken.wires.crossing import Crossing, Name, Setting, Settings, Target, rest_of, simple
 from unbroken.wires.history_losses import HistoryCrossing, other_parts, unknown_fields
+from unbroken.wires.schemas import limited
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_number, dicts, fit_name
 
 _FIELDS: Mapping[str, Name] = {
@@ -27,13 +29,22 @@ def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
     format = as_dict(extra.get("response_format"))
     if format.get("type") == "json_object":
         schema = as_dict(format.get("json_schema") or format.get("schema"))
-        settings["output"] = Setting("response_format", Output(schema or None))
+        settings["output"] = Setting("response_format", OutputSchema(schema or None))
     elif format.get("type") not in (None, "text"):
         lost.append("response_format")
     lost += ["tools" for _ in dicts(extra.get("tools"))[:1]]
     lost += ["tool_choice"] if extra.get("tool_choice") is not None else []
     lost += ["logprobs"] if extra.get("logprobs") else []
     return settings, lost
+
+
+def write_output(body: Object, output: OutputSchema) -> None:
+    if body.get("tools"):
+        return  # both together are refused
+    if output.schema is None:
+        body["response_format"] = {"type": "json_object"}
+    elif accepts_schema(schema := limited(output.schema, OUTPUT_KEYWORDS)):
+        body["response_format"] = {"type": "json_object", "json_schema": schema}
 
 
 def _write(body: Object, settings: Settings, target: Target) -> list[str]:
@@ -43,9 +54,8 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
         value = as_number(settings[name].value) if name in settings else None
         if value is not None and 0 <= value <= 1:
             body[name] = value
-    if (output := settings.get("output")) is not None and not body.get("tools"):  # both together are refused
-        schema = output.value.schema
-        body["response_format"] = {"type": "json_object", **({"json_schema": dict(schema)} if schema else {})}
+    if (output := settings.get("output")) is not None:
+        write_output(body, output.value)
     if (allowed := settings.get("allowed_tools")) is not None and body.get("tools"):
         mode, names = allowed.value
         fitting = {fit_name(name, TOOL_NAME) for name in names}

@@ -43,6 +43,10 @@ def encode_request(request: Request) -> Object:
         "seed": s.seed,
     }
     body |= {key: value for key, value in settings.items() if value is not None}
+    if request.output is not None and not request.output.tool:
+        from unbroken.wires.cohere.cohere_crossing import write_output  # noqa: PLC0415 - start-up time
+
+        write_output(body, request.output)
     body = with_extra(body, extra)
     if request.final and body.get("tools"):
         body["tool_choice"] = "NONE"

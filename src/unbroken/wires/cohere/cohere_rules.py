@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from unbroken.wires.rules import ANY_MODEL, Between, Named, NotTogether, Refused, Rule
+from unbroken.messages import Json
+from unbroken.wires.body_paths import places
+from unbroken.wires.rules import ANY_MODEL, Asked, Between, Function, Named, NotTogether, Refused, Rule
+from unbroken.wires.schemas import each_schema, is_object, keywords_of
+from unbroken.wires.values import Object
 
 COHERE = ("cohere",)
 _DOCS = "docs.cohere.com/reference/chat"
+
+OUTPUT_KEYWORDS = frozenset(
+    (
+        *("$ref", "$defs", "definitions", "type", "title", "description", "enum", "const", "properties", "required"),
+        *("additionalProperties", "items", "anyOf", "format", "pattern"),
+    )
+)
+"""What `json_schema` may have (docs.cohere.com/docs/structured-outputs-json)."""
+
+
+def accepts_schema(schema: Json) -> bool:
+    fits = is_object(schema) and keywords_of(schema) <= OUTPUT_KEYWORDS
+
+    def look(fields: Object) -> Object:
+        nonlocal fits
+        fits = fits and (fields.get("type") != "object" or bool(fields.get("required")))
+        return fields
+
+    each_schema(schema, look)
+    return fits
+
+
+def _odd_output_schemas(asked: Asked) -> list[str]:
+    return places(asked.body, "response_format.json_schema", lambda schema: not accepts_schema(schema))
+
 
 RULES = (
     Rule(
@@ -31,6 +60,15 @@ RULES = (
         ANY_MODEL,
         COHERE,
         source="docs.cohere.com/docs/structured-outputs",
+    ),
+    Rule(
+        "cohere.json-schema",
+        "a schema of the answer is an object, and every object in it requires a property",
+        Function(_odd_output_schemas, field="response_format", alone=True),
+        ANY_MODEL,
+        COHERE,
+        source="docs.cohere.com/docs/structured-outputs-json",
+        obeyed="by the encoder",
     ),
     *(
         Rule(

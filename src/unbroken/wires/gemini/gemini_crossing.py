@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from unbroken.errors import InvalidRequest
-from unbroken.messages import Json
+from unbroken.messages import Json, OutputSchema
 from unbroken.wires.crossing import (
     Crossing,
     Name,
-    Output,
     Setting,
     Settings,
     Target,
@@ -22,9 +21,9 @@ from unbroken.wires.crossing import (
 )
 from unbroken.wires.gemini.gemini_parts import GROUNDING, NAME_RULE, camel, parts_of
 from unbroken.wires.gemini.gemini_requests import json_schema
-from unbroken.wires.gemini.gemini_rules import BEFORE_3
+from unbroken.wires.gemini.gemini_rules import BEFORE_3, OUTPUT_KEYWORDS
 from unbroken.wires.history_losses import Citation, HistoryCrossing, unknown_fields
-from unbroken.wires.schemas import limited
+from unbroken.wires.schemas import each_schema, limited
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts, fit_name
 
 _CONFIG: Mapping[str, Name] = {
@@ -37,14 +36,6 @@ _HANDLED = frozenset((*_CONFIG, *_OUTPUT, "thinkingConfig", "candidateCount", "r
 _FIELDS: Mapping[str, Name] = {"labels": "metadata", "store": "store"}
 _TOP = frozenset((*_FIELDS, "generationConfig", "serviceTier", "tools", "toolConfig"))
 _TIERS = {"unspecified": "auto", "standard": "default", "flex": "flex", "priority": "priority"}
-_SCHEMA_KEYWORDS = frozenset(
-    (
-        *("$id", "$defs", "$ref", "$anchor", "type", "format", "title", "description", "enum", "items", "prefixItems"),
-        *("minItems", "maxItems", "minimum", "maximum", "anyOf", "oneOf", "properties", "additionalProperties"),
-        *("required", "propertyOrdering"),
-    )
-)
-"""What `responseJsonSchema` may have (ai.google.dev/api/generate-content: GenerationConfig)."""
 _JSON = "application/json"
 
 
@@ -83,7 +74,7 @@ def _read_output(config: Object, settings: Settings) -> list[str]:
         schema = as_dict(config.get(field)) if field != "responseMimeType" else {}
         if field == "responseSchema":
             schema = json_schema(schema)
-        settings["output"] = Setting(f"generationConfig.{field}", Output(schema or None))
+        settings["output"] = Setting(f"generationConfig.{field}", OutputSchema(schema or None))
         return []
     return ["generationConfig.responseMimeType"] if mime not in (None, "text/plain") else []
 
@@ -108,6 +99,26 @@ def _read_tool(tool: Object, settings: Settings) -> list[str]:
     return lost
 
 
+def write_output(body: Object, output: OutputSchema, model: str) -> None:
+    if model in BEFORE_3 and _has_functions(body):
+        return  # older models refuse JSON beside functions: then the calls are the harder fact
+    put(body, "generationConfig.responseMimeType", _JSON)
+    if output.schema is not None:
+        schema = as_dict(each_schema(dict(output.schema), _as_enum))
+        put(body, "generationConfig.responseJsonSchema", limited(schema, OUTPUT_KEYWORDS))
+
+
+def _has_functions(body: Object) -> bool:
+    return any(tool.get("functionDeclarations") for tool in dicts(body.get("tools")))
+
+
+def _as_enum(fields: Object) -> Object:
+    """`const` is not known, and one value to choose from is the same."""
+    if "const" not in fields or "enum" in fields:
+        return fields
+    return {**{key: value for key, value in fields.items() if key != "const"}, "enum": [fields["const"]]}
+
+
 def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     lost: list[str] = []
     for key, name in _CONFIG.items():
@@ -120,12 +131,8 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
         body["serviceTier"] = next(own for own, name in _TIERS.items() if name == tier.value)
     if "store" in settings and target.vendor != "vertex":
         body["store"] = settings["store"].value
-    functions = any(tool.get("functionDeclarations") for tool in dicts(body.get("tools")))
-    # Older models refuse JSON beside functions: then the calls are the harder fact.
-    if (output := settings.get("output")) is not None and not (functions and target.model in BEFORE_3):
-        put(body, "generationConfig.responseMimeType", _JSON)
-        if output.value.schema is not None:
-            put(body, "generationConfig.responseJsonSchema", limited(output.value.schema, _SCHEMA_KEYWORDS))
+    if (output := settings.get("output")) is not None:
+        write_output(body, output.value, target.model)
     tools: list[Object] = []
     if (search := settings.get("web_search")) is not None:
         given = search.value
@@ -140,7 +147,7 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
         tools.append({"urlContext": {}})
     if tools:
         body["tools"] = [*body.get("tools", ()), *tools]
-    if (allowed := settings.get("allowed_tools")) is not None and functions:
+    if (allowed := settings.get("allowed_tools")) is not None and _has_functions(body):
         mode, names = allowed.value
         fitting = [fit_name(name, NAME_RULE) for name in names]
         calling = {"mode": "ANY" if mode == "required" else "VALIDATED", "allowedFunctionNames": fitting}

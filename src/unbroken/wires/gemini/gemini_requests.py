@@ -49,6 +49,10 @@ def encode_request(request: Request) -> Object:
     config = _encode_config(request)
     if config:
         body["generationConfig"] = config
+    if request.output is not None and not request.output.tool:
+        from unbroken.wires.gemini.gemini_crossing import write_output  # noqa: PLC0415 - start-up time
+
+        write_output(body, request.output, request.model)
     body = _with_extra(body, extra)
     if request.final and body.get("tools"):
         body["toolConfig"] = _merged(as_dict(body.get("toolConfig")), {"functionCallingConfig": {"mode": "NONE"}})

@@ -21,6 +21,7 @@ from unbroken.wires.rules import (
     at_most_in,
     user_first,
 )
+from unbroken.wires.schemas import keywords_of
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 
 GEMINI = ("gemini", "vertex")
@@ -37,6 +38,14 @@ _SUBSET = frozenset(
         *("example", "anyOf", "propertyOrdering", "default"),
     )
 )
+OUTPUT_KEYWORDS = frozenset(
+    (
+        *("$id", "$defs", "$ref", "$anchor", "type", "format", "title", "description", "enum", "items", "prefixItems"),
+        *("minItems", "maxItems", "minimum", "maximum", "anyOf", "oneOf", "properties", "additionalProperties"),
+        *("required", "propertyOrdering"),
+    )
+)
+"""What `responseJsonSchema` may have (ai.google.dev/api/generate-content: GenerationConfig)."""
 _NEAREST_LEVEL: dict[str, Json] = {"minimal": "low", "MINIMAL": "LOW", "medium": "high", "MEDIUM": "HIGH"}
 
 
@@ -52,6 +61,15 @@ def _level(body: Object) -> Mended | None:
         return {**rest, "thinkingLevel": level}
 
     return changed(body, _THINKING, change), []
+
+
+def _odd_output_schemas(asked: Asked) -> list[str]:
+    config = as_dict(asked.body.get("generationConfig"))
+    given = [key for key in ("responseSchema", "responseJsonSchema", "_responseJsonSchema") if config.get(key)]
+    unknown = keywords_of(config.get("responseJsonSchema")) - OUTPUT_KEYWORDS
+    if given and (config.get("responseMimeType") != _JSON or len(given) > 1 or unknown):
+        return [f"generationConfig.{given[0]}"]
+    return []
 
 
 def _beyond_subset(asked: Asked) -> list[str]:
@@ -250,6 +268,16 @@ RULES = (
         GEMINI,
         "Function calling with a response mime type: 'application/json' is unsupported",
         source="ai.google.dev/gemini-api/docs/structured-output",
+        obeyed="by the encoder",
+    ),
+    Rule(
+        "gemini.schema-needs-json",
+        "a schema of the answer needs the MIME type of JSON, and is given once",
+        Function(_odd_output_schemas, field="generationConfig"),
+        ANY_MODEL,
+        GEMINI,
+        "Setting a response schema requires the response MIME type application/json, and one schema only",
+        source="ai.google.dev/api/generate-content#GenerationConfig",
         obeyed="by the encoder",
     ),
     *(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from unbroken.messages import Json
-from unbroken.wires.crossing import Crossing, Name, Output, Setting, Settings, Target, put, rest_of, simple
+from unbroken.messages import Json, OutputSchema
+from unbroken.wires.crossing import Crossing, Name, Setting, Settings, Target, put, rest_of, simple
 from unbroken.wires.history_losses import HistoryCrossing, unknown_fields
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, dicts, fit_name
 
@@ -25,9 +25,9 @@ def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
         case None | "":
             pass
         case "json":
-            settings["output"] = Setting("format", Output())
+            settings["output"] = Setting("format", OutputSchema())
         case {**schema}:
-            settings["output"] = Setting("format", Output(schema))
+            settings["output"] = Setting("format", OutputSchema(schema))
         case _:
             lost.append("format")
     if extra.get("think") not in (None, *_THINKS):
@@ -36,12 +36,16 @@ def _read(extra: Mapping[str, Json]) -> tuple[Settings, list[str]]:
     return settings, lost
 
 
+def write_output(body: Object, output: OutputSchema) -> None:
+    body["format"] = "json" if output.schema is None else dict(output.schema)
+
+
 def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     for key, name in _OPTIONS.items():
         if name in settings:
             put(body, f"options.{key}", settings[name].value)
     if (output := settings.get("output")) is not None:
-        body["format"] = "json" if output.value.schema is None else dict(output.value.schema)
+        write_output(body, output.value)
     if (allowed := settings.get("allowed_tools")) is None:
         return []
     mode, names = allowed.value

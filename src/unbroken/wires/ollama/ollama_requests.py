@@ -36,6 +36,10 @@ def encode_request(request: Request) -> Object:
     options = {**_encode_options(request.sampling), **as_dict(extra.pop("options", None))}
     if options:
         body["options"] = options
+    if request.output is not None and not request.output.tool:
+        from unbroken.wires.ollama.ollama_crossing import write_output  # noqa: PLC0415 - start-up time
+
+        write_output(body, request.output)
     return with_extra(body, extra)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unbroken.wires.rules import Named, Refused, Rule
+from unbroken.wires.body_paths import places
+from unbroken.wires.rules import ANY_MODEL, Function, Named, Refused, Rule
 
 OLLAMA = ("ollama",)
 
@@ -15,5 +16,19 @@ RULES = (
         OLLAMA,
         "the model does not support thinking",
         source="github.com/taketwo/llm-ollama/pull/54",
+    ),
+    Rule(
+        "ollama.format",
+        "`format` is `json` or a schema",
+        Function(
+            lambda asked: places(asked.body, "format", lambda value: not isinstance(value, dict) and value != "json"),
+            field="format",
+            alone=True,
+        ),
+        ANY_MODEL,
+        OLLAMA,
+        'invalid format: expected "json" or a JSON schema',
+        source="github.com/ollama/ollama: api/types.go, llm/server.go",
+        obeyed="by the encoder",
     ),
 )

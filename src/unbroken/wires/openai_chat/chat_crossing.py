@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from unbroken.messages import Json
+from unbroken.messages import Json, OutputSchema
 from unbroken.wires.crossing import Crossing, Name, Setting, Settings, Target, rest_of, simple, texts
 from unbroken.wires.history_losses import Citation, HistoryCrossing, other_parts, unknown_fields
 from unbroken.wires.openai_chat.chat_messages import OPAQUE_TEXTS
@@ -69,6 +69,13 @@ def _decode_allowed(choice: Object) -> tuple[str, tuple[str, ...]] | None:
             return None
 
 
+def write_output(body: Object, output: OutputSchema) -> None:
+    if output.schema is None:
+        body["response_format"] = {"type": "json_object"}
+    elif (schema := encode_output(output)) is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+
+
 def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     lost: list[str] = []
     openai = target.vendor in OPENAI
@@ -81,10 +88,7 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     if "top_k" in settings and not openai:
         body["top_k"] = settings["top_k"].value
     if (output := settings.get("output")) is not None:
-        if output.value.schema is None:
-            body["response_format"] = {"type": "json_object"}
-        elif (schema := encode_output(output.value)) is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        write_output(body, output.value)
     if (search := settings.get("web_search")) is not None and openai and "search" in target.model:
         place = search.value.location
         options: Object = {"search_context_size": search.value.size} if search.value.size else {}

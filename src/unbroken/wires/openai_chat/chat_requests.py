@@ -56,6 +56,10 @@ def encode_request(request: Request) -> Object:
         body["stop"] = list(s.stop)
     if s.seed is not None:
         body["seed"] = s.seed
+    if request.output is not None and not request.output.tool:
+        from unbroken.wires.openai_chat.chat_crossing import write_output  # noqa: PLC0415 - start-up time
+
+        write_output(body, request.output)
     body = with_extra(body, extra)
     if not body.get("stream"):
         body.pop("stream_options", None)  # OpenAI refuses it there, and a stream may be retried without streaming

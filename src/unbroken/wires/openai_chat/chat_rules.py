@@ -20,6 +20,7 @@ from unbroken.wires.openai_models import (
     TOOLS_WITHOUT_EFFORT,
     XHIGH,
 )
+from unbroken.wires.openai_output_rules import output_rules
 from unbroken.wires.rules import (
     ANY_MODEL,
     Asked,
@@ -319,6 +320,7 @@ OPENAI_RULES = (
         "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
         source="github.com/pydantic/pydantic-ai/issues/974",
     ),
+    *output_rules("openai", "response_format", "response_format.json_schema"),
 )
 
 RULES = (*OPENAI_RULES, *VENDOR_RULES)

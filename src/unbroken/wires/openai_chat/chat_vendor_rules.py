@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from unbroken.wires.body_paths import find, without
-from unbroken.wires.rules import ANY_MODEL, Asked, Function, Matches, Mended, Named, Never, Only, Refused, Rule
+from unbroken.wires.rules import (
+    ANY_MODEL,
+    Asked,
+    Function,
+    Matches,
+    Mended,
+    Named,
+    Never,
+    NotTogether,
+    Only,
+    Refused,
+    Rule,
+)
 from unbroken.wires.values import Object, as_dict, as_text, dicts
 
 
@@ -109,6 +121,14 @@ _MISTRAL_KEYS = frozenset(
 )
 
 VENDOR_RULES = (
+    Rule(
+        "xai.json-without-tools",
+        "`response_format` with a schema is accepted beside `tools` since Grok 4",
+        NotTogether("tools[]", "response_format{type=json_schema}"),
+        Named("grok-2*", "grok-3*"),
+        ("xai",),
+        source="docs.x.ai/docs/guides/structured-outputs",
+    ),
     Rule(
         "deepseek.forced-call",
         "while it thinks, no call can be forced",

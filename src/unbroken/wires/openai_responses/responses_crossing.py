@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from unbroken.messages import Json
+from unbroken.messages import Json, OutputSchema
 from unbroken.wires.crossing import Crossing, Setting, Settings, Target, put, rest_of, simple, texts
 from unbroken.wires.history_losses import Citation, HistoryCrossing, other_parts, unknown_fields
 from unbroken.wires.openai_models import OPENAI, REASONING
@@ -77,6 +77,13 @@ def _reasons(body: Object, target: Target) -> bool:
     return target.vendor in OPENAI and target.model in REASONING and effort != "none"
 
 
+def write_output(body: Object, output: OutputSchema) -> None:
+    if output.schema is None:
+        put(body, "text.format", {"type": "json_object"})
+    elif (schema := encode_output(output)) is not None:
+        put(body, "text.format", {"type": "json_schema", **schema})
+
+
 def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     lost: list[str] = []
     body |= dict(portable_fields(settings, target))
@@ -86,10 +93,7 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
     if "verbosity" in settings and target.vendor in OPENAI:
         put(body, "text.verbosity", settings["verbosity"].value)
     if (output := settings.get("output")) is not None:
-        if output.value.schema is None:
-            put(body, "text.format", {"type": "json_object"})
-        elif (schema := encode_output(output.value)) is not None:
-            put(body, "text.format", {"type": "json_schema", **schema})
+        write_output(body, output.value)
     tools: list[Object] = []
     if (search := settings.get("web_search")) is not None:
         tool: Object = {"type": "web_search"}

@@ -73,6 +73,11 @@ def encode_request(request: Request) -> Object:
     if effort.get("effort") not in (None, "none") and not _STATE & extra.keys():
         body |= {"store": False, "include": ["reasoning.encrypted_content"]}
     body = with_extra(body, extra)
+    output = request.output
+    if output is not None and not output.tool and "format" not in as_dict(body.get("text")):
+        from unbroken.wires.openai_responses.responses_crossing import write_output  # noqa: PLC0415 - start-up time
+
+        write_output(body, output)
     if body.get("instructions") is None:
         body.pop("instructions", None)
     if effort:

@@ -17,6 +17,7 @@ from unbroken.wires.openai_models import (
     OUTPUT_LIMITS,
     XHIGH,
 )
+from unbroken.wires.openai_output_rules import output_rules
 from unbroken.wires.rules import (
     ANY_MODEL,
     Asked,
@@ -304,4 +305,5 @@ RULES = (
         "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when 'tools' are specified.",
         source="github.com/openai/swarm/issues/30",
     ),
+    *output_rules("responses", "text.format", "text.format"),
 )
