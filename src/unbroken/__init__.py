@@ -19,7 +19,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unbroken.agent import Agent, Conversation, Image, Limits, Policy, Prices, Result
+    from unbroken.agent import Agent, Conversation, Image, Limits, Output, Policy, Prices, Result
     from unbroken.agent.streaming import collect
     from unbroken.decoding import Decoder, Response, decode
     from unbroken.deltas import CallReady, Ended, TextDelta, Verdict
@@ -76,6 +76,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Conversation",
         "Image",
         "Limits",
+        "Output",
         "Policy",
         "Prices",
         "Result",
@@ -193,6 +194,7 @@ __all__ = [
     "Middleware",
     "Model",
     "OpenTelemetry",
+    "Output",
     "Policy",
     "Prices",
     "ProviderError",

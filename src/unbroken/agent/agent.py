@@ -28,7 +28,7 @@ from unbroken.agent.options import (
     ResumeOptions,
     Trim,
 )
-from unbroken.agent.output import ANSWER, OutputType
+from unbroken.agent.output import ANSWER, Output
 from unbroken.agent.prompts import Language, Prompt, guidance_text, language_of, to_user
 from unbroken.agent.result import OutputT, Result
 from unbroken.agent.resuming import Saved, prepare_resume, replay_run
@@ -82,7 +82,7 @@ class Agent(Generic[DepsT, OutputT]):
     - `tools`: functions, `Tool`s, objects, modules, files, MCP servers; or a function of the run's context.
     - `instructions`: a text, or a function of the run's context that returns it before each request.
     - `output`: a type that the answer must have: a pydantic model, a dataclass, or types made of them. You get it as
-      `result.output`, and type checkers know it: this is an `Agent[Deps, Output]`.
+      `result.output`, and type checkers know it: this is an `Agent[Deps, Output]`. `Output` chooses how it is given.
     - `deps`: whatever tools find in their `CallContext`, unless a run is given another.
     - `limits`: how far a run may go, or a function of its context. Limits do not raise, they end in an answer.
     - `schedule`, `several_calls`: how the calls of one response run, and whether there may be several.
@@ -103,7 +103,7 @@ class Agent(Generic[DepsT, OutputT]):
         instructions: Instructions = "",
         *,
         name: str = "main",
-        output: type[OutputT] | Any = None,
+        output: type[OutputT] | Output[OutputT] | Any = None,
         deps: DepsT | None = None,
         limits: Limits | LimitsOf | None = None,
         schedule: Schedule | Literal["sequential", "parallel", "eager"] = Schedule.EAGER,
@@ -132,7 +132,7 @@ class Agent(Generic[DepsT, OutputT]):
         self.sinks = as_middleware(sinks)
         self.middleware = ((recorder,) if recorder is not None else ()) + tuple(middleware)
         self.order_hint = OrderHint()
-        self.output_type = None if output is None else OutputType[Any].of(output)
+        self.output_type = None if output is None else Output[Any].of(output)
         self._deps = deps
         self._several_calls = several_calls
         self._on_error: OnError = on_error
@@ -153,7 +153,7 @@ class Agent(Generic[DepsT, OutputT]):
     async def run(self, prompt: Prompt | None = None, **options: Unpack[Options[DepsT]]) -> Result[OutputT]: ...
     @overload
     async def run(
-        self, prompt: Prompt | None = None, *, output: type[T], **options: Unpack[Options[DepsT]]
+        self, prompt: Prompt | None = None, *, output: type[T] | Output[T], **options: Unpack[Options[DepsT]]
     ) -> Result[T]: ...
     @overload
     async def run(
@@ -170,7 +170,7 @@ class Agent(Generic[DepsT, OutputT]):
     def stream(self, prompt: Prompt | None = None, **options: Unpack[Options[DepsT]]) -> RunStream[OutputT]: ...
     @overload
     def stream(
-        self, prompt: Prompt | None = None, *, output: type[T], **options: Unpack[Options[DepsT]]
+        self, prompt: Prompt | None = None, *, output: type[T] | Output[T], **options: Unpack[Options[DepsT]]
     ) -> RunStream[T]: ...
     @overload
     def stream(
@@ -180,14 +180,15 @@ class Agent(Generic[DepsT, OutputT]):
         self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[Options[DepsT]]
     ) -> RunStream[Any]:
         """The same as `run`, as a stream of events: `async for event in agent.stream(…)`."""
-        performance = self.prepare(prompt, options, output)
-        return RunStream(lambda sink: performance((sink,)), performance.messages)
+        kind = self.output_type if output is None else Output[Any].of(output)
+        performance = self.prepare(prompt, options, kind)
+        return RunStream(performance, performance.messages, kind)
 
     @overload
     def run_sync(self, prompt: Prompt | None = None, **options: Unpack[Options[DepsT]]) -> Result[OutputT]: ...
     @overload
     def run_sync(
-        self, prompt: Prompt | None = None, *, output: type[T], **options: Unpack[Options[DepsT]]
+        self, prompt: Prompt | None = None, *, output: type[T] | Output[T], **options: Unpack[Options[DepsT]]
     ) -> Result[T]: ...
     @overload
     def run_sync(
@@ -204,7 +205,7 @@ class Agent(Generic[DepsT, OutputT]):
         result: Saved,
         answers: Answers = NOTHING,
         *,
-        output: type[OutputT] | Any = None,
+        output: type[OutputT] | Output[OutputT] | Any = None,
         **options: Unpack[ResumeOptions[DepsT]],
     ) -> Result[OutputT]:
         """Resume a run that is `waiting`: from its result, or from what `result.to_json()` returned. `answers` has, by
@@ -219,7 +220,7 @@ class Agent(Generic[DepsT, OutputT]):
         result: Saved,
         answers: Answers = NOTHING,
         *,
-        output: type[OutputT] | Any = None,
+        output: type[OutputT] | Output[OutputT] | Any = None,
         **options: Unpack[ResumeOptions[DepsT]],
     ) -> Result[OutputT]:
         """`resume` for programs that cannot await."""
@@ -230,12 +231,13 @@ class Agent(Generic[DepsT, OutputT]):
         result: Saved,
         answers: Answers = NOTHING,
         *,
-        output: type[OutputT] | Any = None,
+        output: type[OutputT] | Output[OutputT] | Any = None,
         **options: Unpack[ResumeOptions[DepsT]],
     ) -> RunStream[OutputT]:
         """The same as `resume`, as a stream of events."""
-        performance = self.prepare_resume(result, answers, options, output)
-        return RunStream(lambda sink: performance((sink,)), performance.messages)
+        kind = self.output_type if output is None else Output[Any].of(output)
+        performance = self.prepare_resume(result, answers, options, kind)
+        return RunStream(performance, performance.messages, kind)
 
     def replay(
         self,
@@ -244,7 +246,7 @@ class Agent(Generic[DepsT, OutputT]):
         clock: PlayedClock = "virtual",
         tools: PlayedTools = "recorded",
         speed: float = 1.0,
-        output: type[OutputT] | Any = None,
+        output: type[OutputT] | Output[OutputT] | Any = None,
         **options: Unpack[ReplayOptions[DepsT]],
     ) -> Result[OutputT]:
         """Replay a recorded run with this agent. Its model is not asked, and with `tools="recorded"` its tools do not
@@ -378,7 +380,7 @@ class Agent(Generic[DepsT, OutputT]):
         self, id: str, transcript: Transcript, account: Account, options: ResumeOptions[DepsT], output: Any
     ) -> Performance:
         """A run that starts from this history, with this agent's settings and these options."""
-        kind = self.output_type if output is None else OutputType[Any].of(output)
+        kind = self.output_type if output is None else Output[Any].of(output)
         tools = ToolSet(options["tools"]) if "tools" in options else self.toolset
         plan = partial(self._plan, options=options, output=kind, account=account, tools=tools)
         return Performance(id, plan, self._clock, tools, transcript, account, self.stack(options), self.name)
@@ -417,7 +419,7 @@ class Agent(Generic[DepsT, OutputT]):
         self,
         clock: Clock,
         options: ResumeOptions[DepsT],
-        output: OutputType[Any] | None,
+        output: Output[Any] | None,
         account: Account,
         tools: ToolSet,
     ) -> Plan:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.options import Answers, DepsT, ResumeOptions, Trim, TurnOptions
+from unbroken.agent.output import Output
 from unbroken.agent.prompts import Prompt, to_user
 from unbroken.agent.result import OutputT, Result
 from unbroken.agent.run_lifecycle import Performance
@@ -18,6 +20,7 @@ from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.errors import CannotEncode, UserError
 from unbroken.events import Sink
 from unbroken.messages import Json, Message, ToolCall
+from unbroken.middleware import Middleware
 from unbroken.tools.caller import failure
 from unbroken.transcript import Transcript, from_json, repair, to_json
 from unbroken.validation import check_options, checked
@@ -65,7 +68,7 @@ class Conversation(Generic[DepsT, OutputT]):
     async def say(self, prompt: Prompt | None = None, **options: Unpack[TurnOptions[DepsT]]) -> Result[OutputT]: ...
     @overload
     async def say(
-        self, prompt: Prompt | None = None, *, output: type[T], **options: Unpack[TurnOptions[DepsT]]
+        self, prompt: Prompt | None = None, *, output: type[T] | Output[T], **options: Unpack[TurnOptions[DepsT]]
     ) -> Result[T]: ...
     @overload
     async def say(
@@ -85,10 +88,12 @@ class Conversation(Generic[DepsT, OutputT]):
         check_options("Conversation.stream", TurnOptions, options, also=("prompt", "output"))
         asked = None if prompt is None else to_user(prompt)
 
-        async def perform(sink: Sink) -> Result[Any]:
-            return await self._perform(self._next(asked, options, output), sink)
+        kind = self.agent.output_type if output is None else Output[Any].of(output)
 
-        return RunStream(perform, self._answered)
+        async def perform(sinks: Sequence[Sink], outermost: Sequence[Middleware]) -> Result[Any]:
+            return await self._perform(self._next(asked, options, kind), sinks, outermost)
+
+        return RunStream(perform, self._answered, kind)
 
     def say_sync(
         self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[TurnOptions[DepsT]]
@@ -112,8 +117,9 @@ class Conversation(Generic[DepsT, OutputT]):
         self, answers: Answers, *, output: Any = None, **options: Unpack[ResumeOptions[DepsT]]
     ) -> RunStream[OutputT]:
         """The same as `resume`, as a stream of events. Raises at once if no call waits."""
-        performance = self._rest(answers, options, output)
-        return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
+        kind = self.agent.output_type if output is None else Output[Any].of(output)
+        performance = self._rest(answers, options, kind)
+        return RunStream(partial(self._perform, performance), performance.messages, kind)
 
     def to_json(self) -> dict[str, Json]:
         """The history, the turn that waits, and the values of the `store` that are JSON."""
@@ -185,13 +191,15 @@ class Conversation(Generic[DepsT, OutputT]):
         own: ResumeOptions[DepsT] = {"store": self.store, "trim": self._trim}
         return own if self.deps is None else {**own, "deps": self.deps}
 
-    async def _perform(self, performance: Performance, *sinks: Sink) -> Result[Any]:
+    async def _perform(
+        self, performance: Performance, sinks: Sequence[Sink] = (), outermost: Sequence[Middleware] = ()
+    ) -> Result[Any]:
         self._refuse_while_active()
         self._going = True
         self._waiting = None
         self._transcript = performance.transcript
         try:
-            result = await performance(sinks)
+            result = await performance(sinks, outermost)
         finally:
             self._going = False
         if result.pending:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from unbroken.agent.announced_calls import announces
 from unbroken.agent.emitter import RoundReporter
@@ -131,7 +131,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
         async with batch:
             turn = await listen(run, request, listener)
             message = turn.message
-            if not (message.calls or closed) and request.tools and run.may_nudge:
+            if not (message.calls or closed or _is_json(run, message)) and request.tools and run.may_nudge:
                 turn.announces = announces(message.text, toolbox.names)
             if message.text and run.emitter.has_listeners:
                 final = not (message.calls or turn.announces)
@@ -323,7 +323,7 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
         if output is None:
             turn.message = await _checked_text(run, message)
         else:
-            run.output.append(await run.checked_output(output.read_text(message.text)))
+            run.output.append(await _checked_value(run, output.read_text(message.text)))
     except Retry as error:
         run.transcript.add(message)
         run.transcript.add(User.of(str(error)))
@@ -331,24 +331,34 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
     except ArgumentsDoNotFit as error:
         _correct(run, str(error))
         run.transcript.add(message)
-        run.transcript.add(User.of(f"Your answer does not fit: {error}. Call `{ANSWER}` with the whole answer."))
+        run.transcript.add(User.of(output.correction(str(error)) if output is not None else str(error)))
         return False
     run.transcript.add(turn.message)
     return True
 
 
-async def _checked_text(run: Run, message: Assistant) -> Assistant:
-    """The answer, with the text that its checks have accepted."""
+async def _checked_value(run: Run, value: Any) -> Any:
+    """The typed answer, as its checks have accepted it."""
     try:
-        accepted = await run.checked_output(message.text)
+        return await run.checked_output(value)
     except Vetoed:
         run.voided = True
         raise
+
+
+async def _checked_text(run: Run, message: Assistant) -> Assistant:
+    """The answer, with the text that its checks have accepted."""
+    accepted = await _checked_value(run, message.text)
     if accepted is message.text:
         return message
     run.emitter.emit(TextReplaced, accepted)
     run.emitter.emit(TextFinished, accepted, True, run.account.request_cost)
     return Assistant(accepted, reasoning=message.reasoning)
+
+
+def _is_json(run: Run, message: Assistant) -> bool:
+    """Whether it is a structured answer, which announces nothing."""
+    return run.plan.output is not None and message.text.lstrip().startswith("{")
 
 
 async def _checked_rest(run: Run, stop: StopReason, said: str) -> str:
@@ -389,6 +399,8 @@ def _correct(run: Run, why: str) -> None:
 
 
 def _give(run: Run, turn: Turn, stop: StopReason) -> Ending:
+    if run.output and run.plan.output is not None:
+        return Ending(run.plan.output.text_of(run.output[0]), stop, turn.verdict.finish)
     return Ending(turn.message.text, stop, turn.verdict.finish)
 
 

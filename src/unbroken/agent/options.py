@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypedDict
 from typing_extensions import TypeVar
 
 from unbroken.agent.limits import Limits
-from unbroken.agent.output import ANSWER, OutputType
+from unbroken.agent.output import ANSWER, Output
 from unbroken.agent.prompts import Language
 from unbroken.agent.toolset import OrderHint, Tools
 from unbroken.clock import Clock
@@ -158,7 +158,7 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
     choice: Choice | None = None
     """For the first request only: otherwise a forced call would be forced for ever."""
-    output: OutputType[Any] | None = None
+    output: Output[Any] | None = None
     language: Language = "en"
     deps: Any = None
     store: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -226,8 +226,13 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "sampling": _sampled(plan.sampling),
         "reasoning": plan.reasoning,
         "cache": policy.cache,
-        "output": {"tool": ANSWER, "schema": plan.output.schema} if plan.output is not None else None,
+        "output": _output(plan.output) if plan.output is not None else None,
     }
+
+
+def _output(output: Output[Any]) -> dict[str, Json]:
+    saved: dict[str, Json] = {"tool": ANSWER, "schema": output.schema}
+    return saved if output.via == "auto" else {**saved, "via": output.via}
 
 
 def limits_to_json(limits: Limits) -> dict[str, Json]:

@@ -1,7 +1,8 @@
-"""Structured answers: the requested type becomes a tool that the model calls to answer, on every provider.
+"""Structured answers: the requested type becomes a JSON Schema for the model's structured output, or a tool that the
+model calls to answer.
 
-If the model writes JSON as text instead, that is read too. If the answer does not fit, the model is asked once to
-correct it.
+Which of the two is decided for each request by the model (`models.structured_output`), so JSON as text and a call are
+both read, whatever was asked for. If the answer does not fit, the model is asked once to correct it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, cast
+from typing import Any, Generic, Literal, TypeAlias, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypeVar
+from typing_extensions import TypedDict, TypeVar
 
 from unbroken.errors import UserError
-from unbroken.messages import Json, ToolSpec
+from unbroken.messages import Json, OutputSchema, ToolSpec
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
 
@@ -24,12 +25,32 @@ T = TypeVar("T")
 ANSWER = "final_answer"
 DESCRIPTION = "Give the final answer. Call it alone, once you know everything you need."
 ACCEPTED = "The answer is accepted."
+DOES_NOT_FIT = "Your answer does not fit: "
+HOW_BEGINS = ". Give the whole answer again: "
+NOT_JSON = "the answer is not JSON"
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
 
 
-class OutputType(Generic[T]):
-    def __init__(self, kind: type[T] | Any) -> None:
+Via: TypeAlias = Literal["auto", "native", "tool"]
+
+
+class Output(Generic[T]):
+    """The type of an answer, and how the model gives it: `output=Output(Report, via="tool")`.
+
+    - `"auto"`: by structured output if the provider has it for this model, this type and the tools of the request;
+      otherwise by a call of the tool `final_answer`. `output=Report` means the same.
+    - `"native"`: always by structured output.
+    - `"tool"`: always by a call.
+    """
+
+    def __init__(self, kind: type[T] | Any, *, via: Via = "auto") -> None:
+        if via not in get_args(Via):
+            raise UserError(f"Output(via={via!r}): expected 'auto', 'native' or 'tool'")
+        self.via: Via = via
+        self._kind: Any = kind
+        self._partial: TypeAdapter[Any] | None = None
         self._why_not: Callable[[dict[str, Json]], str | None] = _fits
+        self._why_not_text: Callable[[str], str | None] = _fits
         try:
             if isinstance(kind, str):
                 raise TypeError("the name of a type is not a type")
@@ -47,18 +68,43 @@ class OutputType(Generic[T]):
             if definitions:
                 schema["$defs"] = definitions
         self.schema = schema
+        self.wanted = self._wanted()
 
     @classmethod
-    def of(cls, kind: Any) -> OutputType[Any]:
-        return cast("OutputType[Any]", kind) if isinstance(kind, OutputType) else OutputType(kind)
+    def of(cls, kind: Any) -> Output[Any]:
+        """The output itself, or one for a type."""
+        return cast("Output[Any]", kind) if isinstance(kind, Output) else Output(kind)
 
     @classmethod
-    def of_schema(cls, schema: dict[str, Any], why_not: Callable[[dict[str, Json]], str | None]) -> OutputType[Any]:
-        """For a schema without its type: the value was checked when it was recorded. `why_not` returns what did not fit
-        then."""
-        output = OutputType[Any](dict[str, Any])
-        output.schema, output._why_not = schema, why_not
+    def of_schema(
+        cls,
+        schema: dict[str, Any],
+        why_not: Callable[[dict[str, Json]], str | None],
+        why_not_text: Callable[[str], str | None],
+        via: Via = "auto",
+    ) -> Output[Any]:
+        """For a schema without its type: the value was checked when it was recorded. The functions return what did not
+        fit then."""
+        output = Output[Any](dict[str, Any], via=via)
+        output.schema, output._why_not, output._why_not_text = schema, why_not, why_not_text
+        output.wanted = output._wanted()
         return output
+
+    def _wanted(self) -> OutputSchema | None:
+        """What requests say about the answer. The same object each time, so that it is judged once."""
+        if self.via == "tool":
+            return None
+        return OutputSchema(self.schema, tool=ANSWER if self.via == "auto" else "")
+
+    @property
+    def has_tool(self) -> bool:
+        """Whether the model may answer by a call."""
+        return self.via != "native"
+
+    def correction(self, why: str) -> str:
+        """What the model reads if its answer does not fit."""
+        how = f"call `{ANSWER}`, or write" if self.has_tool else "write"
+        return f"{DOES_NOT_FIT}{why}{HOW_BEGINS}{how} nothing but its JSON."
 
     def tool(self, take: Callable[[T], Awaitable[None]]) -> Tool:
         """The tool that the model calls to answer; `take` gets an answer that fits."""
@@ -74,6 +120,7 @@ class OutputType(Generic[T]):
         return Tool(ToolSpec(ANSWER, DESCRIPTION, self.schema), answer, signature, after_crash="rerun")
 
     def read(self, arguments: dict[str, Json]) -> T:
+        """The value of an answer that was given as a call. Raises `ArgumentsDoNotFit`."""
         if (why := self._why_not(arguments)) is not None:
             raise ArgumentsDoNotFit(why)
         try:
@@ -85,6 +132,8 @@ class OutputType(Generic[T]):
 
     def read_text(self, text: str) -> T:
         """Reads JSON that is alone, in a code fence, or inside other text."""
+        if (why := self._why_not_text(text)) is not None:
+            raise ArgumentsDoNotFit(why)
         for candidate in (text, *_FENCED.findall(text), text[text.find("{") : text.rfind("}") + 1]):
             try:
                 value: Json = json.loads(candidate)
@@ -95,14 +144,29 @@ class OutputType(Generic[T]):
                 given = {"value": given}
             if isinstance(value, dict) or self._wrapped:
                 return self.read(given)
-        raise ArgumentsDoNotFit(f"the answer is not JSON; call `{ANSWER}`")
+        raise ArgumentsDoNotFit(NOT_JSON)
+
+    def read_partial(self, text: str) -> T:
+        """Reads the beginning of an answer. Raises if that is no value of the type yet."""
+        if self._partial is None:
+            make: Any = TypedDict  # its fields are known at run time only
+            wrapper = make("Answer", {"value": self._kind}, total=False) if self._wrapped else self._kind
+            self._partial = TypeAdapter(wrapper)
+        value = self._partial.validate_json(text, experimental_allow_partial="trailing-strings")
+        return value["value"] if self._wrapped else value
 
     def text_of(self, value: T) -> str:
+        """The value as JSON."""
         return self._adapter.dump_json(value).decode()
 
 
-def _fits(arguments: dict[str, Json]) -> None:
+def _fits(answer: object) -> None:
     return None
+
+
+def why_of(correction: str) -> str:
+    """What did not fit, from the text of a correction."""
+    return correction.removeprefix(DOES_NOT_FIT).rpartition(HOW_BEGINS)[0]
 
 
 def _in_words(error: ValidationError) -> str:

@@ -12,17 +12,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Self, cast
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_of
 from unbroken.agent.options import Instructions, Policy, Trim
-from unbroken.agent.output import ANSWER, OutputType
+from unbroken.agent.output import ANSWER, DOES_NOT_FIT, Output, why_of
 from unbroken.agent.resuming import reading
 from unbroken.deltas import Delta
-from unbroken.errors import ChainBroken, ProviderError, UserError
-from unbroken.events import ApprovalAsked, CallFinished, Compacted, Event
-from unbroken.messages import Message, Request, System, ToolCall, ToolSpec, User
+from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UserError
+from unbroken.events import ApprovalAsked, CallFinished, Compacted, Event, RunFailed, TextFinished
+from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolSpec, User
 from unbroken.middleware import Middleware, NextRequest, RunStart
 from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, Approval, OnApproval
@@ -203,11 +204,15 @@ def _asides(recording: Recording) -> Iterator[_Aside]:
 _OF_EVENTS = len(fields(Event))
 
 
-def output_of(recording: Recording) -> OutputType[Any] | None:
+def output_of(recording: Recording) -> Output[Any] | None:
     with reading(recording):
         saved = cast("Line | None", recording.settings.get("output"))
-        refused = _refused(recording)
-        return None if saved is None else OutputType.of_schema(saved["schema"], lambda a: refused.get(_mark(ANSWER, a)))
+        if saved is None:
+            return None
+        refused, texts = _refused(recording), _refused_texts(recording)
+        return Output.of_schema(
+            saved["schema"], lambda given: refused.get(_mark(ANSWER, given)), texts.get, saved.get("via", "auto")
+        )
 
 
 def _allow(call: ToolCall) -> Approval:
@@ -289,6 +294,20 @@ def _refused(recording: Recording) -> dict[str, str]:
         words = _DO_NOT_FIT.format(name=line.get("name"))
         if call is not None and call["arguments"] is not None and line.get("text", "").startswith(words):
             found[_mark(call["name"], call["arguments"])] = line["text"].removeprefix(words)
+    return found
+
+
+def _refused_texts(recording: Recording) -> dict[str, str]:
+    """Structured answers that were written as text and did not fit, and why."""
+    found: dict[str, str] = {}
+    sent = from_json(list(recording.requests[-1].messages)) if recording.requests else ()
+    for answer, asked in pairwise(sent):
+        if isinstance(answer, Assistant) and isinstance(asked, User) and asked.text.startswith(DOES_NOT_FIT):
+            found[answer.text] = why_of(asked.text)
+    ending = recording.ending
+    if isinstance(ending, RunFailed) and ending.error == AnswerInvalid.__name__:
+        texts = [event.text for event in recording.events if isinstance(event, TextFinished)]
+        found |= dict.fromkeys(texts[-1:], ending.message)
     return found
 
 

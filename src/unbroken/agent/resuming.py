@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from unbroken.agent.limits import Account, StopReason, limits_of
 from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
-from unbroken.agent.output import ANSWER, OutputType
+from unbroken.agent.output import ANSWER, Output
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
 from unbroken.agent.run_lifecycle import Performance
@@ -334,7 +334,7 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
     )
 
 
-def ended_result(recording: Recording, output: OutputType[Any] | None = None) -> Result[Any]:
+def ended_result(recording: Recording, output: Output[Any] | None = None) -> Result[Any]:
     """The result of a run that has ended with an answer, from its recording."""
     ending = recording.ending
     if not isinstance(ending, RunFinished):

@@ -340,7 +340,7 @@ class Run:
             raise
         except Exception as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
-        if self.plan.output is not None:
+        if self.plan.output is not None and self.plan.output.has_tool:
             tools = Toolbox(tools, self.plan.output.tool(self._take_output))
         for middleware in self.plan.middleware:
             middleware.on_tools(self.emitter.turn, tools)
@@ -481,8 +481,9 @@ class Run:
         if self.nudge:
             messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else self.nudge_text()))
         choice = plan.choice if self.account.requests - self.notes.get("aside", 0) == 1 else None
-        if plan.output is not None and (final or self.corrections):
-            choice, final = OneTool(ANSWER), False
+        output = plan.output
+        if output is not None and (final or self.corrections):
+            choice, final = (OneTool(ANSWER), False) if output.has_tool else (None, True)
         parallel = None if plan.several_calls else False
         return Request(
             messages,
@@ -495,6 +496,7 @@ class Run:
             sampling=plan.sampling,
             taken=taken,
             pieces=False,
+            output=None if output is None else output.wanted,
         )
 
     def batch(self, toolbox: Toolbox, observer: RoundReporter, on_approval: OnApproval | None) -> Batch:

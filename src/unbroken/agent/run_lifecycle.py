@@ -71,7 +71,9 @@ class Performance:
         messages = self.transcript.messages
         return messages if self.transcript.closed else repair(messages)[0]
 
-    async def __call__(self, sinks: Sequence[Sink | Middleware] = ()) -> Result[Any]:
+    async def __call__(
+        self, sinks: Sequence[Sink | Middleware] = (), outermost: Sequence[Middleware] = ()
+    ) -> Result[Any]:
         plan = self.plan(self.clock or current_clock())
         emitter = Emitter(self.id, plan.clock, self.next_seq, self.next_call)
         run = Run(
@@ -89,7 +91,7 @@ class Performance:
             _recall(run, self.before)
         await run.choose_limits()
         await self.account.load_prices(_models(plan.model), plan.clock)
-        middleware = self._start(run, (*self.middleware, *as_middleware(sinks)))
+        middleware = self._start(run, (*outermost, *self.middleware, *as_middleware(sinks)))
         self.account.start(plan.clock)
         emitter.emit(RunStarted, plan.model.name, plan.schedule.value)
         try:

@@ -13,16 +13,19 @@ import atexit
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, TimeoutError
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from unbroken.agent.output import Output
+from unbroken.agent.partial_output import Partial, PartialOutput
 from unbroken.agent.result import OutputT, Result
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, Sink
 from unbroken.messages import Message
+from unbroken.middleware import Middleware
 from unbroken.models.sessions import close_session
 from unbroken.run_view import RunView
 
@@ -134,10 +137,38 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
     `messages` is the history so far, with every call answered, even after a cancellation."""
 
     def __init__(
-        self, perform: Callable[[Sink], Awaitable[Result[OutputT]]], messages: Callable[[], tuple[Message, ...]]
+        self,
+        perform: Callable[[Sequence[Sink], Sequence[Middleware]], Awaitable[Result[OutputT]]],
+        messages: Callable[[], tuple[Message, ...]],
+        output: Output[Any] | None = None,
     ) -> None:
-        super().__init__(perform)
+        """`perform` gets sinks, and middleware that is outside of all other."""
+        super().__init__(lambda put: perform((put,), ()))
+        self._perform_with = perform
         self._messages = messages
+        self._output = output
+
+    async def outputs(self) -> AsyncGenerator[OutputT]:
+        """The structured answer as it is written, in place of the events: `async for report in stream.outputs()`. Each
+        value is valid and has more of the answer than the one before; the last is `result.output`."""
+        output = self._output
+        if output is None:
+            raise UserError("stream.outputs(): the run has no type; give it one with output=")
+        if self._task is not None or self._closed:
+            raise UserError("stream.outputs(): the stream was read already; events go to `sinks=` instead")
+        last: Partial | None = None
+
+        def perform(put: Callable[[Any], None]) -> Awaitable[Result[OutputT]]:
+            return self._perform_with((), (PartialOutput(output, put),))
+
+        self._perform = perform
+        item: Any
+        async for item in self:
+            last = item
+            yield item.value
+        result = self.result
+        if result.stop_reason not in ("waiting", "vetoed") and last != Partial(result.output):
+            yield result.output
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from unbroken.agent.output import ANSWER, OutputType
+from unbroken.agent.output import ANSWER, Output
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
@@ -104,7 +104,7 @@ def called(*calls: ExpectedCall, only: bool = False) -> Scorer:
 def fits(kind: Any) -> Scorer:
     """The answer is, or holds as JSON, a value of this type: a pydantic model, a dataclass, or types made of them."""
     try:
-        wanted = OutputType[Any].of(kind)
+        wanted = Output[Any].of(kind)
     except UserError as error:
         raise UserError(str(error).replace("output=", "fits: ", 1)) from error.__cause__
 

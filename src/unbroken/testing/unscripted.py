@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, cast
@@ -48,6 +49,8 @@ class TestModel:
             return [_call(tool) for tool in (wanted if request.parallel is not False else wanted[:1])]
         if ANSWER in tools:
             return [_call(tools[ANSWER])]
+        if request.output is not None and request.output.schema is not None:
+            return [Say(json.dumps(example(request.output.schema)))]
         return [Say(self._text or _returned(request) or "done")]
 
 
