@@ -253,6 +253,14 @@ def test_an_interrupt_ends_the_run_with_every_call_answered(tmp_path: Path) -> N
     assert (process.returncode, told) == (130, "a tool prints this\nunbroken: interrupted\n")
 
 
+def test_the_demo_model_needs_no_key(tmp_path: Path) -> None:
+    done = in_pipe("run", "Hello", "--model", "demo", "--tools", write_tools(tmp_path), "--timeline")
+    assert done.returncode == 0
+    assert done.stdout.startswith("I have all the results: ")
+    assert done.stderr.count("\ncall: ") + done.stderr.startswith("call: ") == 3
+    assert "the call is being written" in done.stderr
+
+
 # Wrong use
 
 

@@ -9,9 +9,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from unbroken import Agent, Schedule, ScriptedModel, tool
-from unbroken.cli.timeline import COARSE, Timeline, Watch, legend
+from unbroken.cli.timeline import Timeline, Watch, legend
 from unbroken.testing import Call, Cut, run_virtual
 from unbroken.viewer.entries import CallLane
+from unbroken.viewer.terminal import COARSE
 
 
 @tool(effect="read")
@@ -106,7 +107,7 @@ def test_an_active_run_is_drawn_up_to_now() -> None:
 
     run_virtual(main())
     assert seen[0].endswith("0.50 s")
-    assert "▒██████ " in seen[2]  # a quarter of 29 columns
+    assert "▒▓▓▓▓▓▓ " in seen[2]  # a quarter of 29 columns
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:

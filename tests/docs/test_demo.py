@@ -42,7 +42,7 @@ def test_the_demo_shows_three_schedules_and_what_they_save() -> None:
     assert all(float(seconds) > 0 for _, seconds in table)
     for schedule, _ in table:
         picture = shown.split(f"\n{schedule} ", 1)[1].split("\nanswer ", 1)[0]
-        assert len(re.findall(r"^  .*█", picture, re.MULTILINE)) == 11
+        assert len(re.findall(r"^  .*[█▓]", picture, re.MULTILINE)) == 11
     assert re.search(r"The source has \d+ files, [\d,]+ lines", shown)
 
 

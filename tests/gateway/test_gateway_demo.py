@@ -48,7 +48,7 @@ def names(calls: list[ToolCall]) -> list[str]:
 def test_without_tools_it_introduces_itself_word_by_word() -> None:
     pieces, calls = ask(User.of("Hello there"))
     assert "".join(pieces) == (
-        'You said "Hello there". I am the demo model of the Unbroken gateway: a script, and no language model. '
+        'You said "Hello there". I am the demo model of Unbroken: a script, and no language model. '
         "Offer me tools, and I call three times at once."
     )
     assert len(pieces) > 20

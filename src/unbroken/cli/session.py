@@ -129,9 +129,20 @@ def logged(setup: Setup, console: Console | None = None) -> Generator[None]:
         LOG.setLevel(before)
 
 
+DEMO = "demo"
+"""The name of a script in place of a model, which needs no key."""
+
+
 def build_model(setup: Setup) -> Model:
     if not setup.model.strip():
-        raise UserError("no model was given; use --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL")
+        raise UserError(
+            "no model was given; use --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL; "
+            "--model demo needs no key"
+        )
+    if setup.model.strip() == DEMO:
+        from unbroken.gateway.upstreams.demo_model import DemoModel  # noqa: PLC0415 - start-up time
+
+        return DemoModel()
     attempts = ATTEMPTS if setup.attempts is None else setup.attempts
     if attempts < 1:
         raise UserError(f"--attempts {attempts}: give a number from 1; it includes the first attempt")

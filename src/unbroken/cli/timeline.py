@@ -2,7 +2,7 @@
 
 `Watch` takes the events of a run, which a `RunView` accumulates, and the deltas of the model, because only those show
 when the model began to write a call. A response that breaks off and is retried is one turn, and an adopted call is one
-line, from its first byte to its end. `viewer.waterfall` draws the picture, as it does for a recording.
+line, from its first byte to its end. `viewer.terminal` draws the picture, as it does for a recording.
 """
 
 from __future__ import annotations
@@ -21,11 +21,19 @@ from unbroken.middleware import Ask, Middleware
 from unbroken.models.model import closing
 from unbroken.run_view import CallView, RunView, TurnView
 from unbroken.viewer.entries import Attempt, CallLane, Clipper, Turn, state_of
-from unbroken.viewer.terminal import EARLY, FAILED, MODEL, RUNNING, WAITING, WRITING, Glyphs, Waterfall, legend_lines
-
-FINE = Glyphs("─", "▒", "·", "█", "█", "█", "┊", "╳", "▸")
-COARSE = Glyphs("-", "~", ".", "#", "#", "#", " ", "x", ">")
-"""For a terminal that has only ASCII. A running call always has the same character; its colour shows the state."""
+from unbroken.viewer.terminal import (
+    COARSE,
+    EARLY,
+    FAILED,
+    FINE,
+    MODEL,
+    RUNNING,
+    WAITING,
+    WRITING,
+    Glyphs,
+    Waterfall,
+    legend_lines,
+)
 
 
 class Watch(Middleware):
@@ -144,7 +152,7 @@ class Timeline:
 
 
 def legend(console: Console, watch: Watch | None = None) -> Text:
-    """Explains the signs; the sign for a break only if `watch` saw one."""
+    """Explains the signs; those for a failed call and for a break only if `watch` saw one."""
     glyphs = _glyphs(console)
     signs = [
         (glyphs.model, MODEL, "the model writes"),
@@ -153,6 +161,8 @@ def legend(console: Console, watch: Watch | None = None) -> Text:
         (glyphs.early, EARLY, "it runs, started early"),
         (glyphs.running, RUNNING, "it runs"),
     ]
+    if watch is not None and any(call.error for turn in watch.view.turns for call in turn.calls):
+        signs.append((glyphs.failed, FAILED, "it failed"))
     if watch is not None and watch.view.retries:
         signs.append((glyphs.broken, FAILED, "the answer broke off"))
     return Text("\n").join(legend_lines(signs, console.width))

@@ -240,7 +240,7 @@ NAME = "demo"
 CALLS = 3
 CHUNK_DELAY = 0.02
 """Seconds between two words, so that a person sees a stream."""
-INTRODUCTION = "I am the demo model of the Unbroken gateway: a script, and no language model."
+INTRODUCTION = "I am the demo model of Unbroken: a script, and no language model."
 
 _WIRE = DEFAULT_WIRE
 _QUOTED = 160
