@@ -179,6 +179,22 @@ class TodoUpdated(CallEvent):
 
 
 @dataclass
+class InnerEvent(CallEvent):
+    """An event of an agent that runs as a tool: `call` is the call that runs it. If that agent runs another one, the
+    event in here is an `InnerEvent` too."""
+
+    agent: str
+    """The path of the agent, such as `main/researcher`."""
+    inner: dict[str, Json]
+    """The event as JSON; `event` has it as an object. The end of a run has no `messages` here."""
+
+    @property
+    def event(self) -> Event:
+        """The event of the inner run."""
+        return event_from_json(self.inner)
+
+
+@dataclass
 class LimitReached(Event):
     """`kind` is the stop reason that the run will have: round_limit, call_limit, token_limit, and so on."""
 
@@ -323,6 +339,7 @@ KINDS: tuple[type[Event], ...] = (
     CallsIgnored,
     ApprovalAsked,
     TodoUpdated,
+    InnerEvent,
     LimitReached,
     ToolLate,
     Checked,

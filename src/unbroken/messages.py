@@ -98,6 +98,9 @@ class ToolCall:
     notes: tuple[str, ...] = ()
     namespace: str = ""
     """The group of tools that `name` belongs to, on wires that have such groups."""
+    agent: str = ""
+    """Of a call that an agent in a team makes, where it is shown outside of it: the path of that agent, such as
+    `main/researcher`."""
 
 
 @dataclass(frozen=True, slots=True)

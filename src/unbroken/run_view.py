@@ -22,6 +22,7 @@ from unbroken.events import (
     CallWritten,
     Compacted,
     Event,
+    InnerEvent,
     ReasoningAdded,
     ReasoningReplaced,
     RequestRetried,
@@ -91,6 +92,10 @@ class CallView:
     progress: CallProgress | None = None
     """The latest one."""
     late: ToolLate | None = None
+    inner: RunView | None = None
+    """The run of the agent that is its tool."""
+    agent: str = ""
+    """The path of that agent, such as `main/researcher`."""
 
     def __init__(self, number: int, id: str, name: str, turn: int, attempt: int) -> None:
         self.number, self.id, self.name, self.turn, self.attempt = number, id, name, turn, attempt
@@ -289,7 +294,7 @@ class RunView:
         self.ended, self.finished, self.failed = event.time, event, None
         self.rounds, self.requests, self.attempts = event.rounds, event.requests, event.attempts
         self.usage, self.cost = _usage(event.usage), event.cost
-        self._listed(event.pending, event.turn)
+        self._listed([call for call in event.pending if not call.get("agent")], event.turn)
 
     def _run_failed(self, event: RunFailed) -> None:
         self.ended, self.finished, self.failed = event.time, None, event
@@ -404,6 +409,13 @@ class RunView:
     def _call_progress(self, event: CallProgress) -> None:
         self._of(event).progress = event
 
+    def _inner_event(self, event: InnerEvent) -> None:
+        call = self._of(event)
+        call.agent = event.agent
+        if call.inner is None:
+            call.inner = RunView()
+        call.inner.feed(event.event)
+
     def _call_finished(self, event: CallFinished) -> None:
         call = self._of(event)
         call.text, call.error, call.outcome = event.text, event.error, event.outcome
@@ -427,6 +439,7 @@ class RunView:
         call.written, call.progress, call.late = before.written, before.progress, before.late
         call.text, call.error, call.outcome = before.text, before.error, before.outcome
         call.seconds, call.finished = before.seconds, before.finished
+        call.inner, call.agent = before.inner, before.agent
 
     def _call_dropped(self, event: CallDropped) -> None:
         call = self._of(event)
@@ -457,6 +470,7 @@ class RunView:
         CallWritten: _call_written,
         CallStarted: _call_started,
         CallProgress: _call_progress,
+        InnerEvent: _inner_event,
         CallFinished: _call_finished,
         CallAdopted: _call_adopted,
         CallDropped: _call_dropped,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scenes import Desk, accepted, can_go_on, only, play, play_aloud, texts
 
-from unbroken import Agent, CallContext, Conversation, Limits, ScriptedModel, Wait, tool
+from unbroken import Agent, CallContext, Conversation, Limits, ScriptedModel, ToolFailed, Wait, tool
 from unbroken.errors import Unauthorized
 from unbroken.events import CallProgress
 from unbroken.testing import Call, Fail, Pause, Uses, run_virtual
@@ -82,11 +82,11 @@ def test_its_failure_is_a_tool_failure() -> None:
     can_go_on(result.messages)
 
 
-def test_an_inner_run_that_would_have_to_wait_fails() -> None:
+def test_without_a_run_an_agent_that_would_have_to_wait_fails() -> None:
     inner = Agent(ScriptedModel(Call("look")), [Desk().tool("look", approve=True)], on_approval=lambda call: Wait())
-    assert texts(play(outer_of(inner))) == [
-        "Error: `researcher` cannot continue: `look` waits for an outside decision, which a tool cannot do"
-    ]
+    researcher = inner.as_tool("researcher", "Looks things up.")
+    with pytest.raises(ToolFailed, match="`look` waits for an outside decision"):
+        run_virtual(researcher(CallContext(), "Look."))
 
 
 def test_agents_can_be_nested_two_deep_with_three_at_once() -> None:

@@ -34,20 +34,20 @@ from unbroken.agent.result import OutputT, Result
 from unbroken.agent.resuming import Saved, prepare_resume, replay_run
 from unbroken.agent.run_lifecycle import Performance, read_history
 from unbroken.agent.streaming import BACKGROUND, RunStream
+from unbroken.agent.teams import SAME_DEPS, agent_tool
 from unbroken.agent.toolset import OrderHint, Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, CallStarted, Event, Sink
+from unbroken.events import Sink
 from unbroken.messages import Choice, Effort, OneTool, Sampling, System
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.caller import ResultCache
-from unbroken.tools.context import CallContext, RunContext
-from unbroken.tools.results import ToolFailed
+from unbroken.tools.context import RunContext
 from unbroken.tools.schedule import Schedule
-from unbroken.tools.tool import AfterCrash, Effect, Tool, tool
+from unbroken.tools.tool import AfterCrash, Effect, Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import Recording
@@ -264,36 +264,27 @@ class Agent(Generic[DepsT, OutputT]):
         overlap: bool | None = None,
         timeout: float | None = None,
         after_crash: AfterCrash | None = None,
+        stream_text: bool = False,
+        deps: Any = SAME_DEPS,
     ) -> Tool:
-        """This agent as a tool of another: it gets a task as text and returns its answer. Its usage and its
-        cost count for the caller.
+        """This agent as a tool of another: it gets a task as text and returns its answer. Approvals, events, usage,
+        limits and cancellation pass through: see docs/teams.md.
 
         Several tasks run side by side if the agent only reads (`effect="read"`) or with `overlap=True`.
+        `stream_text=True` also forwards its text as it streams. Its tools get the `deps` of the outer run, unless
+        others are given here. `after_crash` is for a run without a recording of this agent's part.
         """
-
-        async def delegate(context: CallContext[Any], task: str) -> str:
-            def forward(event: Event) -> None:
-                if isinstance(event, CallStarted):
-                    context.report(f"{event.name} started")
-                elif isinstance(event, CallFinished):
-                    context.report(f"{event.name} {'failed' if event.error else 'done'}")
-
-            performance = self.prepare(task, {"deps": context.deps, "sinks": (forward,), "run_id": context.key})
-            try:
-                result = await performance()
-            finally:
-                context.spend(performance.account.spent)
-            if result.pending:
-                names = ", ".join(f"`{call.name}`" for call in result.pending)
-                raise ToolFailed(
-                    f"`{name}` cannot continue: {names} waits for an outside decision, which a tool cannot do"
-                )
-            return result.text
-
-        made = tool(
-            name=name, description=description, effect=effect, overlap=overlap, timeout=timeout, after_crash=after_crash
+        return agent_tool(
+            self,
+            name,
+            description,
+            effect=effect,
+            overlap=overlap,
+            timeout=timeout,
+            after_crash=after_crash,
+            stream_text=stream_text,
+            deps=deps,
         )
-        return made(delegate)
 
     @overload
     def check_input(self, check: CheckT) -> CheckT: ...
@@ -357,7 +348,7 @@ class Agent(Generic[DepsT, OutputT]):
         transcript = read_history(options.get("history"), open_calls)
         if prompt is None and not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
-        options = self._overridden(options)
+        options = self.overridden(options)
         account = Account(options.get("limits") or self.limits)
         run_id = options.get("run_id") or os.urandom(6).hex()
         performance = self.performance(run_id, transcript, account, options, output)
@@ -373,7 +364,7 @@ class Agent(Generic[DepsT, OutputT]):
         self, saved: Saved, answers: Answers, options: ResumeOptions[DepsT], output: Any = None
     ) -> Performance:
         """Prepares the rest of a run that waits or was cut off."""
-        options = self._overridden(options)
+        options = self.overridden(options)
         return prepare_resume(self, saved, answers, options, self.output_type if output is None else output)
 
     def performance(
@@ -396,7 +387,8 @@ class Agent(Generic[DepsT, OutputT]):
         finally:
             self._overrides.reset(token)
 
-    def _overridden(self, options: OptionsT) -> OptionsT:
+    def overridden(self, options: OptionsT) -> OptionsT:
+        """The options, with those of `override`."""
         given = self._overrides.get()
         return options if given is None else cast("OptionsT", {**options, **given})
 

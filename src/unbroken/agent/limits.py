@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal, TypeAlias
@@ -99,6 +99,12 @@ class Account:
     """The same with its calls: an agent as a tool has a cost."""
     recorded: dict[int, float | None] | None = None
     """In a replay: what the request of each turn cost."""
+    outer: Account | None = None
+    """The account of the run that runs this one as a tool: its limits hold here too."""
+    on_spend: Callable[[Usage], None] | None = None
+    """Counts there what this run uses, with its cost."""
+    on_calls: Callable[[int], None] | None = None
+    """Counts there the calls of this run."""
     _listed: dict[str, ModelPrices | None] = field(default_factory=dict[str, "ModelPrices | None"])
     """The prices of the models that have answered."""
 
@@ -116,7 +122,16 @@ class Account:
 
     @property
     def calls_left(self) -> int | None:
-        return None if self.limits.calls is None else max(self.limits.calls - self.calls, 0)
+        left = None if self.limits.calls is None else max(self.limits.calls - self.calls, 0)
+        if self.outer is None or (outside := self.outer.calls_left) is None:
+            return left
+        return outside if left is None else min(left, outside)
+
+    def count_calls(self, count: int) -> None:
+        """Counts calls, also for the run that runs this one as a tool."""
+        self.calls += count
+        if self.on_calls is not None:
+            self.on_calls(count)
 
     def next_request(self) -> None:
         self.requests += 1
@@ -144,6 +159,8 @@ class Account:
         self.usage = self.usage.plus(usage, cost)
         if usage.total_tokens or cost is not None:  # else there is nothing that has a cost
             self.round_cost = None if self.round_cost is None or cost is None else self.round_cost + cost
+        if self.on_spend is not None:
+            self.on_spend(replace(usage, cost=cost))
 
     def _cost_of_request(self, usage: Usage, model: str, turn: int, clock: Clock) -> float | None:
         if self.limits.prices is not None or usage.cost is not None:  # a model may know what it costs
@@ -200,8 +217,9 @@ class Account:
         cost = self.cost
         return cost if cost is not None else inf if self.usage.total_tokens else 0.0
 
-    def reached(self, clock: Clock, *, aside: bool = False) -> tuple[StopReason, float] | None:
-        """The limit that prevents another round, if any; or, with `aside`, a request beside the conversation."""
+    def reached(self, clock: Clock, *, aside: bool = False, inside: bool = False) -> tuple[StopReason, float] | None:
+        """The limit that prevents another round, if any; or, with `aside`, a request beside the conversation; or, with
+        `inside`, a round of a run inside of this one."""
         limits = self.limits
         counted: tuple[tuple[StopReason, float | None, float], ...] = (
             ("round_limit", limits.rounds, self.rounds),
@@ -209,12 +227,12 @@ class Account:
             ("token_limit", limits.tokens, self.usage.total_tokens),
             ("cost_limit", limits.cost, 0.0 if limits.cost is None else self._counted_cost),
         )
-        for reason, limit, used in counted[2:] if aside else counted:
+        for reason, limit, used in counted[2 if aside else int(inside) :]:
             if limit is not None and used >= limit:
                 return reason, limit
         if limits.seconds is not None and self.elapsed(clock) >= limits.seconds + self.extra:
             return "time_limit", limits.seconds
-        return None
+        return None if self.outer is None else self.outer.reached(clock, aside=aside, inside=True)
 
 
 def limits_of(recording: Recording) -> Limits:

@@ -235,7 +235,7 @@ def _plan_round(
         planned.append(prepared)
     number_identical(planned)
     run.mark_uncertain(planned)
-    run.account.calls += len(calls) if allowed is None else min(len(calls), allowed)
+    run.account.count_calls(len(calls) if allowed is None else min(len(calls), allowed))
     return planned
 
 
@@ -260,12 +260,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     repetition.next_round(prepared)
     run.raise_broken()
     if None in results:
-        run.pending, run.uncertain, run.decided, run.numbers = (
-            order.pending,
-            order.uncertain,
-            order.decided,
-            order.numbers,
-        )
+        run.wait_for(order)
         return "waiting"
     if run.output:
         return "answered"

@@ -82,6 +82,8 @@ class Policy:
     masked), or its type alone (`"safe"`; the text goes to the log). The text of `ToolFailed` is always passed on."""
     tool_retries: int = 3
     """How often each tool may raise `Retry` in a run; then it is not called any more."""
+    agent_depth: int = 5
+    """How many agents may run inside of each other as tools: a call that would go deeper is not executed."""
     nudge: bool = False
     """Ask the model to continue if it announces a call and makes none."""
     continue_prompt: str = ""
@@ -95,6 +97,8 @@ class Policy:
             raise UserError(f"Policy(result_limit={self.result_limit}): expected a number of characters from 1")
         if self.tool_retries < 0:
             raise UserError(f"Policy(tool_retries={self.tool_retries}): expected a number from 0")
+        if self.agent_depth < 0:
+            raise UserError(f"Policy(agent_depth={self.agent_depth}): expected a number from 0")
 
 
 class ReplayOptions(TypedDict, Generic[DepsT], total=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
@@ -70,6 +70,9 @@ class Result(Generic[OutputT]):
     """While some are pending: the numbers of the calls without a result, by call id."""
     next_call: int = 0
     """The number of the next call."""
+    inner: Mapping[str, Result[Any]] = field(default_factory=dict[str, "Result[Any]"], repr=False)
+    """While calls of agents that run as tools are pending: the results of these agents so far, by the ids of the calls
+    that run them."""
     events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
     """The events that `metrics` counts."""
 
@@ -109,6 +112,15 @@ class Result(Generic[OutputT]):
             "question": to_json([self.question])[0] if self.question is not None else None,
             "numbers": dict(self.numbers),
             "next_call": self.next_call,
+            **self._inner_to_json(),
+        }
+
+    def _inner_to_json(self) -> dict[str, Json]:
+        if not self.inner:
+            return {}
+        return {
+            "inner": {id: result.to_json() for id, result in self.inner.items()},
+            "agents": {call.id: call.agent for call in self.pending if call.agent},
         }
 
     @classmethod
@@ -123,6 +135,8 @@ class Result(Generic[OutputT]):
             messages = from_json(fields["messages"])
             last = messages[-1] if messages else None
             calls = last.calls if isinstance(last, Assistant) else ()
+            inner = {id: Result.from_json(each) for id, each in fields.get("inner", {}).items()}
+            waiting = {call.id: call for call in calls} | _inner_calls(inner, fields.get("agents", {}))
             answered = tuple(r for m in from_json(fields["answered"]) if isinstance(m, ToolMessage) for r in m.results)
             return cls(
                 text=fields["text"],
@@ -133,7 +147,7 @@ class Result(Generic[OutputT]):
                 usage=Usage(**fields["usage"], cost=_cost(fields)),
                 cost=_cost(fields),
                 seconds=fields["seconds"],
-                pending=tuple(call for call in calls if call.id in fields["pending"]),
+                pending=tuple(waiting[id] for id in fields["pending"] if id in waiting),
                 uncertain=tuple(fields.get("uncertain", ())),
                 answered=answered,
                 decided={
@@ -151,6 +165,7 @@ class Result(Generic[OutputT]):
                 question=_question(fields.get("question")),
                 numbers=fields.get("numbers", {}),
                 next_call=fields.get("next_call", 0),
+                inner=inner,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"a saved result cannot be read: {type(error).__name__}: {error}") from error
@@ -161,6 +176,16 @@ class Result(Generic[OutputT]):
         for result in self.answered:
             transcript.answer(result)
         return transcript
+
+
+def _inner_calls(inner: Mapping[str, Result[Any]], agents: Mapping[str, str]) -> dict[str, ToolCall]:
+    """The calls that agents wait for which run as tools, by the ids that they have in the outer run."""
+    found: dict[str, ToolCall] = {}
+    for outer, result in inner.items():
+        for call in result.pending:
+            id = f"{outer}/{call.id}"
+            found[id] = replace(call, id=id, agent=agents.get(id, ""))
+    return found
 
 
 def metrics_of(result: Result[Any]) -> Metrics:

@@ -8,32 +8,28 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from unbroken.agent.limits import Account, StopReason, limits_of
+from unbroken.agent.limits import Account, limits_of
 from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
-from unbroken.agent.output import ANSWER, Output
+from unbroken.agent.output import ANSWER
+from unbroken.agent.recorded_results import records_of, unmasked, verdicts_of, waiting_result
 from unbroken.agent.result import Result
-from unbroken.agent.run import CallRecord
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import Deadlock
-from unbroken.deltas import Verdict
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, CallWritten, Compacted, RunFinished, TextFinished, ToolCallsDetected
-from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
+from unbroken.events import Compacted, RunFinished, TextFinished, ToolCallsDetected
+from unbroken.messages import Json, ToolResult
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.results import to_parts
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.continuation import Continuation, combine, find_interruption
 from unbroken.trajectory.facts import COUNTED_IN_RUN
-from unbroken.trajectory.lines import Line, read_approval, read_usage, read_verdict
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, ReplayDiverged, replay
-from unbroken.transcript import Transcript, from_json
-from unbroken.transcript.saved import read_result
+from unbroken.transcript import Transcript
 from unbroken.validation import check_options
 
 if TYPE_CHECKING:
@@ -88,6 +84,19 @@ def prepare_durable(
         return _prepare_recorded(agent, recording, answers, options, agent.output_type, journal=journal)
 
 
+def prepare_inner(
+    agent: Agent[Any, Any],
+    recording: Recording,
+    answers: Answers,
+    options: ResumeOptions,
+    journal: Middleware,
+    saved: Result[Any] | None,
+) -> Performance:
+    """Prepares the rest of a run inside of another one, whose recording has it."""
+    with reading(recording):
+        return _prepare_recorded(agent, recording, answers, options, agent.output_type, saved, journal)
+
+
 def _prepare_waiting(
     agent: Agent[Any, Any],
     result: Result[Any],
@@ -107,6 +116,7 @@ def _prepare_waiting(
     performance = agent.performance(result.run, transcript, account, options, output)
     performance.decisions = dict(result.decided)
     tools = performance.tools.fixed
+    answers, performance.inner_answers = _split_answers(result, answers)
     decisions = _decisions(transcript, answers, tools)
     if strict:
         _refuse_missing(transcript, decisions, tools)
@@ -178,6 +188,27 @@ def _recording(saved: Saved) -> Recording | None:
     if isinstance(saved, os.PathLike) or (isinstance(saved, str) and not saved.lstrip().startswith(("{", "["))):
         return read_recording(saved)
     return None
+
+
+def _split_answers(result: Result[Any], answers: Answers) -> tuple[Answers, dict[str, dict[str, Any]]]:
+    """The answers to calls of the run itself; and those to calls of agents that run as tools, by the ids of the calls
+    that run them. Such a call may have its result by now: then the answer was used."""
+    inside = {call.id for call in result.pending if call.agent}
+    if not inside:
+        return answers, {}
+    open_calls = [call.id for call in result.transcript().open]
+    own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
+    for id, answer in answers.items():
+        if id in inside:
+            outer = next((each for each in open_calls if id.startswith(f"{each}/")), None)
+            if outer is not None:
+                inner.setdefault(outer, {})[id.removeprefix(f"{outer}/")] = answer
+        elif id in open_calls:
+            own[id] = answer
+        else:
+            known = ", ".join(f"`{call.id}` ({call.name})" for call in result.pending)
+            raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
+    return own, inner
 
 
 def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None) -> dict[str, Approval | ToolResult]:
@@ -278,141 +309,6 @@ def _waits_for(result: Result[Any]) -> tuple[int, set[str]]:
 
 def _has_ended(recording: Recording) -> bool:
     return isinstance(recording.ending, RunFinished) and recording.ending.stop_reason != "waiting"
-
-
-def waiting_result(recording: Recording) -> Result[Any] | None:
-    """The result of the run if it waits, or waited when its recording ended; with what came after that."""
-    waited = [event for event in recording.events if isinstance(event, RunFinished) and event.stop_reason == "waiting"]
-    if not waited or any(line["turn"] > waited[-1].turn for line in recording.of("request")):
-        return None
-    ending = waited[-1]
-    messages = from_json(ending.messages)
-    last = messages[-1] if messages else None
-    calls = {call.id: call for call in last.calls} if isinstance(last, Assistant) else {}
-    given = {line["call_id"]: read_result(line["result"]) for line in recording.of("result")}
-    finished = {
-        event.call_id: given.get(event.call_id) or _result_of_event(calls[event.call_id], event)
-        for event in recording.events
-        if isinstance(event, CallFinished) and event.call_id in calls and event.turn == ending.turn
-    }
-    seconds = {event.call_id: event.seconds for event in recording.events if isinstance(event, CallFinished)}
-    waiting = {call["id"] for call in ending.pending}
-    states: list[Line] = [line["state"] for line in recording.of("request") if "state" in line]
-    return Result(
-        text=ending.text,
-        stop_reason="waiting",
-        messages=messages,
-        calls=(
-            *records_of(recording, messages),
-            *(CallRecord(calls[id], result, ending.turn, seconds[id]) for id, result in finished.items()),
-        ),
-        rounds=ending.rounds,
-        requests=ending.requests,
-        usage=read_usage(ending.usage, ending.cost) or Usage(),
-        cost=ending.cost,
-        seconds=ending.seconds,
-        pending=tuple(call for call in calls.values() if call.id in waiting),
-        uncertain=tuple(call["id"] for call in ending.pending if call.get("uncertain")),
-        answered=tuple(finished.values()),
-        decided={
-            line["call_id"]: read_approval(line)
-            for line in recording.of("approval")
-            if line["call_id"] in calls and line["decision"] in ("allow", "edit")
-        },
-        structured=recording.settings.get("output") is not None,
-        run=recording.run,
-        call_count=(states[-1]["calls"] if states else 0) + len(calls),
-        attempts=ending.attempts,
-        fallback_used=ending.fallback_used,
-        verdicts=verdicts_of(recording),
-        question=_question(recording),
-        numbers={
-            event.call_id: event.call
-            for event in recording.events
-            if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in calls
-        },
-    )
-
-
-def ended_result(recording: Recording, output: Output[Any] | None = None) -> Result[Any]:
-    """The result of a run that has ended with an answer, from its recording."""
-    ending = recording.ending
-    if not isinstance(ending, RunFinished):
-        raise UserError(f"{recording.path}: the run has not ended with an answer")
-    messages = from_json(ending.messages)
-    prices = limits_of(recording).prices
-    usage = read_usage(ending.usage, ending.cost) or Usage()
-    if ending.cost is None and prices is not None:  # it was recorded before events had a cost
-        usage = replace(usage, cost=prices.of(usage))
-    return Result(
-        text=ending.text,
-        stop_reason=cast("StopReason", ending.stop_reason),
-        messages=messages,
-        calls=records_of(recording, messages),
-        rounds=ending.rounds,
-        requests=ending.requests,
-        usage=usage,
-        cost=usage.cost,
-        seconds=ending.seconds,
-        output=output.read_text(ending.text) if output is not None else None,
-        structured=output is not None,
-        run=recording.run,
-        call_count=ending.calls,
-        attempts=ending.attempts,
-        fallback_used=ending.fallback_used,
-        verdicts=verdicts_of(recording),
-        next_call=ending.calls,
-        events=tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN),
-    )
-
-
-def _result_of_event(call: ToolCall, event: CallFinished) -> ToolResult:
-    """The result of a call that never ran, as its event reported it."""
-    return replace(ToolResult.of(call, event.text, error=event.error), ended_as=event.outcome)
-
-
-def unmasked(recorded: Result[Any], saved: Result[Any]) -> Result[Any]:
-    """A waiting run with everything in its recording, and with the unmasked texts of its saved result."""
-    given = {result.call_id: result for result in saved.answered}
-    return replace(
-        recorded,
-        messages=saved.messages,
-        pending=saved.pending,
-        answered=tuple(given.get(result.call_id, result) for result in recorded.answered),
-        decided={**recorded.decided, **saved.decided},
-        question=saved.question,
-    )
-
-
-def records_of(recording: Recording, messages: tuple[Message, ...]) -> tuple[CallRecord, ...]:
-    """The calls of the run that have their results in these messages."""
-    ends = {event.call_id: event for event in recording.events if isinstance(event, CallFinished)}
-    found: list[CallRecord] = []
-    before = len(recording.head.get("messages", ()))
-    for asked, told in zip(messages[before:], messages[before + 1 :], strict=False):
-        if isinstance(asked, Assistant) and isinstance(told, ToolMessage):
-            for call, result in zip(asked.calls, told.results, strict=False):
-                end = ends.get(call.id)
-                found.append(CallRecord(call, result, end.turn if end else 0, end.seconds if end else 0.0))
-    return tuple(found)
-
-
-def verdicts_of(recording: Recording) -> tuple[Verdict, ...]:
-    """What was wrong with each incomplete answer."""
-    return tuple(
-        replace(read_verdict(line["verdict"]), turn=line["turn"])
-        for line in recording.of("delta")
-        if line["delta"] == "attempt_failed" or (line["delta"] == "ended" and line["verdict"]["kind"] != "whole")
-    )
-
-
-def _question(recording: Recording) -> User | None:
-    """The prompt that follows the open calls of a given history."""
-    saved = recording.head.get("question")
-    if not saved or recording.requests:
-        return None
-    message = from_json([saved])[0]
-    return message if isinstance(message, User) else None
 
 
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Iterable, Mapping
@@ -38,7 +39,8 @@ from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import NOT_EXECUTED, Prepared, in_words, prepare
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.execution import Batch
-from unbroken.tools.results import Retry, ToolFailed
+from unbroken.tools.results import CallWaits, Retry, ToolFailed
+from unbroken.tools.schedule import Order
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.lines import read_usage
 from unbroken.transcript import Transcript
@@ -183,6 +185,20 @@ class Run:
     """A request is made beside the rounds of the run: for a summary, for example."""
     tokens: int = 0
     """What the provider reported for the last request and its answer."""
+    path: str = "main"
+    """The agent's name, after those of the agents that run it as a tool: `main/researcher`."""
+    depth: int = 0
+    """How many agents may run inside of each other as tools of this run."""
+    waited: bool = False
+    """An earlier part of the run waited."""
+    inner: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Results of agents that wait inside of calls of this run, by the ids of the calls."""
+    inner_answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
+    """The answers to calls of those agents."""
+    waits: dict[str, CallWaits] = field(default_factory=dict[str, CallWaits])
+    """What calls that run agents wait for, by their ids."""
+    asking: asyncio.Lock | None = None
+    """Held while such an agent asks the approver of this run."""
     _counted: int = 0
     _characters: int = 0
     """Characters of the agent's instructions and the first `_counted` messages."""
@@ -198,6 +214,18 @@ class Run:
         if self.earlier is not None:
             return self.earlier.number_of(call, self.emitter.turn)
         return self.numbers.pop(call.id, None)
+
+    def wait_for(self, order: Order) -> None:
+        """The run cannot continue before somebody outside decides."""
+        self.pending, self.decided, self.waits = order.pending, order.decided, order.waits
+        known, self.numbers, self.uncertain = self.numbers, order.numbers, order.uncertain
+        for waits in self.waits.values():
+            self.uncertain += tuple(waits.uncertain)
+            for call in waits.pending:
+                number = known.get(call.id)
+                if number is None:
+                    number, self.emitter.next_call = self.emitter.next_call, self.emitter.next_call + 1
+                self.numbers[call.id] = number
 
     def drop_earlier(self, observer: RoundReporter) -> None:
         """Drops calls that an earlier process received and that are not in the final answer."""
@@ -539,6 +567,7 @@ class Run:
             spend=self.account.spend,
             approver=plan.on_approval,
             ask_model=self.ask_model,
+            host=self,
         )
         if self.earlier is not None:
             context.ran_before = self.earlier.seconds_of(context)

@@ -65,6 +65,12 @@ class Performance:
     """What is known of an earlier part of the run, which waited or whose process died."""
     trace: dict[str, str] | None = None
     """The span that the parts of a durable run belong to."""
+    path: str = ""
+    """Of an agent that runs as a tool: its name, after those of the agents that run it."""
+    depth: int | None = None
+    """Of such an agent: how many others may run inside of it."""
+    inner_answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
+    """Answers to calls of agents that wait inside of calls of this run, by the ids of these calls."""
 
     def messages(self) -> tuple[Message, ...]:
         """The history as it is now, every call answered."""
@@ -81,6 +87,9 @@ class Performance:
             agent=self.name,
             question=self.question,
             earlier=self.earlier,
+            path=self.path or self.name,
+            depth=plan.policy.agent_depth if self.depth is None else min(self.depth, plan.policy.agent_depth),
+            inner_answers=self.inner_answers,
         )
         if self.state:
             run.recall(self.state)
@@ -169,6 +178,7 @@ def _recall(run: Run, before: Result[Any]) -> None:
     run.warnings.update(dict.fromkeys(before.warnings))
     run.attempts, run.fallback_used = before.attempts, before.fallback_used
     run.question = before.question
+    run.waited, run.inner = True, before.inner
 
 
 def _result(run: Run, ending: Ending) -> Result[Any]:
@@ -198,6 +208,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         warnings=tuple(run.warnings),
         question=run.question if ending.stop_reason == "waiting" else None,
         numbers=run.numbers if ending.pending else {},
+        inner={id: waits.state for id, waits in run.waits.items() if waits.state is not None} if ending.pending else {},
         next_call=run.emitter.next_call,
         events=tuple(run.emitter.counted),
     )
@@ -217,9 +228,11 @@ def _emit_end(run: Run, result: Result[Any]) -> None:
         return
     calls, returns = run.chain()
     usage = result.usage.to_json()
+    needs_result = {id for waits in run.waits.values() for id in waits.needs_result}
     pending: list[dict[str, Any]] = [
         {"call": result.numbers[call.id], "id": call.id, "name": call.name, "arguments": call.arguments}
         | ({"uncertain": True} if call.id in result.uncertain else {})
+        | ({"agent": call.agent, "needs": "result" if call.id in needs_result else "approval"} if call.agent else {})
         for call in result.pending
     ]
     run.emitter.emit(

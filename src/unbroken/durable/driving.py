@@ -12,8 +12,9 @@ from typing import Any
 from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_from_json
 from unbroken.agent.options import Options, ResumeOptions
+from unbroken.agent.recorded_results import ended_result, waiting_result
 from unbroken.agent.result import Result
-from unbroken.agent.resuming import ended_result, prepare_durable, replace_recorder, waiting_result
+from unbroken.agent.resuming import prepare_durable, replace_recorder
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import current_clock
 from unbroken.durable.answers import expired_answers, read_answers
@@ -100,6 +101,11 @@ async def _resting(agents: Mapping[str, Agent[Any, Any]], journal: Journal, row:
     return Outcome(row.run_id, "answered", ended_result(recording, agent.output_type if agent is not None else None))
 
 
+def _is_open(id: str, open_calls: Iterable[str]) -> bool:
+    """Is it one of these calls, or a call of an agent that one of them runs?"""
+    return any(id == each or id.startswith(f"{each}/") for each in open_calls)
+
+
 class _Drive:
     """One driver's part of a run."""
 
@@ -146,7 +152,7 @@ class _Drive:
         answers: dict[str, Any] = {}
         if waiting is not None:
             open_calls = {call.id for call in waiting.transcript().open}  # some have their results by now
-            pending = [call for call in row.pending if call.id in open_calls]
+            pending = [call for call in row.pending if _is_open(call.id, open_calls)]
             answers = read_answers(pending, self._claim.answers)
             if row.expires is not None and current_clock().now() >= row.expires:
                 answers |= expired_answers([call for call in pending if call.id not in answers])

@@ -185,12 +185,14 @@ class DurableRunRecorder(RunRecorder):
             self._drive.target.ending = {"state": "failed", "error": error}
 
     def _pending(self, call: dict[str, Any]) -> dict[str, Any]:
+        if "needs" in call:  # a call of an agent that runs as a tool
+            return call
         tool = self._toolbox.get(call["name"]) if self._toolbox is not None else None
         return {**call, "needs": NEEDS_RESULT if tool is not None and tool.function is None else NEEDS_APPROVAL}
 
     def store(self) -> None:
         """Hands over what there is."""
-        self._writer.flush()
+        self.writer.flush()
 
     # The driver stops
 

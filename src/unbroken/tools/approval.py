@@ -85,7 +85,7 @@ async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     return Deny(f"the approval failed: on_approval returned {decision!r}, and not Allow, Deny, Edit or Wait")
 
 
-async def ask_within(context: CallContext[Any], question: Question) -> Approval | None:
+async def ask_within(context: CallContext[Any], question: ToolCall) -> Approval | None:
     """Asks the approver of the run while a call of it runs. The time-out of the call does not count meanwhile. None if
     the run has no approver."""
     if context.approver is None:

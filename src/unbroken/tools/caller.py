@@ -24,7 +24,7 @@ from unbroken.events import ToolLate
 from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
 from unbroken.tools.parameters import inexact
-from unbroken.tools.results import RESULT_LIMIT, Retry, ToolFailed, ToolOutput, is_plain, to_parts
+from unbroken.tools.results import RESULT_LIMIT, CallWaits, Retry, ToolFailed, ToolOutput, is_plain, to_parts
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.threads import THREADS, Job
 from unbroken.tools.tool import Effect, Tool
@@ -308,8 +308,8 @@ class Attempt:
                 self.leave_thread()
                 raise
             return RuntimeError(f"something that the tool waited for was cancelled: {in_words(error)}")
-        except KeyboardInterrupt:
-            raise  # on the loop it is the user's Ctrl-C, whichever tool it hits
+        except (KeyboardInterrupt, CallWaits):
+            raise  # on the loop the first is the user's Ctrl-C, whichever tool it hits
         except IterationFailed as error:
             return error.__cause__ or error
         except Raised as error:

@@ -100,11 +100,26 @@ class CallContext(Generic[Deps]):
     asked: bool = False
     """It has asked a person something: its time-out does not count while it waits for the answer."""
 
+    host: Any = None
+    """The run that makes the call, for an agent that runs as its tool."""
+    inner_calls: int = 0
+    """How many calls such an agent has made."""
+    recorders: tuple[Any, ...] = ()
+    """What records the call: the run of such an agent is recorded there too."""
+    inner: Any = None
+    """The recording of that run, if it began in an earlier part of this one."""
+
     @property
     def key(self) -> str:
         """For a service that must not do a thing twice: the same on every attempt of this call, and after a resume."""
         digest = hashlib.sha1(self.fingerprint.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
         return f"{self.run}-{self.turn}-{digest[:12]}-{self.nth}"
+
+    def count_calls(self, count: int) -> None:
+        """Counts calls of an agent that runs as the tool of this call: the limits of the run hold for them too."""
+        self.inner_calls += count
+        if self.host is not None:
+            self.host.account.count_calls(count)
 
     def report(self, message: str, done: float | None = None) -> None:
         """Reports progress with a `CallProgress` event. May be called from any thread."""

@@ -16,6 +16,7 @@ from unbroken.clock import SLACK, Clock, Deadline, deadline
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.caller import Prepared, failure, not_executed, ran_and_failed
 from unbroken.tools.context import CallContext
+from unbroken.tools.results import CallWaits
 
 State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "withdrawn"]
 
@@ -48,6 +49,8 @@ class Entry:
     """Its message broke off. It continues without events until it is known whether the retried message contains it."""
     told: bool = False
     """Its end was reported."""
+    waits: CallWaits | None = None
+    """It has started, and waits for decisions about calls of an agent that runs as its tool."""
 
     @property
     def call(self) -> ToolCall:

@@ -36,6 +36,7 @@ from unbroken.tools.caller import (
 )
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import GRACE, Answers, Entry, Observer, Tasks
+from unbroken.tools.results import CallWaits
 from unbroken.tools.schedule import NO_ORPHANS, EarlyReads, Order, Orphans, Schedule, find_twins
 
 CANCELLED = "the run was cancelled"
@@ -415,10 +416,13 @@ class Batch:
                 self._answers.halt(NOT_RECORDED)
             self.order.some_wait = True
             self._answers.finish(entry, not_executed(entry.call, NOT_RECORDED))
-        elif task.exception() is not None:
-            self._left = True
-            self._crash = task.exception()  # the batch raises it
-            self._rest()
+        elif (error := task.exception()) is not None:
+            if isinstance(error, CallWaits):
+                entry.state, entry.waits = "pending", error
+            else:
+                self._left = True
+                self._crash = error  # the batch raises it
+                self._rest()
         elif entry.state == "asking":
             entry.state = "waiting"
             self.order.some_wait = True

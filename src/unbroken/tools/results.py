@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
 
-from unbroken.messages import Json, Media, Part, Text
+from unbroken.messages import Json, Media, Part, Text, ToolCall
 from unbroken.tools.toolbox import IterationFailed, drain
 from unbroken.transcript.shorten import without_middle
 
@@ -43,6 +43,29 @@ class ToolFailed(Exception):
 class Retry(ToolFailed):
     """Raise it in a tool, or in a check of an answer, to let the model try again: its text tells the model what to do
     better. `Policy(tool_retries=…)` limits how often a tool may do that in a run."""
+
+
+class CallWaits(BaseException):
+    """A call cannot end before somebody outside decides about other calls: those that an agent has made which runs as
+    its tool. The run then waits, and the call continues when the run is resumed. It is no `Exception`, so middleware
+    that handles failures of tools lets it pass."""
+
+    def __init__(
+        self,
+        pending: tuple[ToolCall, ...],
+        needs_result: frozenset[str] = frozenset(),
+        uncertain: frozenset[str] = frozenset(),
+        state: Any = None,
+    ) -> None:
+        super().__init__()
+        self.pending = pending
+        """The calls that wait, with ids that are unique in the run."""
+        self.needs_result = needs_result
+        """The ids of those that wait for a result, and not for an approval."""
+        self.uncertain = uncertain
+        """The ids of those that may have taken effect before their process died."""
+        self.state = state
+        """What the tool needs to continue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from unbroken.messages import ToolCall
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.tools.caller import Prepared
 from unbroken.tools.entry import Entry, Tasks
+from unbroken.tools.results import CallWaits
 
 
 class Schedule(Enum):
@@ -264,8 +265,18 @@ class Order:
 
     @property
     def pending(self) -> tuple[ToolCall, ...]:
-        """Calls that wait for an outside decision, without those that only wait for them."""
-        return tuple(entry.call for entry in self.entries if entry.state == "pending")
+        """Calls that wait for an outside decision, without those that only wait for them. In place of a call that runs
+        an agent: the calls that this agent waits for."""
+        calls: list[ToolCall] = []
+        for entry in self.entries:
+            if entry.state == "pending":
+                calls += (entry.call,) if entry.waits is None else entry.waits.pending
+        return tuple(calls)
+
+    @property
+    def waits(self) -> dict[str, CallWaits]:
+        """What calls that run an agent wait for, by their ids."""
+        return {entry.call.id: entry.waits for entry in self.entries if entry.waits is not None}
 
     @property
     def uncertain(self) -> tuple[str, ...]:
@@ -284,7 +295,7 @@ class Order:
         return {
             entry.call.id: Allow() if entry.original is None else Edit(entry.call.arguments or {})
             for entry in self.entries
-            if entry.approved and not entry.started
+            if entry.approved and (not entry.started or entry.waits is not None)
         }
 
     def seconds(self) -> list[float]:

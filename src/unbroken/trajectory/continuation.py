@@ -29,6 +29,7 @@ from unbroken.tools.caller import Caller, Prepared, failure, fingerprint
 from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.inner_runs import InnerLines
 from unbroken.trajectory.line_checks import is_state
 from unbroken.trajectory.lines import Line, encode, read_approval, read_delta, read_usage
 from unbroken.trajectory.recording import RecordedRequest, Recording
@@ -43,11 +44,12 @@ MASKED = "not executed: its arguments were masked when the run was recorded; mak
 
 @dataclass(frozen=True, slots=True)
 class RecordedResult:
-    """The result of a call, the tokens it used itself, and how long it took."""
+    """The result of a call, the tokens it used itself, how long it took, and how many calls an agent inside made."""
 
     result: ToolResult
     usage: Usage | None
     seconds: float
+    calls: int = 0
 
 
 @dataclass(slots=True)
@@ -83,6 +85,10 @@ class Interrupted:
     numbers: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     """The numbers of calls, by their turns and ids; of those with the same id the last."""
     started_numbers: set[int] = field(default_factory=set[int])
+    inner: InnerLines = field(default_factory=InnerLines)
+    """The runs of agents that ran as tools."""
+    agents: set[str] = field(default_factory=set[str])
+    """The names of the tools that run agents."""
     loose: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
     """The calls of the last answer that were neither dropped nor adopted, by their numbers."""
     uncertain: set[str] = field(default_factory=set[str])
@@ -161,6 +167,10 @@ class _Reading:
                 self._take_event(line)
             case "result":
                 self._take_result(line)
+            case "tools":
+                self._found.agents |= {tool["name"] for tool in line["tools"] if tool.get("agent")}
+            case "inner" | "waits":
+                self._found.inner.take(line)
             case "approval" if line["decision"] != "wait":
                 self._take_decision(line["call_id"], read_approval(line))
             case _:
@@ -226,7 +236,8 @@ class _Reading:
             found.decisions[id] = result
             return
         took = self._recording.time_at(line["at"]) - self._starts.get((line["turn"], id), inf)
-        given = RecordedResult(result, read_usage(line.get("usage"), line.get("cost")), round(max(took, 0.0), 6))
+        usage, seconds = read_usage(line.get("usage"), line.get("cost")), round(max(took, 0.0), 6)
+        given = RecordedResult(result, usage, seconds, line.get("inner_calls", 0))
         found.results.setdefault(line["key"], given)  # the first one ran; another one only repeats it
         found.by_id.setdefault((line["turn"], id), given)
 
@@ -243,7 +254,10 @@ def combine(before: Approval | ToolResult | None, now: Approval | ToolResult) ->
 
 
 def _next_call(recording: Recording) -> int:
-    numbers = (line["call"] for line in recording.of("event") if line["event"] == "call_written")
+    numbers = [line["call"] for line in recording.of("event") if line["event"] == "call_written"]
+    for line in recording.of("event"):
+        if line["event"] == "run_finished":  # calls of agents that run as tools have numbers once they wait
+            numbers += [call["call"] for call in line["pending"] if isinstance(call.get("call"), int)]
     state: Line = recording.head.get("state", {})
     return max(numbers, default=state.get("next_call", 0) - 1) + 1
 
@@ -345,7 +359,8 @@ class Continuation(Middleware):
         return number
 
     def had_started(self, number: int) -> bool:
-        return number in self._interrupted.started_numbers
+        found = self._interrupted
+        return number in found.started_numbers and number not in found.inner.waiting
 
     def lost_calls(self) -> list[tuple[int, ToolCall]]:
         lost, self._loose = list(self._loose.items()), {}
@@ -375,6 +390,8 @@ class Continuation(Middleware):
 
     def _is_found_again(self, call: ToolCall) -> bool:
         tool = self._toolbox.get(call.name) if self._toolbox is not None else None
+        if tool is not None and tool.runs_agent and call.name in self._interrupted.agents:
+            return True  # what happened inside is in the recording, and the run of the agent continues there
         return tool is not None and any(each.finds_again(tool) for each in self.others)
 
     def _had_begun(self, call: ToolCall, turn: int, mark: str) -> bool:
@@ -395,12 +412,18 @@ class Continuation(Middleware):
                 self._veto(Vetoed(self._interrupted.veto))
             if given.usage is not None:
                 context.spend(given.usage)
+            if given.calls:
+                context.count_calls(given.calls)
             context.ran_before = given.seconds
             return replace(given.result, call_id=call.id)
         if self._is_masked(call):
             begun = self._had_begun(call, context.turn, context.fingerprint) and self._writes(call)
             return unknown(call) if begun else failure(call, MASKED, "not_executed")
         context.attempt += self._attempts(call, context)
+        found = self._interrupted
+        if found.inner.by_key:
+            id = call.id if self._same else ""
+            context.inner = found.inner.recording(found.recording.path, context.key, context.turn, id)
         tool = self._toolbox.get(call.name) if self._toolbox is not None else None
         if tool is not None and self._is_uncertain(call, context.turn, context.fingerprint):
             settled = await settle(tool, call, context, self._result_limit)

@@ -152,6 +152,13 @@ class JsonlWriter:
         if self._timer is None:
             self._set_timer()
 
+    def put_raw(self, lines: Sequence[bytes], urgent: bool) -> None:
+        """Writes lines that are encoded already, at once."""
+        self._end_said()
+        self._lines += lines
+        self.urgent = self.urgent or urgent
+        self._write()
+
     def put_event(self, event: Event) -> None:
         if self._said is not None:
             self._end_said()

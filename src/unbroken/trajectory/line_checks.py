@@ -83,6 +83,12 @@ def _are_named(value: object) -> bool:
     )
 
 
+def _are_waiting(value: object) -> bool:
+    return _are_objects(value) and all(
+        isinstance(each.get("id"), str) and _is_call(each) for each in cast("list[Line]", value)
+    )
+
+
 def _is_verdict(value: object) -> bool:
     return isinstance(value, dict) and isinstance(cast("Line", value).get("kind"), str)
 
@@ -136,12 +142,15 @@ _NEEDS: dict[str, dict[str, Check]] = {
     "cancelled": {"call_id": _is_text},
     "result": {"call_id": _is_text, "key": _is_text, "result": _is_object},
     "approval": {"call_id": _is_text, "decision": _is_text},
+    "waits": {"call_id": _is_text, "call": _is_call_number, "pending": _are_waiting},
+    "inner": {"call": _is_call_number, "call_id": _is_text, "key": _is_text, "of": _is_object},
     "stage": {"stage": _is_text, "status": _is_text},
 }
 _MAY_HAVE: dict[str, dict[str, Check]] = {
     "request": {"system": _maybe(_is_object), "tools": _are_named, "state": _is_object},
     "delta": {"text": _is_text, "index": _is_count, "call": _is_object, "usage": _is_usage, "verdict": _is_verdict},
-    "result": {"call": _is_call_number},
+    "result": {"call": _is_call_number, "inner_calls": _is_count},
+    "waits": {"inner_calls": _is_count},
     "cancelled": {"call": _is_call_number},
     "event": {"keep": _is_count},
 }

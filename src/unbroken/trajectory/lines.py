@@ -13,6 +13,8 @@ and fields that it does not know: only what changes the meaning of what was ther
     failed    there was no answer: the error in its place
     result    what a tool gave, and the idempotency key of its call
     approval  what was decided about a call
+    waits     a call that runs an agent, and the calls that this agent waits for
+    inner     a line of the recording of an agent that runs as a tool
     cancelled a call, or the question about one, ended because it was cancelled
     time_up   the time limit of the run was reached
     event     an event of the run
@@ -50,9 +52,10 @@ from unbroken.deltas import (
     Verdict,
 )
 from unbroken.errors import ProviderError, UnbrokenError, UserError
-from unbroken.events import CallProgress, TodoUpdated, ToolLate
-from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolSpec, Usage
+from unbroken.events import CallProgress, InnerEvent, TodoUpdated, ToolLate
+from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolCall, ToolSpec, Usage
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
+from unbroken.tools.results import CallWaits
 from unbroken.tools.tool import Tool
 from unbroken.transcript import from_json, to_json
 from unbroken.transcript.saved import read_call, write_call
@@ -80,7 +83,7 @@ NAMES: dict[type[Any], str] = {
 """The name of each delta in a recording. (Bytes that a gateway passes on are not recorded.)"""
 
 
-CAUSED_BY_TOOLS = (CallProgress, TodoUpdated, ToolLate)
+CAUSED_BY_TOOLS = (CallProgress, InnerEvent, TodoUpdated, ToolLate)
 """Events that are inputs of the run: a tool emits them."""
 
 
@@ -303,6 +306,7 @@ def tool_fields(tool: Tool) -> Line:
         "after_crash": "verify" if callable(tool.after_crash) else tool.after_crash,
         "client": tool.function is None,
         "queue": tool.queue,
+        **({"agent": True} if tool.runs_agent else {}),
     }
 
 
@@ -347,6 +351,34 @@ def approval_fields(approval: Approval) -> Line:
             return {"decision": "edit", "arguments": arguments}
         case Wait():
             return {"decision": "wait"}
+
+
+def waits_fields(waits: CallWaits) -> Line:
+    """What a call waits for, in its saved form."""
+    return {"pending": [_pending(call, waits) for call in waits.pending]}
+
+
+def _pending(call: ToolCall, waits: CallWaits) -> Line:
+    saved: Line = {**write_call(call), "agent": call.agent}
+    if call.id in waits.needs_result:
+        saved["needs"] = "result"
+    if call.id in waits.uncertain:
+        saved["uncertain"] = True
+    return saved
+
+
+def read_waits(line: Mapping[str, Any]) -> CallWaits:
+    """The same again, without what its tool would need to continue."""
+    pending: list[Line] = line["pending"]
+    needs_result = frozenset(str(saved["id"]) for saved in pending if saved.get("needs") == "result")
+    uncertain = frozenset(str(saved["id"]) for saved in pending if saved.get("uncertain"))
+    calls = tuple(replace(read_call(saved), agent=str(saved.get("agent", ""))) for saved in pending)
+    return CallWaits(calls, needs_result, uncertain)
+
+
+def read_pending(saved: Mapping[str, Any]) -> ToolCall:
+    """A call of an inner run that waits."""
+    return ToolCall(str(saved["id"]), str(saved["name"]), saved.get("arguments"), agent=str(saved.get("agent", "")))
 
 
 def read_approval(line: Line) -> Approval:

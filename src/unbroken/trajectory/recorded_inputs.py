@@ -273,7 +273,7 @@ class Inputs:
                     self.by_call[line["call"]] = running
                 else:  # its process had died: it returns its recorded result
                     self._begin_execution(line)
-            case "event" | "result" | "cancelled":
+            case "event" | "result" | "cancelled" | "waits":
                 is_input = line["line"] != "event" or line["event"] in _CAUSED_BY_TOOLS
                 execution = self.by_call.get(line.get("call", -1)) if is_input else None
                 if execution is not None:

@@ -37,6 +37,7 @@ from unbroken.trajectory.lines import (
     read_delta,
     read_error,
     read_usage,
+    read_waits,
     request_fields,
     spec_fields,
 )
@@ -420,9 +421,12 @@ class Playback(Middleware):
                         return await call_next(call, context)
                     for late in execution.inputs[place + 1 :]:
                         asyncio.get_running_loop().call_soon(self._say, late, context)
-                    if (usage := read_usage(each.line.get("usage"), each.line.get("cost"))) is not None:
-                        context.spend(usage)
+                    self._spend(each, context)
                     return replace(read_result(each.line["result"]), call_id=call.id)
+                case "waits":
+                    await self._queue.take_despite_cancel(each)
+                    self._spend(each, context)
+                    raise read_waits(each.line)
                 case _:
                     await self._queue.take_despite_cancel(each)
                     self._say(each, context)
@@ -430,6 +434,12 @@ class Playback(Middleware):
             await self._queue.until_its_end()  # it was cancelled, and will be again
         self._end(f"while `{call.name}` runs")
         return failure(call, "the recording ends here")
+
+    def _spend(self, each: Input, context: CallContext[Any]) -> None:
+        if (usage := read_usage(each.line.get("usage"), each.line.get("cost"))) is not None:
+            context.spend(usage)
+        if calls := each.line.get("inner_calls"):
+            context.count_calls(calls)
 
     async def _cancelled_as(self, each: Input) -> bool:
         """Waits until the run cancels the call as recorded, and for its end. False if that does not happen."""

@@ -47,6 +47,7 @@ from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval, ask
 from unbroken.tools.caller import Caller, failure, in_words
 from unbroken.tools.context import CallContext
+from unbroken.tools.results import CallWaits
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.jsonl_writer import JsonlWriter, Target
@@ -64,6 +65,7 @@ from unbroken.trajectory.lines import (
     spec_fields,
     tool_fields,
     usage_fields,
+    waits_fields,
 )
 from unbroken.trajectory.redaction import Redactor
 from unbroken.transcript import to_json
@@ -90,11 +92,12 @@ class RunRecorder(Middleware):
         """`target` is closed at the end; if it is not open, `why` has the reason."""
         self.turn = 0
         """The number of the current request."""
-        self._writer = JsonlWriter(target, redactor)
-        self._writer.on_broken, self._writer.reason = self._tell_broken, why
-        self._stops = on_failure == "stop"
-        self._put = self._writer.put
-        self._put_event = self._writer.put_event
+        self.writer = JsonlWriter(target, redactor)
+        self.writer.on_broken, self.writer.reason = self._tell_broken, why
+        self.stops = on_failure == "stop"
+        """No tool that may change something starts if the recording cannot be written."""
+        self._put = self.writer.put
+        self._put_event = self.writer.put_event
         self._redactor = redactor
         self._head = head
         self._clock = head.clock
@@ -123,33 +126,33 @@ class RunRecorder(Middleware):
         """An answer has ended, and its stream is not closed yet."""
         if head.resumed and target.has_lines():
             if target.ends_in_cut_line():
-                self._writer.end_cut_line()
+                self.writer.end_cut_line()
             self._write_resumed()
         else:
             self._write_head()
         if not target.later:
-            self._writer.flush()
+            self.writer.flush()
         if not target.is_open:
             self._tell_broken()
 
     @property
     def broken(self) -> bool:
         """It could not be written completely."""
-        return self._writer.broken
+        return self.writer.broken
 
     @property
     def reason(self) -> str:
         """Why it could not."""
-        return self._writer.reason
+        return self.writer.reason
 
     def _tell_broken(self) -> None:
         # Not immediately: this may be the first moment of the run, or the middle of another event.
-        told = RecordingIncomplete, self._writer.path, self._writer.reason
+        told = RecordingIncomplete, self.writer.path, self.writer.reason
         asyncio.get_running_loop().call_soon(self._head.emit, *told)
 
     @property
     def path(self) -> Path:
-        return Path(self._writer.path)
+        return Path(self.writer.path)
 
     def _write_head(self) -> None:
         head, clock = self._head, self._clock
@@ -215,7 +218,7 @@ class RunRecorder(Middleware):
         else:
             self._closed()
         finally:
-            self._writer.settle()
+            self.writer.settle()
 
     def recorded(self, model: Model) -> Ask:
         """For requests to a model without an agent."""
@@ -237,7 +240,7 @@ class RunRecorder(Middleware):
             known = _alike(self._history, history)
             self._put(self._line("history", keep=known, messages=refer(history[known:], self._answer, self._given)))
             self._history = history
-        line: Line = {"line": "request", "at": self._at(), "turn": self.turn, "keep": keep}
+        line: Line = {"line": "request", "at": self.at(), "turn": self.turn, "keep": keep}
         line["messages"] = refer(said[keep:], self._answer, self._given)
         if system is not self._system:
             self._system, line["system"] = system, to_json([system])[0] if system is not None else None
@@ -254,13 +257,18 @@ class RunRecorder(Middleware):
         if secrets == self._looked_for:
             return
         self._looked_for = secrets
+        self.cover(secrets)
+
+    def cover(self, secrets: Iterable[str]) -> Redactor:
+        """Masks these secrets too, from now on."""
         if not self._redactor.covers(secrets):
             self._redactor = Redactor((*self._redactor.given, *secrets))
-            self._writer.hide(self._redactor)
+            self.writer.hide(self._redactor)
+        return self._redactor
 
     def received(self, deltas: Sequence[Delta], hearing: PartialResponse) -> None:
         """Deltas that arrived together have the same time."""
-        at, turn = self._at(), self.turn
+        at, turn = self.at(), self.turn
         texts: list[str] = []
         name = "text"
         for delta in deltas:
@@ -282,7 +290,7 @@ class RunRecorder(Middleware):
 
     def _put_pieces(self, at: float, turn: int, name: str, texts: list[str], hearing: PartialResponse) -> None:
         (hearing.text if name == "text" else hearing.reasoning).extend(texts)
-        self._writer.put_pieces(at, turn, name, texts)
+        self.writer.put_pieces(at, turn, name, texts)
 
     def _describe(self, delta: Delta, line: Line, hearing: PartialResponse) -> bool:
         """Fills in the line of a delta; False if it is not recorded."""
@@ -292,12 +300,12 @@ class RunRecorder(Middleware):
         if isinstance(delta, CallReady):
             call = delta.call
             if _HUGE.search(call.raw):
-                self._writer.exact = True
+                self.writer.exact = True
             hearing.calls[call.index] = call
             line["call"] = write_call(call)
             return True
         if isinstance(delta, Ended):
-            self._writer.settle()
+            self.writer.settle()
             self._answer = delta.message
             self._ended = True
             line |= ended_fields(delta, hearing)
@@ -305,14 +313,14 @@ class RunRecorder(Middleware):
         if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._redactor.secrets):
             return False  # a partial argument may be a partial secret; the complete call follows
         if isinstance(delta, Restarted | AttemptFailed):
-            self._writer.settle()
+            self.writer.settle()
         hearing.feed(delta)
         line |= delta_fields(delta)
         return True
 
     def _failed(self, error: BaseException) -> None:
         self._look_for_secrets()
-        self._writer.settle()
+        self.writer.settle()
         self._put(self._line("failed", **error_fields(error)))
 
     def _closed(self, cancelled: bool = False) -> None:
@@ -328,10 +336,11 @@ class RunRecorder(Middleware):
         changes = call.name not in self._reads
         self._used.pop(id(context), None)
         context.spend = partial(self._spend, id(context), context.spend)
-        if changes and (self._writer.urgent or self._writer.target.later):  # its start must be on record
-            await self._writer.stored()
-        if changes and self._stops and self._writer.broken:
-            raise stopped(self._writer.path, self._writer.reason, f"`{call.name}` did not start", RESUME)
+        context.recorders += (self,)
+        if changes and (self.writer.urgent or self.writer.target.later):  # its start must be on record
+            await self.writer.stored()
+        if changes and self.stops and self.writer.broken:
+            raise stopped(self.writer.path, self.writer.reason, f"`{call.name}` did not start", RESUME)
         try:
             result = await call_next(call, context)
         except Exception as error:
@@ -341,9 +350,13 @@ class RunRecorder(Middleware):
             if context.began:
                 self._keep_cancelled(call, call=context.number)
             raise
+        except CallWaits as waits:
+            inner: Line = {**waits_fields(waits), "inner_calls": context.inner_calls}
+            self._put(self._line("waits", call_id=call.id, call=context.number, **inner, **self._usage_of(context)))
+            raise
         self._keep_result(call, context, result)
         if changes:  # at once: whatever runs next in this turn of the loop may take long, or end the process
-            self._writer.flush_soon()
+            self.writer.flush_soon()
         return result
 
     def _spend(self, context: int, spend: Callable[[Usage], None], usage: Usage) -> None:
@@ -358,13 +371,17 @@ class RunRecorder(Middleware):
         except Exception:  # noqa: BLE001 - a foreign `Caller` may return anything; its reader reports that
             return
         self._given[call.id] = result
-        line: Line = {"line": "result", "at": self._at(), "turn": self.turn}
+        line: Line = {"line": "result", "at": self.at(), "turn": self.turn}
         line |= {"call_id": call.id, "call": context.number, "key": context.key, "result": saved}
-        if self._used and (used := self._used.pop(id(context), None)) is not None:
-            line["usage"] = usage_fields(used)
-            if used.cost is not None:
-                line["cost"] = used.cost
-        self._put(line)
+        if context.inner_calls:
+            line["inner_calls"] = context.inner_calls
+        self._put(line | self._usage_of(context) if self._used else line)
+
+    def _usage_of(self, context: CallContext[Any]) -> Line:
+        used = self._used.pop(id(context), None)
+        if used is None:
+            return {}
+        return {"usage": usage_fields(used)} | ({} if used.cost is None else {"cost": used.cost})
 
     def on_time_limit(self) -> None:
         self._put(self._line("time_up"))
@@ -386,8 +403,9 @@ class RunRecorder(Middleware):
             except asyncio.CancelledError:
                 self._keep_cancelled(call, approval=True)
                 raise
-            self._put(self._line("approval", call_id=call.id, name=call.name, **approval_fields(decision)))
-            self._writer.flush()
+            if not call.agent:  # that of a call of an inner agent is recorded where the agent is
+                self._put(self._line("approval", call_id=call.id, name=call.name, **approval_fields(decision)))
+                self.writer.flush()
             return decision
 
         return recorded
@@ -401,7 +419,7 @@ class RunRecorder(Middleware):
             self._put_event(event)
         elif kind is CallStarted:
             self._put_event(event)
-            self._writer.urgent = True
+            self.writer.urgent = True
         elif kind is RunFinished:
             self._put(self._finished_line(cast("RunFinished", event)))
         elif kind in CAUSED_BY_TOOLS:  # what a tool does is an input, and has its time
@@ -433,18 +451,18 @@ class RunRecorder(Middleware):
                 pass
 
     def _stage(self, names: list[str], status: str) -> None:
-        line: Line = {"line": "stage", "at": self._at(), "turn": self.turn, "stage": "multi_tool_call"}
+        line: Line = {"line": "stage", "at": self.at(), "turn": self.turn, "stage": "multi_tool_call"}
         line |= {"agent_name": self._head.agent, "status": status, "tool_count": len(names), "tool_names": names}
         self._put(line)
 
     def end(self) -> None:
-        self._writer.end()
-        self._writer.on_broken = None  # breaks the reference cycle, which only the garbage collector would free
+        self.writer.end()
+        self.writer.on_broken = None  # breaks the reference cycle, which only the garbage collector would free
 
     def _line(self, kind: str, **fields: Any) -> Line:
-        return {"line": kind, "at": self._at(), "turn": self.turn, **fields}
+        return {"line": kind, "at": self.at(), "turn": self.turn, **fields}
 
-    def _at(self) -> float:
+    def at(self) -> float:
         """Seconds since the beginning, in whole nanoseconds: `round` would take five times as long."""
         return int((self._elapsed() - self._began) * 1e9 + 0.5) / 1e9
 
