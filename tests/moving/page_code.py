@@ -57,7 +57,7 @@ def add_to_path(path: str, python: Path | None = None) -> str:
 def check(topic: Topic, outcome: Mapping[str, Any], printed: str, requests: Sequence[Request]) -> None:
     """Asserts that the code has done what its topic says."""
     assert outcome == topic.outcome
-    assert printed == topic.printed
+    assert topic.printed is None or printed == topic.printed
     if not requests:
         assert not topic.answers
         assert not topic.scripts

@@ -3,6 +3,7 @@ come out of the code before and after."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +42,7 @@ class Topic:
     """The same for models with a script of their own."""
     outcome: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Variables at the end of the code, and their values."""
-    printed: str = ""
+    printed: str | None = ""
     """What the code has printed."""
     results: Sequence[str] = ()
     """The results of tools in the last request; a library may put words around them."""
@@ -61,6 +62,11 @@ def report(request: Request) -> Answer:
         return [Call("get_weather", city="Rome")]
     tools = [spec.name for spec in request.tools if spec.name != "get_weather"]
     return [Call(tools[0], city="Rome", celsius=24)] if tools else '{"city": "Rome", "celsius": 24}'
+
+
+def tell(request: Request) -> Answer:
+    story = {"title": "Rome", "lines": ["It was late.", "Rain."]}
+    return [Call(request.tools[0].name, story)] if request.tools else json.dumps(story)
 
 
 def ask_expert(request: Request) -> Answer:
@@ -109,6 +115,12 @@ TOPICS: dict[str, Topic] = {
         results=["24 degrees"],
     ),
     "text": Topic("Stream the text", ["Hello, dear Ada!"], printed="Hello, dear Ada!"),
+    "partial": Topic(
+        "Stream a structured answer",
+        [tell],
+        outcome={"story": {"title": "Rome", "lines": ["It was late.", "Rain."]}},
+        printed=None,
+    ),
     "events": Topic("Stream the calls", [ROME, "Sunny."], printed="get_weather\nsunny\n", results=["sunny"]),
     "retry": Topic(
         "A tool that lets the model try again",
