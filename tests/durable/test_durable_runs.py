@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from unbroken import Agent, Allow, CallContext, Deny, Edit, Limits, Policy, ScriptedModel, client_tool, tool
+from unbroken import Agent, Allow, CallContext, Deny, Edit, Limits, Output, Policy, ScriptedModel, client_tool, tool
 from unbroken.deltas import Delta
 from unbroken.durable import (
     AlreadyAnswered,
@@ -132,13 +132,34 @@ class Place:
     people: int
 
 
-def test_a_typed_answer_is_there_after_the_end_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "output"),
+    [
+        pytest.param(Call("final_answer", city="Oslo", people=7), Place, id="as a call"),
+        pytest.param(Say('{"city": "Oslo", "people": 7}'), Output(Place, via="native"), id="as text"),
+    ],
+)
+def test_a_typed_answer_is_there_after_the_end_too(answer: Any, output: Any, tmp_path: Path) -> None:
     async def work(journal: Journal) -> None:
-        answer = [Call("final_answer", city="Oslo", people=7)]
-        agents = {"typed": Agent(ScriptedModel(answer), output=Place)}
+        agents = {"typed": Agent(ScriptedModel(answer), output=output)}
         run_id = await journal.start("typed", "Where?")
         outcomes = [await drive(agents, journal, run_id) for _ in range(2)]
         assert [each.result.output for each in outcomes if each.result is not None] == [Place("Oslo", 7)] * 2
+
+    in_journal(tmp_path, work)
+
+
+def test_a_run_that_waited_answers_by_structured_output(tmp_path: Path) -> None:
+    async def work(journal: Journal) -> None:
+        script = [Call("refund", order=7, id="r1")], Say('{"city": "Oslo", "people": 7}')
+        agents = support(*script, output=Output(Place, via="native"))
+        run_id = await journal.start("support", "Refund order 7")
+        await drive(agents, journal, run_id)
+        await journal.answer(run_id, {"r1": Allow()})
+        outcome = await drive(agents, journal, run_id)
+        assert outcome.result is not None
+        assert outcome.result.output == Place("Oslo", 7)
+        assert outcome.result.calls[0].result.text == "refunded 7"
 
     in_journal(tmp_path, work)
 
