@@ -8,21 +8,23 @@ that history, so whatever saves, records or continues the history has it too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Self
 
+from unbroken.deltas import Delta, Ended
 from unbroken.errors import ChainBroken, ProviderError, UserError
 from unbroken.events import Compacted
-from unbroken.messages import Assistant, Message, Text, ToolCall, ToolMessage, ToolResult, User
-from unbroken.middleware import Middleware, NextRequest, RunStart
+from unbroken.messages import Assistant, Managed, Message, Request, Text, ToolCall, ToolMessage, ToolResult, User
+from unbroken.middleware import Ask, Middleware, NextRequest, RunStart
 from unbroken.models.connect import connect
-from unbroken.models.model import Model
+from unbroken.models.model import Model, closing
 from unbroken.models.pricing import find_window
 from unbroken.transcript.shorten import characters, size_of
 from unbroken.transcript.summaries import before_last_rounds, is_summary, sent_part
 from unbroken.validation import checked
+from unbroken.wires.values import as_text, dicts
 
 LOG = logging.getLogger("unbroken.compaction")
 
@@ -45,6 +47,11 @@ names, numbers, ids, paths and quotations that may be needed again; what was dec
 left to do. Write in the language of the conversation, and nothing but the summary."""
 
 
+def can_manage(run: RunStart, what: str) -> bool:
+    """Can the provider do this by itself with a long history?"""
+    return what in getattr(run.asks, "manages", ())
+
+
 @checked
 class Compaction(Middleware):
     """Summarises the older part of a history that has become long.
@@ -54,10 +61,13 @@ class Compaction(Middleware):
     - `keep`: how many of the last rounds are sent as they are.
     - `model`: writes the summary; by default the model of the run.
     - `prompt`: asks for the summary, as the last message after the part that it is to replace.
+    - `native`: lets the provider compact the history by itself, where it can (Anthropic, OpenAI's Responses API).
 
     The first prompt, and the one that the run works on, are always sent as they are. If a summary cannot be written,
     that is logged and reported (`Compacted`), and the run continues with all of its history.
     """
+
+    edits_answers = False
 
     def __init__(
         self,
@@ -67,6 +77,7 @@ class Compaction(Middleware):
         model: Model | str | None = None,
         prompt: str = SUMMARISE,
         window: int | None = None,
+        native: bool = False,
     ) -> None:
         if at <= 0 or (isinstance(at, float) and at > 1):
             raise UserError(f"Compaction(at={at!r}): expected a number of tokens, or a part of the context from 0 to 1")
@@ -78,6 +89,8 @@ class Compaction(Middleware):
         self.keep = keep
         self.prompt = prompt
         self.window = window
+        self.native = native
+        """In a run: whether the provider compacts."""
         self.model: Model | None = connect(model) if isinstance(model, str) else model
         self._run: RunStart | None = None
         self.threshold = 0
@@ -87,6 +100,9 @@ class Compaction(Middleware):
         started = copy(self)
         started._run = run
         started.threshold = self._threshold(run)
+        started.native = self.native and can_manage(run, "compact")
+        if self.native and not started.native:
+            LOG.info("run %s: `%s` does not compact by itself, so a summary is requested", run.run, run.model)
         return started
 
     def _threshold(self, run: RunStart) -> int:
@@ -97,6 +113,8 @@ class Compaction(Middleware):
 
     async def before_request(self, request: NextRequest) -> None:
         """Summarises what is older than the last rounds, if the history is too long."""
+        if self.native:
+            return
         failed_at = request.state.get("not_summarised", 0)
         if request.final or request.tokens < max(self.threshold, failed_at * MORE_AFTER_FAILURE):
             return
@@ -116,6 +134,30 @@ class Compaction(Middleware):
             LOG.warning("run %s: its history cannot be summarised, and is sent as it is: %s", self._run.run, problem)
         text = "" if summary is None else summary.text.removeprefix(SUMMARY)
         self._run.emit(Compacted, cut if summary is not None else 0, request.tokens, after, text, problem, cost)
+
+    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        """Asks the provider to compact, if it does that, and reports that it did."""
+        if not self.native:
+            return call_next(request)
+        instructions = "" if self.prompt == SUMMARISE else self.prompt
+        managed = replace(request.managed or Managed(), compact_at=self.threshold, instructions=instructions)
+        return self._reported(call_next(replace(request, managed=managed)))
+
+    async def _reported(self, stream: AsyncIterator[Sequence[Delta]]) -> AsyncIterator[Sequence[Delta]]:
+        async with closing(stream) as batches:
+            async for deltas in batches:
+                self._report(deltas)
+                yield deltas
+
+    def _report(self, deltas: Sequence[Delta]) -> None:
+        last = deltas[-1] if deltas else None
+        message = last.message if isinstance(last, Ended) else None
+        if message is None or message.native is None or self._run is None:
+            return
+        for item in dicts(message.native.value):
+            if item.get("type") == "compaction":
+                before = self._run.state().get("tokens", 0)
+                self._run.emit(Compacted, 0, before, 0, as_text(item.get("content")), "", None)
 
     def _cut(self, request: NextRequest) -> int | None:
         """Where the part that stays begins. None if a summary of what is before it would not help."""
@@ -170,9 +212,14 @@ class ClearResults(Middleware):
       provider's cache helps.
     - `never`: the names of tools whose results are not cleared.
     - `least`: results that are shorter than this many characters are not cleared.
+    - `native`: lets the provider do it, where it can (Anthropic).
     """
 
-    def __init__(self, keep: int = 4, *, step: int = 8, never: Collection[str] = (), least: int = 400) -> None:
+    edits_answers = False
+
+    def __init__(
+        self, keep: int = 4, *, step: int = 8, never: Collection[str] = (), least: int = 400, native: bool = False
+    ) -> None:
         if keep < 1 or step < 1:
             raise UserError(f"ClearResults(keep={keep!r}, step={step!r}): expected numbers of rounds from 1")
         if isinstance(never, str):
@@ -181,6 +228,8 @@ class ClearResults(Middleware):
         self.step = step
         self.never = frozenset(never)
         self.least = max(least, len(CLEARED))
+        self.native = native
+        """In a run: whether the provider clears."""
         self._cleared: dict[int, tuple[ToolMessage, ToolMessage]] = {}
         """By the id of a message: the message, and what is sent in its place. The same object each time, so that
         nothing is encoded or recorded twice."""
@@ -188,10 +237,25 @@ class ClearResults(Middleware):
     def start(self, run: RunStart) -> Self:
         started = copy(self)
         started._cleared = {}
+        started.native = self.native and can_manage(run, "clear")
         return started
+
+    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        """Asks the provider to clear results, if it does that."""
+        if not self.native:
+            return call_next(request)
+        managed = replace(
+            request.managed or Managed(),
+            clear_at=self.keep + self.step,
+            keep_results=self.keep,
+            never_clear=tuple(sorted(self.never)),
+        )
+        return call_next(replace(request, managed=managed))
 
     async def before_request(self, request: NextRequest) -> None:
         """Clears what is older than the last rounds."""
+        if self.native:
+            return
         messages = request.messages
         rounds = [at for at, message in enumerate(messages) if isinstance(message, ToolMessage)]
         count = (len(rounds) - self.keep) // self.step * self.step

@@ -326,6 +326,21 @@ class OutputSchema:
     none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """What a provider should do by itself with a long history, if it can."""
+
+    compact_at: int | None = None
+    """Tokens from which it summarises the history."""
+    instructions: str = ""
+    """How it should, in place of the provider's own instructions."""
+    clear_at: int | None = None
+    """The number of results from which it clears old ones."""
+    keep_results: int = 0
+    never_clear: tuple[str, ...] = ()
+    """The names of tools whose results it keeps."""
+
+
 @quick
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -355,6 +370,8 @@ class Request:
     """What the answer has to look like. With `output.tool`, a model of a provider that has structured output does not
     see that tool and writes the answer as text; for any other model the schema is left out. Without it, the schema is
     sent as it is."""
+    managed: Managed | None = None
+    """What the provider should do with a long history; those that cannot do not see it."""
     pieces: bool = True
     """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
     that."""

@@ -151,6 +151,7 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
         model=model,
         wire=request.wire if request.wire == wire else "",
         taken=request.taken,
+        managed=request.managed,
         pieces=request.pieces,
         output=request.output,
     )

@@ -47,6 +47,8 @@ AFTER_LAST = 0.25
 """The same after the wire's very last event."""
 ALIVE = 10
 """Keep-alive bytes do not count as silence, but only for this many times as long as silence may last."""
+BETA = "anthropic-beta"
+"""A list: what a request needs is added to what the user has set."""
 _SLICE = 32 << 10
 """Bytes of a stream that are decoded at once, before other tasks may run. A longer non-streaming body is decoded on a
 thread, all of it at its end."""
@@ -111,6 +113,11 @@ class HTTPModel:
     def wire(self) -> str:
         """The protocol that it speaks, by name in `WIRES`."""
         return self.endpoint.wire
+
+    @property
+    def manages(self) -> frozenset[str]:
+        """What the provider can do by itself with a long history: `compact` it, `clear` results (`Request.managed`)."""
+        return self._writer.manages
 
     @property
     def passes_bodies(self) -> bool:
@@ -372,6 +379,8 @@ class HTTPModel:
         carried = CARRIED.get()
         if more or carried or (key and self._key.fixed is None):
             headers = CIMultiDict(headers)
+            if BETA in more and BETA in headers:
+                more = {**more, BETA: f"{headers[BETA]},{more[BETA]}"}
             headers.update(more)
             if carried:
                 headers.update(carried)

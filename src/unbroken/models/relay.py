@@ -13,6 +13,7 @@ from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended, Received
 from unbroken.messages import Json, Message, Request
+from unbroken.wires import find_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,10 @@ _NONE: Mapping[str, str] = {}
 
 
 def headers_for(request: Request, wire: str) -> Mapping[str, str]:
-    """The client's headers that a model of this wire is sent."""
-    return request.headers if isinstance(request, RelayRequest) and request.wire == wire else _NONE
+    """The headers that a model of this wire is sent for this request: the client's, or those that a field needs."""
+    if isinstance(request, RelayRequest):
+        return request.headers if request.wire == wire else _NONE
+    return _NONE if request.managed is None else find_wire(wire).http.headers_of(request.managed)
 
 
 def verbatim_for(request: Request, wire: str) -> Verbatim | None:

@@ -4,7 +4,7 @@ reports what the request lost on the way. Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unbroken.errors import InvalidRequest
 from unbroken.frozen import quick
@@ -57,12 +57,20 @@ class RequestWriter:
         self._accepted_tools: tuple[ToolSpec, ...] | None = None
         """Those of the last request that obeyed all rules: an agent sends the same ones again. 4 % of a run."""
 
+    @property
+    def manages(self) -> frozenset[str]:
+        """What the provider can do by itself with a long history. Others that speak its wire cannot."""
+        http = self._wire.http
+        return http.manages if self._endpoint.vendor == http.provider else frozenset()
+
     def write(self, asked: Request) -> Written:
         endpoint = self._endpoint
         if asked.output is not None:
             asked = self._output.fit(asked)
         request = with_settings(asked, self._settings, endpoint.model, endpoint.wire, self._streams)
         request = fit_request(request, endpoint.quirks)
+        if request.managed is not None and not self.manages:
+            request = replace(request, managed=None)
         spelled = verbatim_for(request, endpoint.wire)
         crossed: Crossed | None = None
         lowered: Sequence[str] = ()

@@ -100,6 +100,11 @@ class RetryingModel(Generic[M_co]):
         return self._model.name
 
     @property
+    def manages(self) -> frozenset[str]:
+        """What the provider of the first model can do by itself with a long history."""
+        return getattr(self._model, "manages", frozenset[str]())
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """The secrets of all its models."""
         if not self.fallback:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from unbroken.messages import Json, Message, Usage
+from unbroken.messages import Json, Managed, Message, Usage
 from unbroken.wires.values import Object
 
 Wanted: TypeAlias = Literal["answer", "count", "compact"]
@@ -100,10 +100,16 @@ class HttpApi:
     count_field: ClassVar[str] = "input_tokens"
     count_lacking: ClassVar[tuple[int, ...]] = ()
     """A server that answers so on that path does not count."""
+    manages: ClassVar[frozenset[Literal["compact", "clear"]]] = frozenset()
+    """What the wire's own provider can do by itself with a long history (`Request.managed`)."""
     compact_path: ClassVar[str] = ""
     """Where the provider compacts a history, after its base URL."""
     socket_paths: ClassVar[tuple[str, ...]] = ()
     """Where clients may also open a WebSocket, and send each request as a message."""
+
+    def headers_of(self, managed: Managed) -> Mapping[str, str]:
+        """The headers that a request with this needs."""
+        return {}
 
     def find(self, path: str) -> Operation | None:
         """What this path asks for; None if it is of no use on this wire."""

@@ -5,6 +5,7 @@ The decoder reports what it finds. It does not decide whether the arguments of a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from unbroken.deltas import Meaning
@@ -301,6 +302,15 @@ def _meaning(reason: Json) -> Meaning:
 
 
 def _usage(raw: Object) -> Usage:
+    usage = _counts(raw)
+    # Outside of the list, the tokens of a compaction are not counted.
+    compactions = [each for each in dicts(raw.get("iterations")) if each.get("type") == "compaction"]
+    for each in compactions:
+        usage += _counts(each)
+    return replace(usage, raw=raw) if compactions else usage
+
+
+def _counts(raw: Object) -> Usage:
     cached, written = as_int(raw.get("cache_read_input_tokens")), as_int(raw.get("cache_creation_input_tokens"))
     return Usage(
         input_tokens=as_int(raw.get("input_tokens")) + cached + written,

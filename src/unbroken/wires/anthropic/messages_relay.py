@@ -6,8 +6,9 @@ Text and thinking are skipped: only the block that they belong to matters.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from unbroken.messages import Json
+from unbroken.messages import Json, Managed
 from unbroken.transcript import Piece
 from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.jsontext import dumps, exact
@@ -169,6 +170,7 @@ class MessagesHttp(HttpApi):
     endings = ("/messages",)
     error_paths = ("/v1/messages",)
     response_id = "msg_"
+    manages = frozenset({"compact", "clear"})
     error_name = "AnthropicError"
     roles = "user or assistant"
     fields = {  # noqa: RUF012 - annotated in the base class
@@ -178,6 +180,11 @@ class MessagesHttp(HttpApi):
         "thinking": (dict,),
         "stop_sequences": (list,),
     }
+
+    def headers_of(self, managed: Managed) -> Mapping[str, str]:
+        betas = ("compact-2026-01-12",) if managed.compact_at is not None else ()
+        betas += ("context-management-2025-06-27",) if managed.clear_at is not None else ()
+        return {"anthropic-beta": ",".join(betas)}
 
     def mistake_in(self, message: Object) -> str:
         """Of results: other blocks have objects in `content`."""

@@ -14,6 +14,7 @@ from unbroken.messages import (
     CacheMark,
     Choice,
     Json,
+    Managed,
     Message,
     Native,
     OneTool,
@@ -69,6 +70,8 @@ ID_RULE = IdRule(128, "[A-Za-z0-9_-]")
 NAME_RULE = ID_RULE
 _MAX_TOKENS = 8192  # the API demands a limit; this is for models that are not known
 _MAX_MARKS = 4
+FEWEST_TO_COMPACT = 50_000
+"""Tokens: the API refuses a lower threshold."""
 
 
 # Outgoing
@@ -102,6 +105,8 @@ def encode_request(request: Request) -> Object:
     _set_sampling(body, request)
     if request.stream:
         body["stream"] = True
+    if request.managed is not None:
+        body["context_management"] = {"edits": _edits(request.managed)}
     if request.output is not None and not request.output.tool:
         from unbroken.wires.anthropic.messages_crossing import write_output  # noqa: PLC0415 - start-up time
 
@@ -113,6 +118,21 @@ def encode_request(request: Request) -> Object:
     if request.final and body.get("tools"):
         body["tool_choice"] = {"type": "none"}
     return body
+
+
+def _edits(managed: Managed) -> list[Object]:
+    edits: list[Object] = []
+    if managed.clear_at is not None:
+        edit: Object = {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": managed.clear_at}}
+        edit["keep"] = {"type": "tool_uses", "value": managed.keep_results}
+        if managed.never_clear:
+            edit["exclude_tools"] = [fit_name(name, NAME_RULE) for name in managed.never_clear]
+        edits.append(edit)
+    if managed.compact_at is not None:
+        trigger = {"type": "input_tokens", "value": max(managed.compact_at, FEWEST_TO_COMPACT)}
+        compact: Object = {"type": "compact_20260112", "trigger": trigger}
+        edits.append(compact | ({"instructions": managed.instructions} if managed.instructions else {}))
+    return edits
 
 
 def _set_sampling(body: Object, request: Request) -> None:

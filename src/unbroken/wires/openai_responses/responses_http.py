@@ -42,6 +42,7 @@ class ResponsesHttp(HttpApi):
     }
     count_path = "/responses/input_tokens"
     count_lacking = (404, 405, 501)
+    manages = frozenset({"compact"})
     compact_path = "/responses/compact"
     endings = ("/responses",)
     messages_field = "input"

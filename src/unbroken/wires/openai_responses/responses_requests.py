@@ -62,6 +62,8 @@ def encode_request(request: Request) -> Object:
             body["parallel_tool_calls"] = request.parallel
     if request.stream:
         body["stream"] = True
+    if request.managed is not None and request.managed.compact_at is not None:
+        body["context_management"] = [{"type": "compaction", "compact_threshold": request.managed.compact_at}]
     sampling = request.sampling
     if sampling.max_tokens is not None:
         body["max_output_tokens"] = max(sampling.max_tokens, _FEWEST_TOKENS)
