@@ -15,6 +15,7 @@ from unbroken.events import Compacted, Event
 from unbroken.messages import Managed, User
 from unbroken.models.scripted import Call, Raw, Say, Uses
 from unbroken.testing import ScriptedServer, run_virtual
+from unbroken.wires.values import Object
 
 BLOCK = {"type": "compaction", "content": "What was before."}
 ITEM = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl"}
@@ -28,8 +29,8 @@ def look(n: int) -> str:
 
 def anthropic_answer() -> Raw:
     """A compaction, then a call; the tokens of the compaction are counted apart."""
-    begin = {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": [], "usage": {}}
-    use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    begin: Object = {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": [], "usage": {}}
+    use: Object = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
     iterations = [
         {"type": "compaction", "input_tokens": 60_000, "output_tokens": 500},
         {"type": "message", "input_tokens": 700, "output_tokens": 20},
@@ -51,7 +52,7 @@ def anthropic_answer() -> Raw:
 def openai_answer() -> Raw:
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "look", "arguments": '{"n": 1}'}
     usage = {"input_tokens": 900, "output_tokens": 20, "total_tokens": 920}
-    head = {"id": "resp_1", "object": "response", "status": "in_progress", "output": []}
+    head: Object = {"id": "resp_1", "object": "response", "status": "in_progress", "output": []}
     done = {**head, "status": "completed", "output": [ITEM, {**call, "status": "completed"}], "usage": usage}
     return events(
         {"type": "response.created", "response": head},
