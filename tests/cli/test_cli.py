@@ -194,3 +194,24 @@ def test_a_wrong_option_gives_one_line_with_a_hint(arguments: list[str], words: 
     done = unbroken(*arguments)
     (line,) = done.stderr.decode().splitlines()
     assert (done.returncode, done.stdout, line.startswith(f"unbroken: {words}")) == (2, b"", True), line
+
+
+INTERRUPTED_AT_START = """
+import sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["unbroken", "eval"]
+from unbroken.cli.main import main
+
+main()
+"""
+
+
+def test_ctrl_c_while_a_command_is_loaded_prints_no_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED_AT_START], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -11,6 +11,7 @@ from unbroken import Agent, Deny, Request, ScriptedModel, ToolMessage, User, too
 from unbroken.errors import UserError
 from unbroken.evals import Difference, Evaluation, evaluate_recordings
 from unbroken.evals.recorded_cases import read_runs
+from unbroken.guardrails import Veto, check_calls
 from unbroken.messages import ToolCall
 from unbroken.models.scripted import Answer
 from unbroken.testing import Call, Uses, run_virtual
@@ -178,3 +179,22 @@ def test_other_files_are_left_out_and_a_folder_without_recordings_is_refused(tmp
         read_runs(tmp_path / "empty")
     with pytest.raises(UserError, match="cannot be listed"):
         read_runs(tmp_path / "nothing")
+
+
+def test_checks_that_the_agent_has_now_see_the_recorded_calls(tmp_path: Path) -> None:
+    def half(call: ToolCall) -> dict[str, int]:
+        return {"amount": 2}
+
+    def never(call: ToolCall) -> None:
+        raise Veto("Never.", to="user")
+
+    def asked_again(check: Any) -> Evaluation:
+        agent = Agent(model(), TOOLS, middleware=[check_calls(check)])
+        return run_virtual(lambda: evaluate_recordings(agent, tmp_path))
+
+    record(tmp_path, "pay", middleware=[check_calls(half)])
+    same = asked_again(half)
+    assert (same.passed, same.trials[0].differences) == (True, ())
+    (trial,) = asked_again(never).trials
+    assert Difference("ended", "answered", "vetoed") in trial.differences
+    assert ran == []

@@ -28,6 +28,8 @@ def main() -> None:
     except UnbrokenError as error:
         sys.stderr.write(f"unbroken: {error}\n")
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)  # commands that have something to say about it have said it
     except (SystemExit, BrokenPipeError):
         if out is not None and out.gone:
             sys.exit(READER_GONE)  # not 1, which means something in most commands
@@ -42,6 +44,8 @@ def print_version() -> None:
 # The standard streams of a command, which may be closed, full, or not UTF-8.
 
 
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C has ended, as in a shell."""
 READER_GONE = 141
 """The exit code of a program whose reader has gone, as in a shell."""
 

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
@@ -196,7 +197,7 @@ class Evaluator:
         course = Course() if self._courses is None else self._courses(case)
         trial = Trial(case.id, number, "failed", recording=recording)
         try:
-            result = await self._run(case, [*sinks, course])
+            result = await self._run(case, sinks, course)
         except _TooLong as error:
             return replace(course.complete(trial), reason=str(error), seconds=error.seconds)
         except TookAnotherCourse as error:
@@ -209,19 +210,19 @@ class Evaluator:
             return replace(trial, outcome="error", reason=f"the run failed: {type(error).__name__}: {error}")
         return await self._scored(course.complete(_with_result(trial, result)), case, result)
 
-    async def _run(self, case: Case, sinks: list[Middleware]) -> Result[Any]:
+    async def _run(self, case: Case, sinks: list[Middleware], course: Course) -> Result[Any]:
         limit = self._options.timeout if case.timeout is None else case.timeout
         timer = asyncio.timeout(limit)
         try:
             async with timer:
                 if self._make is None:
-                    return await _ask(cast("Agent[Any, Any]", self._shared), case, sinks)
+                    return await _ask(cast("Agent[Any, Any]", self._shared), case, sinks, course)
                 agent = self._make()
                 if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's function
                     raise UserError(f"the function that makes the agent returned {type(agent).__name__}, not an Agent")
                 self._know(agent)
                 async with agent:
-                    return await _ask(agent, case, sinks)
+                    return await _ask(agent, case, sinks, course)
         except TimeoutError:
             if timer.expired() and limit is not None:
                 raise _TooLong(limit) from None
@@ -247,7 +248,9 @@ class _TooLong(Exception):
         self.seconds = seconds
 
 
-async def _ask(agent: Agent[Any, Any], case: Case, sinks: list[Middleware]) -> Result[Any]:
+async def _ask(agent: Agent[Any, Any], case: Case, sinks: list[Middleware], course: Course) -> Result[Any]:
+    agent = copy(agent)
+    agent.middleware = (*agent.middleware, course)  # innermost: the checks that the agent has now see each call
     limits = case.limits
     if limits is not None and limits.prices is None:
         limits = replace(limits, prices=agent.limits.prices)
