@@ -195,6 +195,19 @@ class InnerEvent(CallEvent):
 
 
 @dataclass
+class AgentChanged(Event):
+    """The run was handed off: from the next request on, another agent answers."""
+
+    agent: str
+    """Its name."""
+    model: str
+    tool: str
+    """The tool with which the agent before it handed the run off."""
+    settings: dict[str, Json] = field(default_factory=dict[str, Json])
+    """How it runs, as at the beginning of a recording."""
+
+
+@dataclass
 class LimitReached(Event):
     """`kind` is the stop reason that the run will have: round_limit, call_limit, token_limit, and so on."""
 
@@ -340,6 +353,7 @@ KINDS: tuple[type[Event], ...] = (
     ApprovalAsked,
     TodoUpdated,
     InnerEvent,
+    AgentChanged,
     LimitReached,
     ToolLate,
     Checked,

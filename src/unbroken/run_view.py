@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from unbroken.events import (
+    AgentChanged,
     ApprovalAsked,
     CallAdopted,
     CallDropped,
@@ -176,6 +177,8 @@ class RunView:
         self.run = ""
         self.model = ""
         self.schedule = ""
+        self.agent = ""
+        """The agent that has taken over, if the run was handed off."""
         self.began: float | None = None
         self.ended: float | None = None
         """None while the run is active."""
@@ -289,6 +292,9 @@ class RunView:
         if self.began is None:
             self.began = event.time
         self.ended = self.finished = self.failed = None  # it may be resumed
+
+    def _agent_changed(self, event: AgentChanged) -> None:
+        self.agent, self.model = event.agent, event.model
 
     def _run_finished(self, event: RunFinished) -> None:
         self.ended, self.finished, self.failed = event.time, event, None
@@ -460,6 +466,7 @@ class RunView:
 
     _TAKES: ClassVar[dict[type[Event], Callable[[RunView, Any], None]]] = {
         RunStarted: _run_started,
+        AgentChanged: _agent_changed,
         RequestSent: _request_sent,
         TextAdded: _text_added,
         ReasoningAdded: _reasoning_added,

@@ -118,7 +118,7 @@ PLACES: dict[str, str] = {
     "checkpointer": "Conversation(agent), or agent.resume of a recording",
     "thread_id": "Conversation(agent)",
     "conversation_id": "Conversation(agent)",
-    "handoffs": "other.as_tool(…) among the tools",
+    "handoffs": "Agent(model, handoffs=[…])",
 }
 """Where an option belongs, for a function that does not have it."""
 

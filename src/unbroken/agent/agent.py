@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from unbroken import guardrails
+from unbroken.agent.handoffs import Handoff, make_handoff, read_handoffs
 from unbroken.agent.limits import Account, Limits
 from unbroken.agent.options import (
     NOTHING,
@@ -93,6 +94,7 @@ class Agent(Generic[DepsT, OutputT]):
     - `sinks`: functions that get every event of every run. `record`: a folder in which each run is recorded.
     - `middleware`: wraps requests to the model and tool calls, and sees events. The first is the outermost; `record` is
       outside of it.
+    - `handoffs`: agents that may take over the run with its history, as they are or as `other.as_handoff(…)`.
     - `policy`: options that are rarely changed (`Policy`).
     """
 
@@ -116,6 +118,7 @@ class Agent(Generic[DepsT, OutputT]):
         trim: Trim | None = None,
         sinks: Sequence[Sink | Middleware] = (),
         middleware: Sequence[Middleware] = (),
+        handoffs: Sequence[Agent[Any, Any] | Handoff] = (),
         record: str | os.PathLike[str] | Recorder | None = None,
         policy: Policy | None = None,
         clock: Clock | None = None,
@@ -132,6 +135,8 @@ class Agent(Generic[DepsT, OutputT]):
         self.sinks = as_middleware(sinks)
         self.middleware = ((recorder,) if recorder is not None else ()) + tuple(middleware)
         self.order_hint = OrderHint()
+        self.handoffs = read_handoffs(handoffs)
+        """The agents that may take over, by the names of the tools that let them."""
         self.output_type = None if output is None else Output[Any].of(output)
         self._deps = deps
         self._several_calls = several_calls
@@ -286,6 +291,16 @@ class Agent(Generic[DepsT, OutputT]):
             deps=deps,
         )
 
+    @checked(name="agent.as_handoff")
+    def as_handoff(self, name: str = "", description: str = "", *, filter: Trim | None = None) -> Handoff:
+        """This agent for the `handoffs=` of another, which it takes over from: with the name and description of the
+        tool that the model calls for it, and a function that chooses which part of the history this agent sees."""
+        return make_handoff(self, name, description, filter)
+
+    def hand_off_to(self, *agents: Agent[Any, Any] | Handoff) -> None:
+        """Adds agents that may take over: for agents that hand off to each other."""
+        self.handoffs = read_handoffs([*self.handoffs.values(), *agents])
+
     @overload
     def check_input(self, check: CheckT) -> CheckT: ...
     @overload
@@ -407,6 +422,13 @@ class Agent(Generic[DepsT, OutputT]):
             self._systems[known] = System.of(text) if text else None
         return self._systems[known]
 
+    def plan_after(self, before: Plan, account: Account) -> tuple[Plan, ToolSet]:
+        """The plan with which this agent takes over a run, and its tools."""
+        options = self.overridden(cast("ResumeOptions[DepsT]", {}))
+        tools = ToolSet(options["tools"]) if "tools" in options else self.toolset
+        plan = partial(self._plan, options=options, output=self.output_type, account=account, tools=tools)
+        return plan(before.clock), tools
+
     def _plan(
         self,
         clock: Clock,
@@ -417,7 +439,8 @@ class Agent(Generic[DepsT, OutputT]):
     ) -> Plan:
         instructions = options.get("instructions", self.instructions)
         text = instructions if isinstance(instructions, str) else ""
-        system = self._system(text, tools.offers_tools, account.limits.rounds) if instructions is text else None
+        offers_tools = tools.offers_tools or bool(self.handoffs)
+        system = self._system(text, offers_tools, account.limits.rounds) if instructions is text else None
         model = options.get("model", self.model)
 
         async def write_system(context: RunContext[Any]) -> System | None:
@@ -426,7 +449,7 @@ class Agent(Generic[DepsT, OutputT]):
             text = await written if inspect.isawaitable(written) else written
             if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
                 raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
-            return self._system(text, tools.offers_tools, account.limits.rounds)
+            return self._system(text, offers_tools, account.limits.rounds)
 
         return Plan(
             model=connect(model) if isinstance(model, str) else model,
@@ -444,6 +467,8 @@ class Agent(Generic[DepsT, OutputT]):
             policy=self.policy,
             choice=self._choice,
             output=output,
+            output_given=output is not self.output_type,
+            handoffs=self.handoffs,
             language=self._language or language_of(text),
             deps=options.get("deps", self._deps),
             store=options.get("store", {}),

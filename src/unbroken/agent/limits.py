@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.messages import Usage
+from unbroken.models.model import Model
 from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, is_loaded, load_prices
 from unbroken.tools.caller import Prepared
 from unbroken.trajectory.recording import Recording
@@ -233,6 +234,12 @@ class Account:
         if limits.seconds is not None and self.elapsed(clock) >= limits.seconds + self.extra:
             return "time_limit", limits.seconds
         return None if self.outer is None else self.outer.reached(clock, aside=aside, inside=True)
+
+
+def models_of(model: Model) -> list[str]:
+    """The names of the models that may answer."""
+    others: Sequence[Model] = getattr(model, "fallback", ())
+    return [model.name, *(each.name for each in others)]
 
 
 def limits_of(recording: Recording) -> Limits:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from unbroken.agent.announced_calls import announces
 from unbroken.agent.emitter import RoundReporter
+from unbroken.agent.handoffs import change_agent, refuse_handoff
 from unbroken.agent.limits import REMINDER, REPEATED, StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER
@@ -58,6 +59,8 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
     stop = run.stop
     if not run.transcript.closed:
         stop = await finish_round(run, decisions)
+        if stop is None and run.plan.handoffs:
+            await change_agent(run)
         if stop != "waiting":
             _add_question(run)
     while stop is None and (stop := run.limit()) is None:
@@ -68,6 +71,8 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
             run.raise_broken()
         if turn.message.calls:
             stop = turn.stop
+            if stop is None and run.plan.handoffs:
+                await change_agent(run)
         elif turn.stop is not None:
             return await _end_with_text(run, turn.stop, turn.message.text)
         elif await _is_answer(run, turn):
@@ -232,6 +237,8 @@ def _plan_round(
             prepared.refusal = REPEATED
         elif run.out_of_retries(call.name):
             prepared.refusal = NO_MORE_RETRIES.format(name=call.name, count=run.plan.policy.tool_retries)
+        elif run.plan.handoffs and (refusal := refuse_handoff(run, call.name, planned)):
+            prepared.refusal = refusal
         planned.append(prepared)
     number_identical(planned)
     run.mark_uncertain(planned)

@@ -84,6 +84,8 @@ class Policy:
     """How often each tool may raise `Retry` in a run; then it is not called any more."""
     agent_depth: int = 5
     """How many agents may run inside of each other as tools: a call that would go deeper is not executed."""
+    most_handoffs: int = 8
+    """How often a run may be handed off to another agent: a hand-off after that is not executed."""
     nudge: bool = False
     """Ask the model to continue if it announces a call and makes none."""
     continue_prompt: str = ""
@@ -97,8 +99,9 @@ class Policy:
             raise UserError(f"Policy(result_limit={self.result_limit}): expected a number of characters from 1")
         if self.tool_retries < 0:
             raise UserError(f"Policy(tool_retries={self.tool_retries}): expected a number from 0")
-        if self.agent_depth < 0:
-            raise UserError(f"Policy(agent_depth={self.agent_depth}): expected a number from 0")
+        for name in ("agent_depth", "most_handoffs"):
+            if (value := getattr(self, name)) < 0:
+                raise UserError(f"Policy({name}={value}): expected a number from 0")
 
 
 class ReplayOptions(TypedDict, Generic[DepsT], total=False):
@@ -163,6 +166,10 @@ class Plan:
     choice: Choice | None = None
     """For the first request only: otherwise a forced call would be forced for ever."""
     output: Output[Any] | None = None
+    output_given: bool = False
+    """It was given for this run: an agent that takes over has it too."""
+    handoffs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The agents that may take over (`Handoff`), by the names of the tools that let them."""
     language: Language = "en"
     deps: Any = None
     store: dict[str, Any] = field(default_factory=dict[str, Any])

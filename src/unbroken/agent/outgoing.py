@@ -42,8 +42,8 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
     transcript, preparing = run.transcript, run.plan.preparing
     aside = _Aside(run, toolbox)
     while True:
-        history = transcript.messages
-        sent = sent_part(history) if transcript.summarised else history
+        history, shown = transcript.messages, run.shown_messages()
+        sent = sent_part(shown) if transcript.summarised else shown
         if not preparing:
             return sent
         tokens = _tokens(run, sent, toolbox.specs)
@@ -57,7 +57,14 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
             _scale(run, tokens, sent)
 
 
-async def _trimmed(run: Run, trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+async def filter_history(run: Run, filter: Trim, count: int) -> tuple[Message, ...]:
+    """What an agent that takes over sees of these first messages of the history, as its filter chooses."""
+    shown = run.shown_messages(count)
+    shown = sent_part(shown) if run.transcript.summarised else shown
+    return await _trimmed(run, filter, shown, "as_handoff(filter=…)")
+
+
+async def _trimmed(run: Run, trim: Trim, messages: tuple[Message, ...], given_as: str = "trim=") -> tuple[Message, ...]:
     """The part of the history that is sent. If it would begin inside a turn, that turn's prompt is put before it: some
     providers require that the user begins."""
     function: Callable[..., Any] = trim
@@ -67,7 +74,7 @@ async def _trimmed(run: Run, trim: Trim, messages: tuple[Message, ...]) -> tuple
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"the function given as trim= failed: {in_words(error)}") from error
+        raise UserError(f"the function given as {given_as} failed: {in_words(error)}") from error
     return _after_prompt(kept, messages)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from unbroken.agent.handoff_state import Taken, read_taken
 from unbroken.agent.limits import NOTHING_USED, StopReason, limits_of
 from unbroken.agent.output import Output
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
 from unbroken.deltas import Verdict
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, CallWritten, RunFinished
+from unbroken.events import AgentChanged, CallFinished, CallWritten, RunFinished
 from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.trajectory.facts import COUNTED_IN_RUN
 from unbroken.trajectory.inner_runs import InnerLines
@@ -78,8 +79,22 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
             if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in calls
         }
         | {call["id"]: call["call"] for call in ending.pending if call.get("agent")},
+        agent=_agent_of(recording),
+        handoffs=handoffs_of(recording),
         inner=_inner_results(recording, ending, [id for id in calls if id not in finished]),
     )
+
+
+def handoffs_of(recording: Recording) -> tuple[Taken, ...]:
+    """The hand-offs before the last request."""
+    states = [line["state"] for line in recording.of("request") if "state" in line]
+    return read_taken((states[-1] if states else recording.head.get("state", {})).get("handoffs"))
+
+
+def _agent_of(recording: Recording) -> str:
+    """The agent that answered last."""
+    changed = [event.agent for event in recording.events if isinstance(event, AgentChanged)]
+    return changed[-1] if changed else recording.agent_name
 
 
 def _used_since(recording: Recording, usage: Usage, finished: Collection[str]) -> Usage:
@@ -140,6 +155,8 @@ def ended_result(recording: Recording, output: Output[Any] | None = None) -> Res
         fallback_used=ending.fallback_used,
         verdicts=verdicts_of(recording),
         next_call=ending.calls,
+        agent=_agent_of(recording),
+        handoffs=handoffs_of(recording),
         events=tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN),
     )
 

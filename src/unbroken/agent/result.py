@@ -9,6 +9,7 @@ from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
+from unbroken.agent.handoff_state import Taken, read_taken
 from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
 from unbroken.deltas import Verdict
@@ -70,6 +71,10 @@ class Result(Generic[OutputT]):
     """While some are pending: the numbers of the calls without a result, by call id."""
     next_call: int = 0
     """The number of the next call."""
+    agent: str = ""
+    """The name of the agent that answered: after a hand-off it is another one than the one that began."""
+    handoffs: tuple[Taken, ...] = ()
+    """The hand-offs of the run."""
     inner: Mapping[str, Result[Any]] = field(default_factory=dict[str, "Result[Any]"], repr=False)
     """While calls of agents that run as tools are pending: the results of these agents so far, by the ids of the calls
     that run them."""
@@ -112,6 +117,8 @@ class Result(Generic[OutputT]):
             "question": to_json([self.question])[0] if self.question is not None else None,
             "numbers": dict(self.numbers),
             "next_call": self.next_call,
+            "agent": self.agent,
+            "handoffs": [asdict(each) for each in self.handoffs],
             **self._inner_to_json(),
         }
 
@@ -165,6 +172,8 @@ class Result(Generic[OutputT]):
                 question=_question(fields.get("question")),
                 numbers=fields.get("numbers", {}),
                 next_call=fields.get("next_call", 0),
+                agent=fields.get("agent", ""),
+                handoffs=read_taken(fields.get("handoffs")),
                 inner=inner,
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
+from unbroken.agent.handoffs import final_agent
 from unbroken.agent.limits import Account, limits_of
 from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
 from unbroken.agent.output import ANSWER
@@ -109,13 +110,16 @@ def _prepare_waiting(
     if result.stop_reason != "waiting":
         raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; continue with history=")
     if strict:
-        _refuse_untyped(result.structured, output)
+        _refuse_untyped(result.structured and not result.handoffs, output)
     transcript = result.transcript()
     limits = options.get("limits") or agent.limits
     account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
     performance = agent.performance(result.run, transcript, account, options, output)
     performance.decisions = dict(result.decided)
     tools = performance.tools.fixed
+    if result.handoffs:
+        answering = final_agent(agent, result.handoffs)
+        tools = None if answering is None else answering.toolset.fixed
     answers, performance.inner_answers = _split_answers(result, answers)
     decisions = _decisions(transcript, answers, tools)
     if strict:

@@ -6,11 +6,12 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from unbroken.agent.aside import ask_aside, estimate
 from unbroken.agent.emitter import Emitter, RoundReporter
+from unbroken.agent.handoff_state import Changing
 from unbroken.agent.limits import NOTHING_USED, Account, Limits, Repetition, StopReason
 from unbroken.agent.options import Plan
 from unbroken.agent.outgoing import messages_to_send
@@ -197,6 +198,8 @@ class Run:
     """The answers to calls of those agents."""
     waits: dict[str, CallWaits] = field(default_factory=dict[str, CallWaits])
     """What calls that run agents wait for, by their ids."""
+    changing: Changing | None = None
+    """Set if other agents may take over."""
     asking: asyncio.Lock | None = None
     """Held while such an agent asks the approver of this run."""
     _counted: int = 0
@@ -286,6 +289,8 @@ class Run:
                 state["aside"] = True
             if self.notes:
                 state["notes"] = dict(self.notes)
+        if self.changing is not None and self.changing.taken:
+            state["handoffs"] = [asdict(each) for each in self.changing.taken]
         return state
 
     def recall(self, state: Mapping[str, Any]) -> None:
@@ -368,6 +373,8 @@ class Run:
             raise
         except Exception as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
+        if self.plan.handoffs:
+            tools = Toolbox(tools, *(handoff.tool for handoff in self.plan.handoffs.values()))
         if self.plan.output is not None and self.plan.output.has_tool:
             tools = Toolbox(tools, self.plan.output.tool(self._take_output))
         for middleware in self.plan.middleware:
@@ -498,7 +505,8 @@ class Run:
     async def request(self, toolbox: Toolbox, final: bool) -> Request:
         plan, messages, tools = self.plan, self.transcript.messages, toolbox.specs
         taken: frozenset[str] = frozenset()
-        if plan.trim is not None or plan.preparing or self.transcript.summarised:
+        filtered = self.changing is not None and self.changing.shown is not None
+        if plan.trim is not None or plan.preparing or self.transcript.summarised or filtered:
             messages = await messages_to_send(self, toolbox, final)
             taken = frozenset(call.id for message in self.transcript.messages for call in _calls_of(message))
         if not tools and (called := _called(messages)):
@@ -526,6 +534,11 @@ class Run:
             pieces=False,
             output=None if output is None else output.wanted,
         )
+
+    def shown_messages(self, until: int | None = None) -> tuple[Message, ...]:
+        """The history as the agent sees it that has taken over; or so many messages of it."""
+        messages, shown = self.transcript.messages[:until], self.changing.shown if self.changing is not None else None
+        return messages if shown is None else (*shown[1], *messages[shown[0] :])
 
     def batch(self, toolbox: Toolbox, observer: RoundReporter, on_approval: OnApproval | None) -> Batch:
         """A batch for the calls of one message; it is halted at the time limit of the run."""

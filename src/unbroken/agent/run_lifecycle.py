@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from unbroken.agent.emitter import Emitter
-from unbroken.agent.limits import Account
+from unbroken.agent.handoff_state import Changing, read_taken
+from unbroken.agent.handoffs import change_agent_again
+from unbroken.agent.limits import Account, models_of
 from unbroken.agent.loop import Decisions, play
 from unbroken.agent.options import OpenCalls, Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
@@ -21,7 +25,6 @@ from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
 from unbroken.messages import Json, Message, ToolMessage, ToolResult, User
 from unbroken.middleware import Middleware, RunStart, as_middleware
-from unbroken.models.model import Model
 from unbroken.tools.caller import in_words
 from unbroken.transcript import NO_RESULT, Transcript, repair, to_json
 from unbroken.wires.chain import validate_tool_chain
@@ -99,14 +102,13 @@ class Performance:
         if self.before is not None:
             _recall(run, self.before)
         await run.choose_limits()
-        await self.account.load_prices(_models(plan.model), plan.clock)
+        await self.account.load_prices(models_of(plan.model), plan.clock)
         middleware = self._start(run, (*outermost, *self.middleware, *as_middleware(sinks)))
         self.account.start(plan.clock)
         emitter.emit(RunStarted, plan.model.name, plan.schedule.value)
         try:
-            if self.tools.has_servers:
-                async with self.tools.opened():
-                    ending = await play(run, self.decisions)
+            if self.tools.has_servers or run.changing is not None:
+                ending = await self._play_with_servers(run)
             else:
                 ending = await play(run, self.decisions)
         except UnbrokenError as error:
@@ -125,14 +127,49 @@ class Performance:
             emitter.end()
             for each in middleware:
                 each.end()
-            plan.remove_middleware()
+            run.plan.remove_middleware()
+            run.changing = None
+
+    async def _play_with_servers(self, run: Run) -> Ending:
+        async with AsyncExitStack() as servers:
+            if self.tools.has_servers:
+                await servers.enter_async_context(self.tools.opened())
+            if run.changing is not None:
+                run.changing.servers = servers
+                taken = read_taken(self.state.get("handoffs")) or (self.before.handoffs if self.before else ())
+                await change_agent_again(run, taken, report=not self.continued)
+            return await play(run, self.decisions)
 
     def _start(self, run: Run, middleware: Sequence[Middleware]) -> list[Middleware]:
         """Starts all middleware for this run and installs it."""
         plan, started = run.plan, list[Middleware]()
+        if plan.handoffs or self._was_handed_off():
+            about = partial(self._about, run)
+            own = list[Middleware]()
+            most = plan.policy.most_handoffs
+            run.changing = Changing(most, about, tuple(middleware), own, started, AsyncExitStack())
         if not middleware:
             return started
-        about = RunStart(
+        about = self._about(run)
+        try:
+            for each in middleware:
+                started.append(each.start(about))
+        except BaseException:
+            for each in started:
+                each.end()
+            raise
+        if run.changing is not None:
+            run.changing.own += started
+        plan.install(started)
+        run.emitter.listen(started)
+        return started
+
+    def _was_handed_off(self) -> bool:
+        return bool(self.state.get("handoffs") or (self.before is not None and self.before.handoffs))
+
+    def _about(self, run: Run) -> RunStart:
+        plan = run.plan
+        return RunStart(
             self.id,
             self.name,
             plan.model.name,
@@ -147,27 +184,11 @@ class Performance:
             emit=run.emitter.emit,
             veto=run.veto,
             retries=run.retries,
-            secrets=lambda model=plan.model: getattr(model, "secrets", ()),
+            secrets=lambda: getattr(run.plan.model, "secrets", ()),
             asks=plan.model,
             context=run.run_context,
             trace=self.trace,
         )
-        try:
-            for each in middleware:
-                started.append(each.start(about))
-        except BaseException:
-            for each in started:
-                each.end()
-            raise
-        plan.install(started)
-        run.emitter.listen(started)
-        return started
-
-
-def _models(model: Model) -> list[str]:
-    """The names of the models that may answer."""
-    others: Sequence[Model] = getattr(model, "fallback", ())
-    return [model.name, *(each.name for each in others)]
 
 
 def _recall(run: Run, before: Result[Any]) -> None:
@@ -208,6 +229,8 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         warnings=tuple(run.warnings),
         question=run.question if ending.stop_reason == "waiting" else None,
         numbers=run.numbers if ending.pending else {},
+        agent=run.agent,
+        handoffs=tuple(run.changing.taken) if run.changing is not None else (),
         inner={id: waits.state for id, waits in run.waits.items() if waits.state is not None} if ending.pending else {},
         next_call=run.emitter.next_call,
         events=tuple(run.emitter.counted),

@@ -72,7 +72,7 @@ def agent_tool(
     made = tool(
         name=name, description=description, effect=effect, overlap=overlap, timeout=timeout, after_crash=after_crash
     )
-    return replace(made(delegate), runs_agent=True)
+    return replace(made(delegate), role="agent")
 
 
 async def _run_alone(agent: Agent[Any, Any], name: str, context: CallContext[Any], task: str) -> str:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from unbroken.agent.agent import Agent
+from unbroken.agent.handoffs import final_agent
 from unbroken.agent.limits import limits_from_json
 from unbroken.agent.options import Options, ResumeOptions
-from unbroken.agent.recorded_results import ended_result, waiting_result
+from unbroken.agent.recorded_results import ended_result, handoffs_of, waiting_result
 from unbroken.agent.result import Result
 from unbroken.agent.resuming import prepare_durable, replace_recorder
 from unbroken.agent.run_lifecycle import Performance
@@ -98,7 +99,9 @@ async def _resting(agents: Mapping[str, Agent[Any, Any]], journal: Journal, row:
     if row.state == "waiting":
         return Outcome(row.run_id, "waiting", waiting_result(recording), expires=row.expires)
     agent = agents.get(row.agent)
-    return Outcome(row.run_id, "answered", ended_result(recording, agent.output_type if agent is not None else None))
+    answered = final_agent(agent, handoffs_of(recording)) if agent is not None else None
+    kind = answered.output_type if answered is not None else None
+    return Outcome(row.run_id, "answered", ended_result(recording, kind))
 
 
 def _is_open(id: str, open_calls: Iterable[str]) -> bool:
@@ -124,7 +127,7 @@ class _Drive:
         self._recorder = JournalRecorder(journal, claim, recording)
         self._performance = self._begin(sinks) if recording is None else self._continue(recording, sinks)
         plan = self._performance.plan(self._performance.clock or current_clock())
-        if plan.write_system is None:
+        if plan.write_system is None and not (recording is not None and handoffs_of(recording)):
             self._recorder.instructions = plan.system.text if plan.system is not None else ""
         self._performance.trace = self._recorder.target.trace
         self._task: asyncio.Task[Result[Any]] | None = None

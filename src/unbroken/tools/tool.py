@@ -63,7 +63,7 @@ class Tool:
     approve: bool | Callable[[Arguments], bool] = False
     after_crash: AfterCrash | None = None
     queue: str | None = None
-    runs_agent: bool = False
+    role: Literal["", "agent", "handoff"] = ""
 
     def __post_init__(self) -> None:
         if self.timeout is not None and self.timeout <= 0:
@@ -136,7 +136,7 @@ def check_after_crash(where: str, policy: object) -> None:
         pass  # it has no signature
 
 
-_NO_PROMISES = ("spec", "function", "signature", "runs_agent")
+_NO_PROMISES = ("spec", "function", "signature", "role")
 _OWN_OPTIONS = ("name", "description", "strict")
 
 

@@ -168,7 +168,7 @@ class _Reading:
             case "result":
                 self._take_result(line)
             case "tools":
-                self._found.agents |= {tool["name"] for tool in line["tools"] if tool.get("agent")}
+                self._found.agents |= {tool["name"] for tool in line["tools"] if tool.get("role") == "agent"}
             case "inner" | "waits":
                 self._found.inner.take(line)
             case "approval" if line["decision"] != "wait":
@@ -390,7 +390,7 @@ class Continuation(Middleware):
 
     def _is_found_again(self, call: ToolCall) -> bool:
         tool = self._toolbox.get(call.name) if self._toolbox is not None else None
-        if tool is not None and tool.runs_agent and call.name in self._interrupted.agents:
+        if tool is not None and tool.role == "agent" and call.name in self._interrupted.agents:
             return True  # what happened inside is in the recording, and the run of the agent continues there
         return tool is not None and any(each.finds_again(tool) for each in self.others)
 
@@ -439,8 +439,8 @@ class Continuation(Middleware):
     @property
     def _live(self) -> tuple[str, ...]:
         """The tool that takes a typed answer has to run again: its value is in no message."""
-        output: Line = self._interrupted.recording.settings.get("output") or {}
-        return (output["tool"],) if output else ()
+        tool = self._interrupted.recording.answer_tool
+        return (tool,) if tool else ()
 
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
         decisions = self._interrupted.decisions

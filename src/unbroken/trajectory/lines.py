@@ -306,7 +306,7 @@ def tool_fields(tool: Tool) -> Line:
         "after_crash": "verify" if callable(tool.after_crash) else tool.after_crash,
         "client": tool.function is None,
         "queue": tool.queue,
-        **({"agent": True} if tool.runs_agent else {}),
+        **({"role": tool.role} if tool.role else {}),
     }
 
 

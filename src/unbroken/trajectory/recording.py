@@ -99,6 +99,13 @@ class Recording:
         return self.time + at if clock is None else clock["start"] + round(clock["elapsed"] + at, 9)
 
     @cached_property
+    def answer_tool(self) -> str:
+        """The tool that takes a typed answer; empty if no agent of the run had one."""
+        changed = (line.get("settings") for line in self.of("event") if line["event"] == "agent_changed")
+        outputs = (as_dict(as_dict(each).get("output")) for each in (self.settings, *changed))
+        return next((str(output["tool"]) for output in outputs if output.get("tool")), "")
+
+    @cached_property
     def requests(self) -> list[RecordedRequest]:
         """Every request, complete."""
         found: list[RecordedRequest] = []

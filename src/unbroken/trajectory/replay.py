@@ -195,8 +195,7 @@ class Playback(Middleware):
         inputs = read_inputs(recording)
         self._exchanges, self._executions, self._approvals = inputs.exchanges, inputs.executions, inputs.approvals
         self._waits = inputs.waits
-        output: Line = recording.settings.get("output") or {}
-        self._live_name: str = output.get("tool", "")
+        self._live_name = recording.answer_tool
         self._asked = 0
         ending = recording.ending
         self._broke_off = ending is None or (isinstance(ending, RunFailed) and ending.error not in _OUR_ERRORS)
