@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-gateway bench-recording proof test-apps test-clients test-durable test-embeddings test-moving test-viewer fuzz faults torture clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-gateway bench-recording proof test-apps test-clients test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -128,6 +128,11 @@ test-viewer: $(VENV)/.ready  ## the pages of the viewer and of evaluations in a 
 
 test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 2 GB, a quarter of an hour)
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
+
+test-mcp: $(VENV)/.ready  ## MCP with the servers and clients of others (needs Node and npm; 200 MB, two minutes)
+	npm install --prefix $(VENV)/mcp --silent --no-audit --no-fund $(addprefix @modelcontextprotocol/,server-everything server-filesystem server-memory inspector sdk)
+	$(PYTHON) -m venv $(VENV)/mcp/venv && $(VENV)/mcp/venv/bin/pip install --quiet --disable-pip-version-check mcp-server-time
+	UNBROKEN_MCP=$(abspath $(VENV)/mcp) $(BIN)/python -m pytest tests/mcp_serving/test_real_mcp.py
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
 	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/decoding/test_corruption.py tests/decoding/test_scanner.py tests/wires/test_sse.py tests/wires/test_round_trip.py tests/decoding/test_prose.py tests/transcript/test_repairs.py tests/wires/test_chain.py tests/wires/test_crossing_properties.py tests/gateway/test_properties.py tests/trajectory/test_replay.py tests/trajectory/test_recorder.py
