@@ -55,7 +55,7 @@ def test_the_code_before_does_what_its_topic_says(library: str, name: str, tmp_p
     with serve(*topic.answers, scripts=topic.scripts) as server:
         code = read_pairs(library)[name].before
         outcome, printed = run(library, code, [*topic.outcome], server.base_url(), tmp_path)
-    check(topic, outcome, printed, server.requests)
+    check(topic, outcome, printed, server)
 
 
 def weather(request: Request) -> Answer:

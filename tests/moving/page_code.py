@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from moving.topics import MCP_SERVER, TOPICS, Topic, prompts_of, results_of, system_of
-from unbroken import Request
+from unbroken.testing import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -54,19 +54,19 @@ def add_to_path(path: str, python: Path | None = None) -> str:
     return f"{(python or Path(sys.executable)).parent}:{path}"
 
 
-def check(topic: Topic, outcome: Mapping[str, Any], printed: str, requests: Sequence[Request]) -> None:
+def check(topic: Topic, outcome: Mapping[str, Any], printed: str, server: ScriptedServer) -> None:
     """Asserts that the code has done what its topic says."""
     assert outcome == topic.outcome
     assert topic.printed is None or printed == topic.printed
-    if not requests:
+    if not server.requests:
         assert not topic.answers
         assert not topic.scripts
         return
-    last = requests[-1]
-    results = results_of(last)
-    assert [expected in result for expected, result in zip(topic.results, results, strict=True)] == [True] * len(
-        results
-    )
+    last = server.requests[-1]
+    if topic.results is not None:
+        pairs = zip(topic.results, results_of(last), strict=True)
+        assert [result for expected, result in pairs if expected not in result] == []
+    assert topic.native in str(server.bodies[-1].get("tools"))
     assert topic.prompts is None or prompts_of(last) == topic.prompts
     assert topic.offered is None or [spec.name for spec in last.tools] == topic.offered
     assert topic.system in system_of(last)

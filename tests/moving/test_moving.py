@@ -33,7 +33,7 @@ def test_the_code_after_does_what_its_topic_says(
             monkeypatch.setenv(variable, value)
         exec(compile(code_of(name), name, "exec", dont_inherit=True), names)
     outcome = {key: _plain(names[key]) for key in topic.outcome}
-    check(topic, outcome, capsys.readouterr().out, server.requests)
+    check(topic, outcome, capsys.readouterr().out, server)
 
 
 def _plain(value: Any) -> Any:

@@ -44,12 +44,14 @@ class Topic:
     """Variables at the end of the code, and their values."""
     printed: str | None = ""
     """What the code has printed."""
-    results: Sequence[str] = ()
+    results: Sequence[str] | None = ()
     """The results of tools in the last request; a library may put words around them."""
     prompts: Sequence[str] | None = None
     """The user's messages in the last request."""
     offered: Sequence[str] | None = None
     """The tools in the last request."""
+    native: str = ""
+    """A tool of the provider in the last request."""
     system: str = ""
     """A part of the instructions in the last request."""
     summary: str = ""
@@ -75,6 +77,11 @@ def ask_expert(request: Request) -> Answer:
         return "You fly at noon."
     (parameter, *_) = request.tools[0].parameters["properties"]
     return [Call("ask_expert", {parameter: "When do I fly?"})]
+
+
+def transfer(request: Request) -> Answer:
+    """The tool that hands over has another name in each library."""
+    return [Call(request.tools[0].name)]
 
 
 def place(request: Request) -> Answer:
@@ -197,6 +204,13 @@ TOPICS: dict[str, Topic] = {
         scripts={"gpt-5": [ask_expert], "gpt-5-mini": ["At noon."]},
         outcome={"text": "You fly at noon."},
         results=["At noon."],
+    ),
+    "handoff": Topic(
+        "Hand the conversation over to another agent",
+        scripts={"gpt-5": [transfer], "gpt-5-mini": ["You called the moon."]},
+        outcome={"text": "You called the moon."},
+        results=None,
+        system="You know bills.",
     ),
     "mcp": Topic("Tools of an MCP server", [ROME, "Sunny."], outcome={"text": "Sunny."}, results=["sunny"]),
     "order": Topic(
