@@ -35,6 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, long_run: Callable[[Path], 
     long_run(folder / "long.jsonl")
     whole = (folder / "long.jsonl").read_bytes()
     (folder / "cut.jsonl").write_bytes(whole[: len(whole) * 2 // 3])
+    os.utime(folder / "cut.jsonl", (1_700_000_000, 1_700_000_000))  # nothing was added to it lately
     (folder / "bad.jsonl").write_text('{"hello": 1}\n')
     return folder
 

@@ -14,7 +14,7 @@ from unbroken.cli.main import print_version
 
 COMMANDS = [
     *("run", "resume", "chat", "replay", "runs", "worker", "dph", "serve", "keys", "decode", "probe", "faults", "view"),
-    *("stats", "eval", "mcp"),
+    *("top", "stats", "eval", "mcp"),
 ]
 """In the order in which `--help` lists them."""
 
@@ -71,6 +71,8 @@ def _load(name: str) -> Any:
             from unbroken.cli.faults import app as command  # noqa: PLC0415 - start-up time
         case "view":
             from unbroken.cli.view import view_command as command  # noqa: PLC0415 - start-up time
+        case "top":
+            from unbroken.cli.top import top_command as command  # noqa: PLC0415 - start-up time
         case "stats":
             from unbroken.cli.stats import stats_command as command  # noqa: PLC0415 - start-up time
         case "eval":

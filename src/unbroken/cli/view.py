@@ -59,7 +59,7 @@ def view_command(
         raise UserError("--html: the name of the file is empty; give one, or - to print the page")
     if sum((bool(html), plain, json)) > 1:
         raise UserError("--html, --plain and --json cannot be used together: choose one of them")
-    with _opened(place) as shelf:
+    with opened(place) as shelf:
         if not shelf.one and not shelf.rows(0):
             raise UserError(f"there is no recording in {shown_place(place)}: {_instead(shelf)}")
         if html:
@@ -77,7 +77,8 @@ def view_command(
 
 
 @contextmanager
-def _opened(place: str) -> Generator[Listing]:
+def opened(place: str) -> Generator[Listing]:
+    """The recordings of a folder or a journal, or a single one."""
     if not is_journal(place):
         yield Shelf(Path(place))
         return

@@ -156,5 +156,11 @@ def _row(row: RunRow, summary: Summary, failed: int | None) -> Row:
     found = row_of(summary, failed)
     state = found.state if row.state == "answered" else row.state
     return replace(
-        found, name=row.run_id, agent=row.agent, time=row.created, prompt=summary.prompt or row.question, state=state
+        found,
+        name=row.run_id,
+        agent=row.agent,
+        time=row.created,
+        prompt=summary.prompt or row.question,
+        state=state,
+        changed=row.updated,
     )

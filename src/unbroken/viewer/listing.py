@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -56,6 +56,8 @@ class Row:
     size: int = 0
     cost: float | None = None
     """Not known of every run."""
+    changed: float = 0.0
+    """When it last grew, in seconds since the epoch; 0 if that is not known."""
 
 
 class Listing(Protocol):
@@ -107,7 +109,7 @@ class Shelf:
             if failed is None and not summary.problem and summary.size <= search:
                 search -= summary.size
                 failed = self._count(summary)
-            rows.append(row_of(summary, failed))
+            rows.append(replace(row_of(summary, failed), changed=_changed(summary.path)))
         return rows
 
     def draw(self, name: str) -> Picture:
@@ -155,6 +157,13 @@ class Shelf:
             return None
         self._failed[summary.path.name, summary.size] = found
         return found
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def count_failed(lines: Iterable[bytes]) -> int:

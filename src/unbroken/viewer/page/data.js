@@ -55,4 +55,5 @@ const textsOf = (picture) => {
 const loadCode = async (number, language) => (await fetched(`${runPath(state.name)}/requests/${number}/${language}`)).text;
 
 const state = { runs: [], picture: null, name: "", tab: "waterfall", filter: "", view: null, request: 0, all: false, sort: { by: "time", down: true }, found: null, marked: "", grownAt: 0 };
+const isRunning = (picture) => picture.state === "unfinished" && Date.now() - state.grownAt < STILL;
 let show = null; // what is on the page: { list, keys, filter(), update(), end() }

@@ -20,6 +20,7 @@ const tab = (name) => {
   if (location.hash !== hash) history.replaceState(null, "", hash);
   ({ waterfall: showWaterfall, messages: showMessages, requests: showRequests, events: showEvents })[name]();
 };
+const bannersOf = (picture) => picture.banners.filter((text) => !(isRunning(picture) && text.startsWith("This run has no end")));
 const head = (picture) => {
   const one = !picture;
   byId("summary").hidden = one;
@@ -30,7 +31,7 @@ const head = (picture) => {
   document.title = picture ? `${byId("title").textContent.slice(0, 60)} · Unbroken` : "Unbroken runs";
   if (!picture) return;
   const totals = picture.totals;
-  const running = picture.state === "unfinished" && Date.now() - state.grownAt < STILL;
+  const running = isRunning(picture);
   byId("state").textContent = running ? "● running" : spaced(picture.state);
   byId("state").className = `chip ${running ? "good" : tone(picture.state)}`;
   byId("summary").replaceChildren(...summaryOf(picture));
@@ -76,8 +77,9 @@ const route = async () => {
     place(make("p", { class: "empty" }, "Loading …"));
     state.picture ??= await loadPicture(chosen);
     state.name = chosen;
+    state.grownAt = (state.runs.find((run) => run.name === chosen)?.changed ?? 0) * 1000;
     head(state.picture);
-    say(...state.picture.banners);
+    say(...bannersOf(state.picture));
     tab(["messages", "requests", "events"].includes(wanted) ? wanted : "waterfall");
   } catch (error) { state.name = name; failed(error); }
 };
@@ -97,7 +99,7 @@ const look = async () => {
       if (grown && state.name === name && state.picture) {
         Object.assign(state, { picture: grown, grownAt: Date.now() });
         head(grown);
-        say(...grown.banners.filter((text) => !(grown.state === "unfinished" && text.startsWith("This run has no end"))));
+        say(...bannersOf(grown));
         show?.update?.();
       } else if (state.picture && byId("state").textContent.startsWith("●") && Date.now() - state.grownAt >= STILL) { head(state.picture); say(...state.picture.banners); }
       wait = state.picture?.state === "unfinished" ? SOON : LATER;
