@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-gateway bench-recording proof test-apps test-clients test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-clients test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,9 @@ $(VENV)/durable-peer:
 bench-durable: $(VENV)/.ready $(VENV)/durable-peer  ## what a durable run costs, beside pydantic-ai on DBOS
 	$(BIN)/python bench/durable.py
 	$(VENV)/durable-peer/bin/python -W ignore bench/durable_peer.py
+
+bench-futures: $(VENV)/.ready  ## what calls in the background gain, on virtual time
+	$(BIN)/python bench/futures.py
 
 bench-dph: $(VENV)/.ready  ## how long DPH programs take to be read and checked; minutes
 	$(BIN)/python bench/dph.py

@@ -165,7 +165,7 @@ DATA_MODULES = (
     *("unbroken.messages", "unbroken.deltas", "unbroken.events", "unbroken.deltas", "unbroken.transcript"),
     *("unbroken.agent.result", "unbroken.agent.run", "unbroken.agent.streaming", "unbroken.decoding"),
     *("unbroken.trajectory", "unbroken.tools.results", "unbroken.tools.context", "unbroken.wires", "unbroken.dph"),
-    *("unbroken.tools.tool", "unbroken.tools.approval"),
+    *("unbroken.tools.tool", "unbroken.tools.approval", "unbroken.tools.handles"),
 )
 
 NOT_THE_OPTION = object()

@@ -130,6 +130,14 @@ class CallProgress(CallEvent):
 
 
 @dataclass
+class CallBackgrounded(CallEvent):
+    """The call continues in the background, and the model is answered with its handle. Its `CallFinished` comes in a
+    later turn."""
+
+    handle: str
+
+
+@dataclass
 class CallFinished(CallEvent):
     """A call has its result. `seconds` is how long its tool ran: 0 if the call never ran."""
 
@@ -140,6 +148,13 @@ class CallFinished(CallEvent):
     outcome: Outcome
     duplicate_of: str = ""
     """The id of the call whose execution it shared."""
+
+
+@dataclass
+class ResultArrived(CallEvent):
+    """The result of a background call was added to the history: the model reads it with the next request."""
+
+    handle: str
 
 
 @dataclass
@@ -346,7 +361,9 @@ KINDS: tuple[type[Event], ...] = (
     CallWritten,
     CallStarted,
     CallProgress,
+    CallBackgrounded,
     CallFinished,
+    ResultArrived,
     CallAdopted,
     CallDropped,
     CallsIgnored,

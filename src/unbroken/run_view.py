@@ -15,6 +15,7 @@ from unbroken.events import (
     AgentChanged,
     ApprovalAsked,
     CallAdopted,
+    CallBackgrounded,
     CallDropped,
     CallEvent,
     CallFinished,
@@ -28,6 +29,7 @@ from unbroken.events import (
     ReasoningReplaced,
     RequestRetried,
     RequestSent,
+    ResultArrived,
     RoundFinished,
     RunFailed,
     RunFinished,
@@ -97,6 +99,12 @@ class CallView:
     """The run of the agent that is its tool."""
     agent: str = ""
     """The path of that agent, such as `main/researcher`."""
+    handle: str = ""
+    """Of a call that went to the background."""
+    backgrounded: float | None = None
+    """When that was: the model went on from there."""
+    arrived: float | None = None
+    """When its result was added to the history."""
 
     def __init__(self, number: int, id: str, name: str, turn: int, attempt: int) -> None:
         self.number, self.id, self.name, self.turn, self.attempt = number, id, name, turn, attempt
@@ -283,7 +291,10 @@ class RunView:
         """Forgets all turns but the last, and their calls. Use it if you only count: a long run then needs no more
         memory."""
         del self.turns[:-1]
+        running = [call for call in self.by_number.values() if call.handle and call.outcome is None]
         self.by_number = {call.number: call for turn in self.turns for call in turn.calls}
+        for call in running:
+            self.by_number[call.number] = call
 
     # The events of a run
 
@@ -422,6 +433,14 @@ class RunView:
             call.inner = RunView()
         call.inner.feed(event.event)
 
+    def _call_backgrounded(self, event: CallBackgrounded) -> None:
+        call = self._of(event)
+        call.handle, call.backgrounded = event.handle, event.time
+
+    def _result_arrived(self, event: ResultArrived) -> None:
+        call = self._of(event)
+        call.handle, call.arrived = event.handle, event.time
+
     def _call_finished(self, event: CallFinished) -> None:
         call = self._of(event)
         call.text, call.error, call.outcome = event.text, event.error, event.outcome
@@ -478,7 +497,9 @@ class RunView:
         CallStarted: _call_started,
         CallProgress: _call_progress,
         InnerEvent: _inner_event,
+        CallBackgrounded: _call_backgrounded,
         CallFinished: _call_finished,
+        ResultArrived: _result_arrived,
         CallAdopted: _call_adopted,
         CallDropped: _call_dropped,
         ApprovalAsked: _approval_asked,

@@ -16,6 +16,7 @@ from unbroken.decoding.arguments import DOUBLE_ENCODED
 from unbroken.events import (
     ApprovalAsked,
     CallAdopted,
+    CallBackgrounded,
     CallDropped,
     CallFinished,
     CallStarted,
@@ -30,6 +31,7 @@ from unbroken.events import (
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.middleware import Listener, Middleware, wraps
 from unbroken.tools.caller import QUOTED, Prepared, quote
+from unbroken.tools.futures import Futures
 from unbroken.tools.schedule import Schedule
 from unbroken.trajectory.facts import COUNTED_IN_RUN
 
@@ -112,8 +114,11 @@ def _sink(middleware: Middleware) -> Sink:
 class RoundReporter:
     """Reports what happens to the calls of one message: the `Observer` of its `Batch`."""
 
-    def __init__(self, emitter: Emitter, clock: Clock, schedule: Schedule, count: int = 0) -> None:
+    def __init__(
+        self, emitter: Emitter, clock: Clock, schedule: Schedule, count: int = 0, futures: Futures | None = None
+    ) -> None:
         self._emitter = emitter
+        self._futures = futures
         self._clock = clock
         self._schedule = schedule
         self._count = count
@@ -169,7 +174,7 @@ class RoundReporter:
         self._begun += 1
         if self._first_start is None:
             self._first_start = self._clock.elapsed()
-        self._emitter.emit(CallStarted, prepared.number, call.id, call.name, call.arguments or {}, early)
+        report_started(self._emitter, prepared, early)
         if self._in_detail:
             count = max(self._count, self._begun)
             LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
@@ -198,23 +203,38 @@ class RoundReporter:
                 self.drop(number, call, reason)
 
     def finished(self, prepared: Prepared, result: ToolResult, seconds: float) -> None:
-        call, outcome = prepared.call, result.outcome
+        if self._futures is not None and result.outcome == "running":
+            call, handle = prepared.call, self._futures.handle_of(result)
+            self._emitter.emit(CallBackgrounded, prepared.number, call.id, call.name, handle)
+            LOG.info("Tool call %s (id=%s) continues in the background as %s", call.name, call.id, handle)
+            self._futures.answered(prepared, result.duplicate_of, handle)
+            return
         self._failed += result.error
-        told = prepared.number, call.id, call.name, seconds, result.error, result.text, outcome, result.duplicate_of
-        self._emitter.emit(CallFinished, *told)
-        if outcome == "unknown":
-            pass  # already logged where it was decided
-        elif not result.error:
-            if self._in_detail:
-                LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
-        elif outcome != "not_executed":
-            error = result.text.removeprefix("Error: ")
-            LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, error)
-        else:
-            LOG.debug("Tool call %s was answered without its tool: %s", call.name, result.text)
+        report_finished(self._emitter, prepared, result, seconds)
 
     def ended(self, cost: float | None) -> None:
         """All calls have their results."""
         seconds = 0.0 if self._first_start is None else round(self._clock.elapsed() - self._first_start, 9)
         self._emitter.emit(RoundFinished, self._count, self._failed, seconds, cost)
         LOG.info("All %d tool calls completed in %.3fs (%s)", self._count, seconds, self._schedule.value)
+
+
+def report_started(emitter: Emitter, prepared: Prepared, early: bool) -> None:
+    call = prepared.call
+    emitter.emit(CallStarted, prepared.number, call.id, call.name, call.arguments or {}, early)
+
+
+def report_finished(emitter: Emitter, prepared: Prepared, result: ToolResult, seconds: float) -> None:
+    """The call has its result."""
+    call, outcome = prepared.call, result.outcome
+    told = prepared.number, call.id, call.name, seconds, result.error, result.text, outcome, result.duplicate_of
+    emitter.emit(CallFinished, *told)
+    if outcome == "unknown":
+        pass  # already logged where it was decided
+    elif not result.error:
+        LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
+    elif outcome != "not_executed":
+        error = result.text.removeprefix("Error: ")
+        LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, error)
+    else:
+        LOG.debug("Tool call %s was answered without its tool: %s", call.name, result.text)

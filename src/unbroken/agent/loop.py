@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from unbroken.agent import background
 from unbroken.agent.announced_calls import announces
 from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.handoffs import change_agent, refuse_handoff
@@ -24,7 +25,7 @@ from unbroken.errors import AnswerInvalid, ChainBroken, Vetoed
 from unbroken.events import RequestSent, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
-from unbroken.tools.caller import Prepared, not_executed, note, number_identical, prepare, ran_and_failed
+from unbroken.tools.caller import Prepared, not_executed, note, number_identical, ran_and_failed
 from unbroken.tools.entry import EARLIER_FAILED
 from unbroken.tools.execution import NOT_ASKED_AGAIN, NOT_IN_MESSAGE, Batch
 from unbroken.tools.results import Retry
@@ -46,12 +47,17 @@ PAUSES = 16
 async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     """Runs rounds until the model answers, or until no more calls are allowed: then it makes a final request."""
     try:
-        return await _play(run, decisions)
+        ending = await _play(run, decisions)
     except Vetoed as error:
         for call in run.transcript.open:  # of a history whose prompt was refused
             run.transcript.answer(not_executed(call, str(error)))
         _add_question(run)
-        return _end_with_own_text(run, str(error), "vetoed")
+        ending = _end_with_own_text(run, str(error), "vetoed")
+    except BaseException as error:
+        await background.end(run, error)
+        raise
+    await background.end(run)
+    return ending
 
 
 async def _play(run: Run, decisions: Decisions | None) -> Ending:
@@ -63,19 +69,19 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
             await change_agent(run)
         if stop != "waiting":
             _add_question(run)
-    while stop is None and (stop := run.limit()) is None:
+    while stop is None and (stop := run.limit()) is None and (stop := await background.deliver(run)) is None:
         turn = await play_round(run)
         run.account.extra = 0.0
         if run.vetoed is not None:  # for a call that the answer does not have after a restart
             run.voided = bool(turn.message.text)
             run.raise_broken()
         if turn.message.calls:
-            stop = turn.stop
+            stop = turn.stop if turn.stop != "answered" else await background.accept_output(run)
             if stop is None and run.plan.handoffs:
                 await change_agent(run)
         elif turn.stop is not None:
             return await _end_with_text(run, turn.stop, turn.message.text)
-        elif await _is_answer(run, turn):
+        elif not await background.wait_for_first(run, turn) and await _is_answer(run, turn):
             return _give(run, turn, "answered")
     return await conclude(run, stop)
 
@@ -88,6 +94,7 @@ def _add_question(run: Run) -> None:
 
 
 async def conclude(run: Run, stop: StopReason) -> Ending:
+    await background.settle(run, stop)
     if stop == "waiting":
         return Ending("", stop, pending=run.pending)
     if run.output:
@@ -125,11 +132,12 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     """Makes one request and runs the calls of its response; results are in call order."""
     run.next_turn()
     toolbox = await run.toolbox()
+    background.open_futures(run, toolbox)
     await run.write_system()
     request = await run.request(toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
-    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule)
+    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, futures=run.futures)
     batch = run.batch(toolbox, observer, run.plan.on_approval)
     listener = Listener(run, toolbox, batch, observer, closed)
     try:
@@ -139,7 +147,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             if not (message.calls or closed or _is_json(run, message)) and request.tools and run.may_nudge:
                 turn.announces = announces(message.text, toolbox.names)
             if message.text and run.emitter.has_listeners:
-                final = not (message.calls or turn.announces)
+                final = not (message.calls or turn.announces or run.awaits_results)
                 run.emitter.emit(TextFinished, message.text, final, run.account.request_cost)
             if not message.calls:
                 batch.abandon()
@@ -152,6 +160,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             numbers = [listener.number(call) for call in message.calls]
             observer.detected(message.calls, numbers, run.account.request_cost)
             run.drop_earlier(observer)
+            await background.wait_for_approvable(run, listener.prepared.values())
             prepared = _plan_round(run, toolbox, message.calls, listener, closed)
             if run.plan.client_checks:
                 await run.check_client_calls(prepared)
@@ -171,18 +180,15 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     of a given history."""
     run.emitter.turn = max(run.account.requests - 1, 0)
     toolbox = await run.toolbox()
+    background.open_futures(run, toolbox)
     message = run.transcript.messages[-1]
-    everything = (
-        [prepare(call, toolbox, run.plan.policy.tool_errors) for call in message.calls]
-        if isinstance(message, Assistant)
-        else []
-    )
+    everything = [run.prepare(call, toolbox) for call in message.calls] if isinstance(message, Assistant) else []
     number_identical(everything)
     run.mark_uncertain(everything)
     await _recall_output(run, everything)
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
-    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, len(prepared))
+    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, len(prepared), run.futures)
     numbers = {each.call.id: _renumber(run, each, observer) for each in prepared}
     if decisions is None and run.plan.client_checks:
         await run.check_client_calls(prepared)
@@ -225,8 +231,8 @@ def _plan_round(
     planned: list[Prepared] = []
     for place, call in enumerate(calls):
         prepared = listener.prepared.get(call.index)
-        if prepared is None or prepared.call is not call:
-            prepared = prepare(call, toolbox, run.plan.policy.tool_errors)
+        if prepared is None or prepared.call is not call or (prepared.asks and prepared.references):
+            prepared = run.prepare(call, toolbox)
             prepared.number = listener.number(call)
         answers = run.plan.output is not None and call.name == ANSWER
         if closed and not answers:

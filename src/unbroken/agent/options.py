@@ -88,6 +88,12 @@ class Policy:
     """How often a run may be handed off to another agent: a hand-off after that is not executed."""
     nudge: bool = False
     """Ask the model to continue if it announces a call and makes none."""
+    background: float | None = None
+    """Seconds after which a call that still runs is answered with a handle and continues in the background; 0 means at
+    once. A tool may have its own number. None: only tools that have one go to the background."""
+    wait_for_background: bool = True
+    """If the model answers while calls are in the background: wait for their results, and ask again. Otherwise the run
+    ends, and they are cancelled."""
     continue_prompt: str = ""
     """The text of that request, which is also used after an empty answer."""
     open_calls: OpenCalls | None = None
@@ -102,6 +108,8 @@ class Policy:
         for name in ("agent_depth", "most_handoffs"):
             if (value := getattr(self, name)) < 0:
                 raise UserError(f"Policy({name}={value}): expected a number from 0")
+        if self.background is not None and self.background < 0:
+            raise UserError(f"Policy(background={self.background:g}): expected seconds from 0, or None for none")
 
 
 class ReplayOptions(TypedDict, Generic[DepsT], total=False):
@@ -233,6 +241,8 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "language": plan.language,
         "nudge": policy.nudge,
         "continue_prompt": policy.continue_prompt,
+        "background": policy.background,
+        "wait_for_background": policy.wait_for_background,
         "result_limit": policy.result_limit,
         "sampling": _sampled(plan.sampling),
         "reasoning": plan.reasoning,

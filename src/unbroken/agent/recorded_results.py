@@ -15,6 +15,8 @@ from unbroken.deltas import Verdict
 from unbroken.errors import UserError
 from unbroken.events import AgentChanged, CallFinished, CallWritten, RunFinished
 from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult, Usage, User
+from unbroken.tools.handles import BackgroundCall, running
+from unbroken.trajectory.background_calls import background_calls
 from unbroken.trajectory.facts import COUNTED_IN_RUN
 from unbroken.trajectory.inner_runs import InnerLines
 from unbroken.trajectory.lines import Line, read_approval, read_pending, read_usage, read_verdict
@@ -39,6 +41,10 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
         if isinstance(event, CallFinished) and event.call_id in calls and event.turn == ending.turn
     }
     seconds = {event.call_id: event.seconds for event in recording.events if isinstance(event, CallFinished)}
+    background = background_calls(recording)
+    for each in background:
+        if each.turn == ending.turn and each.call.id in finished:
+            finished[each.call.id] = running(each.call, each.handle)
     states: list[Line] = [line["state"] for line in recording.of("request") if "state" in line]
     counted: int = states[-1]["calls"] if states else 0
     return Result(
@@ -46,7 +52,7 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
         stop_reason="waiting",
         messages=messages,
         calls=(
-            *records_of(recording, messages),
+            *records_of(recording, messages, background),
             *(CallRecord(calls[id], result, ending.turn, seconds[id]) for id, result in finished.items()),
         ),
         rounds=ending.rounds,
@@ -73,6 +79,7 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
         fallback_used=ending.fallback_used,
         verdicts=verdicts_of(recording),
         question=_question(recording),
+        background=background,
         numbers={
             event.call_id: event.call
             for event in recording.events
@@ -132,7 +139,7 @@ def ended_result(recording: Recording, output: Output[Any] | None = None) -> Res
     ending = recording.ending
     if not isinstance(ending, RunFinished):
         raise UserError(f"{recording.path}: the run has not ended with an answer")
-    messages = from_json(ending.messages)
+    messages, background = from_json(ending.messages), background_calls(recording)
     prices = limits_of(recording).prices
     usage = read_usage(ending.usage, ending.cost) or Usage()
     if ending.cost is None and prices is not None:  # it was recorded before events had a cost
@@ -141,7 +148,7 @@ def ended_result(recording: Recording, output: Output[Any] | None = None) -> Res
         text=ending.text,
         stop_reason=cast("StopReason", ending.stop_reason),
         messages=messages,
-        calls=records_of(recording, messages),
+        calls=records_of(recording, messages, background),
         rounds=ending.rounds,
         requests=ending.requests,
         usage=usage,
@@ -157,6 +164,7 @@ def ended_result(recording: Recording, output: Output[Any] | None = None) -> Res
         next_call=ending.calls,
         agent=_agent_of(recording),
         handoffs=handoffs_of(recording),
+        background=background,
         events=tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN),
     )
 
@@ -180,7 +188,9 @@ def unmasked(recorded: Result[Any], saved: Result[Any]) -> Result[Any]:
     )
 
 
-def records_of(recording: Recording, messages: tuple[Message, ...]) -> tuple[CallRecord, ...]:
+def records_of(
+    recording: Recording, messages: tuple[Message, ...], background: Sequence[BackgroundCall]
+) -> tuple[CallRecord, ...]:
     """The calls of the run that have their results in these messages."""
     ends = {event.call_id: event for event in recording.events if isinstance(event, CallFinished)}
     found: list[CallRecord] = []
@@ -189,8 +199,20 @@ def records_of(recording: Recording, messages: tuple[Message, ...]) -> tuple[Cal
         if isinstance(asked, Assistant) and isinstance(told, ToolMessage):
             for call, result in zip(asked.calls, told.results, strict=False):
                 end = ends.get(call.id)
-                found.append(CallRecord(call, result, end.turn if end else 0, end.seconds if end else 0.0))
+                if result.outcome == "running":
+                    found.append(_background_record(call, result, background))
+                else:
+                    found.append(CallRecord(call, result, end.turn if end else 0, end.seconds if end else 0.0))
     return tuple(found)
+
+
+def _background_record(call: ToolCall, handle: ToolResult, known: Sequence[BackgroundCall]) -> CallRecord:
+    """A call that was answered with a handle, with its result if it has one by now."""
+    for each in known:
+        if running(call, each.handle).text == handle.text:
+            result = handle if each.result is None else replace(each.result, call_id=call.id)
+            return CallRecord(call, result, each.turn, each.seconds)
+    return CallRecord(call, handle, 0, 0.0)
 
 
 def verdicts_of(recording: Recording) -> tuple[Verdict, ...]:

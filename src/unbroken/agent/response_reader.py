@@ -32,7 +32,7 @@ from unbroken.errors import ChainBroken, ProviderError, UnbrokenError
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
 from unbroken.messages import Assistant, Request, ToolCall, Usage
 from unbroken.models.model import close, refuse_single
-from unbroken.tools.caller import Prepared, in_words, prepare
+from unbroken.tools.caller import Prepared, in_words
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
 
@@ -181,7 +181,7 @@ class Listener:
         number = self.number(call)
         if self._closed or (index and not run.plan.several_calls):
             return
-        prepared = prepare(call, self._toolbox, run.plan.policy.tool_errors)
+        prepared = run.prepare(call, self._toolbox)
         prepared.number = number
         if (
             run.repetition.verdict(prepared) != "refuse"

@@ -18,6 +18,7 @@ from unbroken.events import Event, RunFinished
 from unbroken.frozen import quick
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.tools.approval import Allow, Approval, Edit
+from unbroken.tools.handles import BackgroundCall
 from unbroken.trajectory.metrics import Metrics
 from unbroken.transcript import Transcript, from_json, to_json
 
@@ -78,6 +79,9 @@ class Result(Generic[OutputT]):
     inner: Mapping[str, Result[Any]] = field(default_factory=dict[str, "Result[Any]"], repr=False)
     """While calls of agents that run as tools are pending: the results of these agents so far, by the ids of the calls
     that run them."""
+    background: tuple[BackgroundCall, ...] = ()
+    """The calls that went to the background, with their results. Those that are not `delivered` ended, or were
+    cancelled, after the model was asked for the last time."""
     events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
     """The events that `metrics` counts."""
 
@@ -119,6 +123,7 @@ class Result(Generic[OutputT]):
             "next_call": self.next_call,
             "agent": self.agent,
             "handoffs": [asdict(each) for each in self.handoffs],
+            "background": [each.to_json() for each in self.background],
             **self._inner_to_json(),
         }
 
@@ -175,6 +180,7 @@ class Result(Generic[OutputT]):
                 agent=fields.get("agent", ""),
                 handoffs=read_taken(fields.get("handoffs")),
                 inner=inner,
+                background=tuple(BackgroundCall.from_json(each) for each in fields.get("background", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"a saved result cannot be read: {type(error).__name__}: {error}") from error

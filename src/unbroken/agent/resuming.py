@@ -25,6 +25,7 @@ from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.results import to_parts
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.background_calls import background_calls
 from unbroken.trajectory.continuation import Continuation, combine, find_interruption
 from unbroken.trajectory.facts import COUNTED_IN_RUN
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
@@ -169,7 +170,9 @@ def _prepare_recorded(
         performance.question, performance.state = cut.question, cut.state
         if not performance.transcript.closed:
             continuation.continue_with_same_calls()
-        performance.records, performance.verdicts = records_of(recording, cut.messages), verdicts_of(recording)
+        performance.background = background = background_calls(recording, interrupted=True)
+        performance.records = records_of(recording, cut.messages, background)
+        performance.verdicts = verdicts_of(recording)
     sinks = (*agent.sinks, *as_middleware(options.get("sinks", ())))
     performance.middleware = continued(sinks, agent.middleware, recording, continuation, journal)
     continuation.others = performance.middleware

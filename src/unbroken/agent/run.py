@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -40,6 +40,8 @@ from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import NOT_EXECUTED, Prepared, in_words, prepare
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.execution import Batch
+from unbroken.tools.futures import Futures
+from unbroken.tools.handles import BackgroundCall
 from unbroken.tools.results import CallWaits, Retry, ToolFailed
 from unbroken.tools.schedule import Order
 from unbroken.tools.toolbox import Toolbox
@@ -79,6 +81,15 @@ class Earlier(Protocol):
 
     def lost_calls(self) -> Iterable[tuple[int, ToolCall]]:
         """The calls that were not continued, with their numbers."""
+        ...
+
+    def went_to_background(self, turn: int, call_id: str) -> bool | None:
+        """Did this call go to the background? None if that is still to be decided."""
+        ...
+
+    def arrivals(self, turn: int) -> Collection[str] | None:
+        """The handles of the background calls whose results the history got after this turn. None if that is still to
+        be decided."""
         ...
 
 
@@ -202,6 +213,10 @@ class Run:
     """Set if other agents may take over."""
     asking: asyncio.Lock | None = None
     """Held while such an agent asks the approver of this run."""
+    futures: Futures | None = None
+    """The calls in the background; None as long as no tool may have any."""
+    restored: tuple[BackgroundCall, ...] = ()
+    """Those of an earlier part of the run that have not been continued yet."""
     _counted: int = 0
     _characters: int = 0
     """Characters of the agent's instructions and the first `_counted` messages."""
@@ -306,6 +321,16 @@ class Run:
         self.retries = dict(state.get("retries", {}))
         self.repetition.recall(state.get("streaks", {}))
         self.tokens, self.notes = state.get("tokens", 0), dict(state.get("notes", {}))
+
+    @property
+    def awaits_results(self) -> bool:
+        """Are there background calls whose results the model has to read before the run may end?"""
+        return self.futures is not None and self.plan.policy.wait_for_background and bool(self.futures.undelivered())
+
+    def prepare(self, call: ToolCall, toolbox: Toolbox) -> Prepared:
+        """Everything needed to run the call. Handles of background calls in its arguments are replaced later."""
+        held = self.futures.prepare(call, toolbox) if self.futures is not None else None
+        return held or prepare(call, toolbox, self.plan.policy.tool_errors)
 
     @property
     def may_nudge(self) -> bool:
@@ -553,20 +578,23 @@ class Run:
             on_approval=on_approval,
             stop_on_failure=plan.on_error == "finish",
             share_all=plan.policy.share_all,
+            futures=self.futures,
         )
         if self.account.deadline is not None:
-            batch.halt_after(max(self.account.deadline - plan.clock.elapsed(), 0.0), TIME_IS_UP, self._report_time_up)
+            batch.halt_after(max(self.account.deadline - plan.clock.elapsed(), 0.0), TIME_IS_UP, self.report_time_up)
         return batch
 
-    def _report_time_up(self) -> None:
+    def report_time_up(self) -> None:
+        """The time limit is reached while calls are running."""
         for middleware in self.plan.middleware:
             middleware.on_time_limit()
 
-    def context(self, prepared: Prepared) -> CallContext[Any]:
+    def context(self, prepared: Prepared, turn: int | None = None) -> CallContext[Any]:
+        """What the call may know; `turn` is that of a call of an earlier turn."""
         call, plan = prepared.call, self.plan
         context: CallContext[Any] = CallContext(
             run=self.id,
-            turn=self.emitter.turn,
+            turn=self.emitter.turn if turn is None else turn,
             call_id=call.id,
             name=call.name,
             fingerprint=prepared.fingerprint,

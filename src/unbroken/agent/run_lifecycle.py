@@ -26,6 +26,7 @@ from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
 from unbroken.messages import Json, Message, ToolMessage, ToolResult, User
 from unbroken.middleware import Middleware, RunStart, as_middleware
 from unbroken.tools.caller import in_words
+from unbroken.tools.handles import BackgroundCall
 from unbroken.transcript import NO_RESULT, Transcript, repair, to_json
 from unbroken.wires.chain import validate_tool_chain
 
@@ -66,6 +67,8 @@ class Performance:
     """The prompt that follows the open calls of the given history."""
     earlier: Earlier | None = None
     """What is known of an earlier part of the run, which waited or whose process died."""
+    background: tuple[BackgroundCall, ...] = ()
+    """The background calls of that part."""
     trace: dict[str, str] | None = None
     """The span that the parts of a durable run belong to."""
     path: str = ""
@@ -93,6 +96,7 @@ class Performance:
             path=self.path or self.name,
             depth=plan.policy.agent_depth if self.depth is None else min(self.depth, plan.policy.agent_depth),
             inner_answers=self.inner_answers,
+            restored=self.background,
         )
         if self.state:
             run.recall(self.state)
@@ -195,6 +199,7 @@ def _recall(run: Run, before: Result[Any]) -> None:
     run.records.extend(before.calls)
     run.emitter.counted.extend(before.events)
     run.numbers = dict(before.numbers)
+    run.restored = before.background
     run.verdicts.extend(before.verdicts)
     run.warnings.update(dict.fromkeys(before.warnings))
     run.attempts, run.fallback_used = before.attempts, before.fallback_used
@@ -233,6 +238,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         handoffs=tuple(run.changing.taken) if run.changing is not None else (),
         inner={id: waits.state for id, waits in run.waits.items() if waits.state is not None} if ending.pending else {},
         next_call=run.emitter.next_call,
+        background=run.futures.calls if run.futures is not None else run.restored,
         events=tuple(run.emitter.counted),
     )
 

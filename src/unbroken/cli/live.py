@@ -36,6 +36,7 @@ from unbroken.cli.terminal_text import (
 from unbroken.events import (
     ApprovalAsked,
     CallAdopted,
+    CallBackgrounded,
     CallDropped,
     CallFinished,
     CallsIgnored,
@@ -189,12 +190,16 @@ class LiveScreen:
                 self._waiting_since = event.time + event.wait
                 self._draw()
             case CallStarted():
-                self._calls[event.call] = self._view.by_number[event.call]
+                if not self._view.by_number[event.call].handle:
+                    self._calls[event.call] = self._view.by_number[event.call]
                 self._printed.forbid_redraw()
                 self._draw()
             case CallFinished():
                 self._calls[event.call] = self._view.by_number[event.call]
                 self._draw()
+            case CallBackgrounded(name=name, handle=handle):
+                self._calls.pop(event.call, None)  # its line is printed when it has finished
+                self._line(f"[dim]{escape(visible(name))} continues in the background as {escape(handle)}[/]")
             case CallAdopted():
                 if self._calls.pop(event.adopted, None) is not None:
                     self._calls[event.call] = self._view.by_number[event.call]

@@ -19,6 +19,7 @@ from unbroken.cli.terminal_text import (
 )
 from unbroken.events import (
     ApprovalAsked,
+    CallBackgrounded,
     CallDropped,
     CallFinished,
     CallProgress,
@@ -53,6 +54,7 @@ OUTCOMES: dict[Outcome, str] = {
     "cancelled": "cancelled",
     "not_executed": "not run",
     "unknown": "unknown",
+    "running": "running",
 }
 MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
 
@@ -100,6 +102,8 @@ class PlainScreen(QuietScreen):
             case CallDropped(name=name, reason=reason):
                 if self._view.by_number[event.call].started is not None:
                     self._say("dropped", f"{visible(name)}: {one_line(reason)}")
+            case CallBackgrounded(name=name, handle=handle):
+                self._say("background", f"{visible(name)} continues as {visible(handle)}")
             case CallFinished():
                 self._say(
                     self._outcome(event), f"{visible(event.name)} {seconds(event.seconds)}: {one_line(event.text)}"

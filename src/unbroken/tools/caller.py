@@ -72,6 +72,8 @@ class Prepared:
     """Its number among the identical calls of its message."""
     uncertain: bool = False
     """It had started when its process died, and its result is not recorded."""
+    references: tuple[str, ...] = ()
+    """Handles of background calls in its arguments: these are bound when those calls have ended."""
 
     @property
     def effect(self) -> Effect:

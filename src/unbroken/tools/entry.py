@@ -234,7 +234,7 @@ class Answers:
             elif result.outcome == "unknown":
                 entry.seconds = 0.0
         entry.result = result
-        if entry.context is not None:
+        if entry.context is not None and result.outcome != "running":
             entry.context.ended = True
         if entry.orphaned:
             return  # reported when it is known which call it belongs to

@@ -36,6 +36,7 @@ from unbroken.tools.caller import (
 )
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import GRACE, Answers, Entry, Observer, Tasks
+from unbroken.tools.futures import Futures
 from unbroken.tools.results import CallWaits
 from unbroken.tools.schedule import NO_ORPHANS, EarlyReads, Order, Orphans, Schedule, find_twins
 
@@ -52,7 +53,7 @@ class Batch:
     """The calls of one message. Use it as an async context: leaving it ends what still runs.
 
     `prepare` is called again for a call whose arguments were edited. `share_all` lets identical calls of every tool
-    share one execution, unless the tool forbids it.
+    share one execution, unless the tool forbids it. `futures` runs the calls that may go to the background.
     """
 
     __slots__ = (
@@ -64,6 +65,7 @@ class Batch:
         "_crash",
         "_early",
         "_entries",
+        "_futures",
         "_left",
         "_loop",
         "_observer",
@@ -94,7 +96,11 @@ class Batch:
         on_approval: OnApproval | None = None,
         stop_on_failure: bool = False,
         share_all: bool = False,
+        futures: Futures | None = None,
     ) -> None:
+        self._futures = futures
+        if futures is not None:
+            futures.sealed.clear()
         self._caller = caller
         self._prepare = prepare
         self._context = context
@@ -211,6 +217,8 @@ class Batch:
         """Takes the calls of the message and returns their results, both in call order. None stands for a call that
         waits for an outside decision, or for the end of such a call. `decisions` are outside decisions, by call id."""
         self._sealed = True
+        if self._futures is not None:
+            self._futures.sealed.set()
         begun, self._entries = self._entries, {}
         for place, prepared in enumerate(calls):
             entry = begun.pop(prepared.call.index, None)
@@ -371,6 +379,7 @@ class Batch:
         if not starting:
             return
         contexts: list[CallContext[Any]] = []
+        held_back: set[Entry] = set()
         for entry in starting:
             entry.started_at = self._clock.elapsed()
             # The key is that of the model's own call: two calls that were edited to be equal stay two calls.
@@ -379,9 +388,17 @@ class Batch:
             if entry.approved:
                 context.approved = True
             contexts.append(context)
-            if context.ran_before is None:  # otherwise it only gets the result that it had
+            if self._futures is not None and self._futures.holds_back(entry.prepared):
+                held_back.add(entry)
+            elif context.ran_before is None:  # otherwise it only gets the result that it had
                 self._observer.started(entry.prepared, not self._sealed)
         for entry, context in zip(starting, contexts, strict=True):
+            futures = self._futures
+            if futures is not None and futures.takes(entry.prepared):
+                early, reported = not self._sealed, entry not in held_back
+                work = futures.run(entry, context, self._caller, self._prepare, early=early, reported=reported)
+                self._tasks.launch(entry, work, self._ended)
+                continue
             self._tasks.launch(entry, run_safely(self._caller, entry.prepared.call, context), self._ended)
             tool = entry.prepared.tool
             if tool is not None and tool.timeout is not None and tool.signature.is_async:

@@ -46,6 +46,9 @@ class Tool:
     - `queue`: where its calls run in a durable run: workers of this queue, on other machines. This needs a middleware
       that sends them there (`unbroken.durable.temporal.TemporalTools`, `unbroken.durable.dbos.DBOSTools`); without one
       they run here.
+    - `background`: seconds after which a call that still runs is answered with a handle, while it continues in the
+      background; 0 means at once. Its result arrives in a later message. It also declares that later calls may run
+      beside it: only equal keys and exclusive calls wait. None means what the agent's `Policy` says.
     - `function` is None for a tool that runs at the client: its call ends the run as `waiting`.
     """
 
@@ -64,6 +67,7 @@ class Tool:
     after_crash: AfterCrash | None = None
     queue: str | None = None
     role: Literal["", "agent", "handoff"] = ""
+    background: float | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None and self.timeout <= 0:
@@ -85,6 +89,11 @@ class Tool:
             raise InvalidTool(f"tool `{self.name}`: only a read may be cached; use effect='read' or cache=None")
         if self.queue == "":
             raise InvalidTool(f"tool `{self.name}`: queue is empty; give the name of a queue, or None for none")
+        if self.background is not None and self.background < 0:
+            raise InvalidTool(f"tool `{self.name}`: background must be 0 seconds or more, or None for none")
+        if self.background is not None and (self.effect == "exclusive" or self.after_crash == "wait"):
+            what = "an exclusive call" if self.effect == "exclusive" else "a call with after_crash='wait'"
+            raise InvalidTool(f"tool `{self.name}`: {what} cannot run in the background; leave out background")
         if self.after_crash is not None:
             check_after_crash(f"tool `{self.name}`", self.after_crash)
 
@@ -160,6 +169,7 @@ def tool(
     approve: bool | Callable[[Arguments], bool] = False,
     after_crash: AfterCrash | None = None,
     queue: str | None = None,
+    background: float | None = None,
     strict: bool | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
@@ -177,7 +187,7 @@ def tool(
     """Make a tool of a function: its parameters become a JSON Schema, its docstring the description.
 
     See `Tool` for the options (`effect`, `timeout`, `key`, `overlap`, `dedupe`, `cache`, `retries`, `repeat`,
-    `approve`, `after_crash`, `queue`).
+    `approve`, `after_crash`, `queue`, `background`).
     """
 
     check_options("@tool", Tool, promises, hidden=_NO_PROMISES, also=_OWN_OPTIONS, error=InvalidTool)

@@ -51,10 +51,12 @@ class ToolServer(ABC):
 class Toolbox:
     """Tools in the order in which they were given, each name once."""
 
-    __slots__ = ("_specs", "_tools")
+    __slots__ = ("_specs", "_tools", "background")
 
     def __init__(self, *sources: Source) -> None:
         self._tools: dict[str, Tool] = {}
+        self.background = False
+        """Whether calls of some of them may go to the background."""
         for source in sources:
             for one in _tools_of(source):
                 self._add(one)
@@ -104,6 +106,7 @@ class Toolbox:
         return f"Toolbox({', '.join(self._tools)})"
 
     def _add(self, new: Tool) -> None:
+        self.background = self.background or new.background is not None
         old = self._tools.setdefault(new.name, new)
         # The same tool twice (two toolboxes that share one) is not a clash.
         if old is not new and (old.function is None or old.function is not new.function or old.spec != new.spec):

@@ -91,6 +91,8 @@ class Interrupted:
     """The names of the tools that run agents."""
     loose: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
     """The calls of the last answer that were neither dropped nor adopted, by their numbers."""
+    unfinished: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+    """Calls of all turns that were started and have no result, by their turns and ids: some were in the background."""
     uncertain: set[str] = field(default_factory=set[str])
     """Those of them that have no result, and that nobody has allowed to run again."""
     asked_about: set[str] = field(default_factory=set[str])
@@ -152,6 +154,8 @@ class _Reading:
         self._starts: dict[tuple[int, str], float] = {}
         self._replaced = False
         """A check has replaced the prompt."""
+        self._turns: dict[int, int] = {}
+        """The turns of calls, by their numbers: one in the background may start and end in a later turn."""
 
     def take(self, line: Line) -> None:
         match line["line"]:
@@ -206,6 +210,7 @@ class _Reading:
             case "call_written":
                 call = ToolCall(line["call_id"], line["name"], line["arguments"])
                 found.numbers[line["turn"], call.id] = line["call"]
+                self._turns[line["call"]] = line["turn"]
                 found.loose[line["call"]] = call
             case "call_adopted":
                 found.loose.pop(line["adopted"], None)
@@ -213,10 +218,14 @@ class _Reading:
                 found.loose.pop(line["call"], None)
             case "call_started":
                 call = ToolCall(line["call_id"], line["name"], line["arguments"])
+                turn = self._turn_of(line)
                 found.started_numbers.add(line["call"])
-                found.begun[line["turn"], call.id] += 1
-                self._starts.setdefault((line["turn"], call.id), line["time"])
-                found.alike.add((line["turn"], fingerprint(call)))
+                found.begun[turn, call.id] += 1
+                found.unfinished.add((turn, call.id))
+                self._starts.setdefault((turn, call.id), line["time"])
+                if turn != line["turn"]:
+                    return
+                found.alike.add((turn, fingerprint(call)))
                 found.started[call.id], found.turn = call, line["turn"]
                 found.uncertain.add(call.id)
                 found.asked_about.discard(call.id)
@@ -229,17 +238,25 @@ class _Reading:
             case _:
                 pass
 
+    def _turn_of(self, line: Line) -> int:
+        """The turn of the call that a line is about."""
+        number: int = line.get("call", -1)
+        return self._turns[number] if number in self._turns else line["turn"]
+
     def _take_result(self, line: Line) -> None:
         found, id, result = self._found, line["call_id"], read_result(line["result"])
-        found.uncertain.discard(id)
+        turn = self._turn_of(line)
+        found.unfinished.discard((turn, id))
+        if turn == line["turn"]:
+            found.uncertain.discard(id)
         if not line["key"]:  # the client's own
             found.decisions[id] = result
             return
-        took = self._recording.time_at(line["at"]) - self._starts.get((line["turn"], id), inf)
+        took = self._recording.time_at(line["at"]) - self._starts.get((turn, id), inf)
         usage, seconds = read_usage(line.get("usage"), line.get("cost")), round(max(took, 0.0), 6)
         given = RecordedResult(result, usage, seconds, line.get("inner_calls", 0))
         found.results.setdefault(line["key"], given)  # the first one ran; another one only repeats it
-        found.by_id.setdefault((line["turn"], id), given)
+        found.by_id.setdefault((turn, id), given)
 
     def _take_decision(self, id: str, decision: Approval) -> None:
         found = self._found
@@ -376,14 +393,14 @@ class Continuation(Middleware):
             return None
         found = self._interrupted
         given = found.results.get(context.key)
-        if given is None and self._same:  # its key was computed from arguments that are masked now
+        if given is None and self._is_same(context.turn):  # its key was computed from arguments that are masked now
             given = found.by_id.get((context.turn, context.call_id))
         return given
 
     def began(self, prepared: Prepared, turn: int) -> bool:
         """Had this call started, without a result, and may it have changed something?"""
         call = prepared.call
-        return self._is_uncertain(call, turn, prepared.fingerprint) and not self._is_masked(call)
+        return self._is_uncertain(call, turn, prepared.fingerprint) and not self._is_masked(call, turn)
 
     def _is_uncertain(self, call: ToolCall, turn: int, mark: str) -> bool:
         return self._had_begun(call, turn, mark) and self._writes(call) and not self._is_found_again(call)
@@ -396,14 +413,33 @@ class Continuation(Middleware):
 
     def _had_begun(self, call: ToolCall, turn: int, mark: str) -> bool:
         found = self._interrupted
+        if self._is_earlier(turn):
+            return (turn, call.id) in found.unfinished
         if not self._uncertain or found.turn != turn:
             return False
         if self._same:
             return call.id in self._uncertain
         return mark in {fingerprint(found.started[id]) for id in self._uncertain}
 
-    def _is_masked(self, call: ToolCall) -> bool:
-        return self._same and self._interrupted.recording.masked and MASK.encode() in encode(call.arguments or {})
+    def _is_earlier(self, turn: int) -> bool:
+        """Is it a turn before the last one? Of those, only calls in the background can still be open."""
+        request = self._interrupted.request
+        return request is not None and turn < request.turn
+
+    def _is_same(self, turn: int) -> bool:
+        """Are the calls of this turn those of the recording?"""
+        return self._same or self._is_earlier(turn)
+
+    def went_to_background(self, turn: int, call_id: str) -> None:
+        """The resumed run decides."""
+
+    def arrivals(self, turn: int) -> None:
+        """The resumed run decides."""
+
+    def _is_masked(self, call: ToolCall, turn: int) -> bool:
+        return (
+            self._is_same(turn) and self._interrupted.recording.masked and MASK.encode() in encode(call.arguments or {})
+        )
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         given = self._given(context)
@@ -416,7 +452,7 @@ class Continuation(Middleware):
                 context.count_calls(given.calls)
             context.ran_before = given.seconds
             return replace(given.result, call_id=call.id)
-        if self._is_masked(call):
+        if self._is_masked(call, context.turn):
             begun = self._had_begun(call, context.turn, context.fingerprint) and self._writes(call)
             return unknown(call) if begun else failure(call, MASKED, "not_executed")
         context.attempt += self._attempts(call, context)
@@ -432,7 +468,7 @@ class Continuation(Middleware):
         return await call_next(call, context)
 
     def _attempts(self, call: ToolCall, context: CallContext[Any]) -> int:
-        if self._same:
+        if self._is_same(context.turn):
             return self._interrupted.begun[context.turn, call.id]
         return int((context.turn, context.fingerprint) in self._interrupted.alike)
 

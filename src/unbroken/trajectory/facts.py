@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from unbroken.events import (
     CallAdopted,
+    CallBackgrounded,
     CallDropped,
     CallFinished,
     CallStarted,
@@ -262,6 +263,9 @@ class Facts:
     def _call_started(self, event: CallStarted) -> None:
         self._run(event).feed(event)
 
+    def _call_backgrounded(self, event: CallBackgrounded) -> None:
+        self._run(event).feed(event)
+
     def _call_adopted(self, event: CallAdopted) -> None:
         view = self._run(event)
         view.feed(event)
@@ -361,6 +365,7 @@ class Facts:
         RequestRetried: _retried,
         ToolCallsDetected: _detected,
         CallStarted: _call_started,
+        CallBackgrounded: _call_backgrounded,
         CallFinished: _call_finished,
         CallAdopted: _call_adopted,
         CallDropped: _call_dropped,

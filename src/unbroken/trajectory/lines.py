@@ -307,6 +307,7 @@ def tool_fields(tool: Tool) -> Line:
         "client": tool.function is None,
         "queue": tool.queue,
         **({"role": tool.role} if tool.role else {}),
+        "background": tool.background,
     }
 
 

@@ -252,6 +252,12 @@ class Inputs:
     """Calls that were running when their process died and then waited for a person, by turn and id."""
     by_call: dict[int, Execution] = field(default_factory=dict[int, Execution])
     """By the number of the call that started it, and of the call that adopted it."""
+    background: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+    """Calls that went to the background, by turn and id."""
+    arrivals: dict[int, dict[str, None]] = field(default_factory=dict[int, dict[str, None]])
+    """By turn: the handles of the background calls whose results the history got after it."""
+    turns: dict[int, int] = field(default_factory=dict[int, int])
+    """The turns of calls, by their numbers: one in the background may start in a later turn."""
 
     def add(self, each: Input) -> None:
         line = each.line
@@ -262,6 +268,12 @@ class Inputs:
                 exchange.whole = exchange.whole or line["line"] == "failed" or line.get("delta") == "ended"
             case "approval" | "cancelled" if line["line"] == "approval" or line.get("approval"):
                 self.approvals.setdefault(line["call_id"], []).append(each)
+            case "event" if line["event"] == "call_written":
+                self.turns[line["call"]] = line["turn"]
+            case "event" if line["event"] == "call_backgrounded":
+                self.background.add((line["turn"], line["call_id"]))
+            case "event" if line["event"] == "result_arrived":
+                self.arrivals.setdefault(line["turn"], {})[line["handle"]] = None
             case "event" if line["event"] == "call_started":
                 self._begin_execution(line)
             case "event" if line["event"] == "approval_asked" and line.get("uncertain"):
@@ -284,7 +296,8 @@ class Inputs:
     def _begin_execution(self, line: Line) -> None:
         if line["call"] not in self.by_call:
             self.by_call[line["call"]] = execution = Execution(line["call"], [])
-            self.executions.setdefault((line["turn"], line["call_id"]), []).append(execution)
+            turn = self.turns[line["call"]] if line["call"] in self.turns else line["turn"]
+            self.executions.setdefault((turn, line["call_id"]), []).append(execution)
 
     def begin_exchange(self, request: RecordedRequest, again: bool) -> None:
         """`again`: the process died, and the last request was recorded a second time, with its answer."""

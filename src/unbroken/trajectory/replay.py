@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from difflib import unified_diff
 from typing import Any, Literal, TypeAlias, cast
@@ -195,6 +195,7 @@ class Playback(Middleware):
         inputs = read_inputs(recording)
         self._exchanges, self._executions, self._approvals = inputs.exchanges, inputs.executions, inputs.approvals
         self._waits = inputs.waits
+        self._background, self._arrivals = inputs.background, inputs.arrivals
         self._live_name = recording.answer_tool
         self._asked = 0
         ending = recording.ending
@@ -391,6 +392,14 @@ class Playback(Middleware):
     def lost_calls(self) -> tuple[()]:
         """Nothing is lost in a replay."""
         return ()
+
+    def went_to_background(self, turn: int, call_id: str) -> bool | None:
+        """As recorded, unless the tools run."""
+        return (turn, call_id) in self._background if self.tools == "recorded" else None
+
+    def arrivals(self, turn: int) -> Collection[str] | None:
+        """As recorded, unless the tools run."""
+        return self._arrivals.get(turn, ()) if self.tools == "recorded" else None
 
     # In place of the tools
 

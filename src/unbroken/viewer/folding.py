@@ -14,6 +14,7 @@ from unbroken.errors import UserError
 from unbroken.events import (
     ApprovalAsked,
     CallAdopted,
+    CallBackgrounded,
     CallEvent,
     CallFinished,
     CallProgress,
@@ -22,6 +23,7 @@ from unbroken.events import (
     Compacted,
     LimitReached,
     RequestSent,
+    ResultArrived,
     RoundFinished,
     RunFailed,
     RunFinished,
@@ -368,6 +370,10 @@ class Lanes:
                 self._adopt(event, lane)
             case CallProgress():
                 lane.progress.append((at, event.message[:500]))
+            case CallBackgrounded():
+                lane.notes.append(f"it continued in the background as {event.handle[:LONGEST_FIELD]}")
+            case ResultArrived():
+                lane.notes.append(f"its result arrived after {at:.2f} s, as {event.handle[:LONGEST_FIELD]}")
             case ApprovalAsked():
                 lane.asked = at
                 if event.uncertain:

@@ -101,6 +101,7 @@ ERROR_TYPES: dict[Outcome, str] = {
     "cancelled": CANCELLED,
     "not_executed": "not_executed",
     "unknown": "outcome_unknown",
+    "running": "",
 }
 """The `error.type` of each outcome of a call."""
 
