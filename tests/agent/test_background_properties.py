@@ -54,8 +54,9 @@ def plans(draw: st.DrawFn) -> Plan:
     plan: Plan = []
     made = 0
     for size in draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)):
-        needs = st.lists(st.integers(0, made - 1), max_size=3, unique=True) if made else st.just([])
-        step = st.builds(lambda seconds, needs: Step(seconds, tuple(needs)), st.integers(4, 60), needs)
+        earlier = st.integers(0, made - 1) if made else st.nothing()
+        needs = st.lists(earlier, max_size=3 if made else 0, unique=True)
+        step = st.builds(Step, st.integers(4, 60), needs.map(tuple))
         plan.append(draw(st.lists(step, min_size=size, max_size=size)))
         made += size
     return plan

@@ -69,6 +69,7 @@ class BackgroundCall:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> BackgroundCall:
+        """Restores what `to_json` returned."""
         result = saved.get("result")
         return cls(
             saved["handle"],
