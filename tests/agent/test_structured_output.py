@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from unbroken import Agent, Conversation, Limits, Output, Request, connect, tool
 from unbroken.agent.output import ANSWER
 from unbroken.agent.recorded_agent import agent_of, output_of
-from unbroken.agent.resuming import ended_result
+from unbroken.agent.recorded_results import ended_result
 from unbroken.errors import AnswerInvalid, ProviderError, RequestRefused, UserError
 from unbroken.messages import OutputSchema, ToolMessage
 from unbroken.models.http import HTTPModel
@@ -386,7 +386,7 @@ def test_the_model_for_tests_gives_an_answer_of_every_type(kind: Any, said: Any,
 
 
 def test_how_an_answer_is_given_is_one_of_three_ways() -> None:
-    with pytest.raises(UserError, match="expected 'auto', 'native' or 'tool'"):
+    with pytest.raises(UserError, match=r"Output\(via='json'\)"):
         Output(City, via="json")  # pyright: ignore[reportArgumentType]
 
 

@@ -34,6 +34,7 @@ def test_the_types_of_answers_and_deps_are_inferred() -> None:
     [
         typed_agents.plain,
         typed_agents.with_a_type,
+        typed_agents.with_a_way_to_answer,
         typed_agents.with_a_type_that_is_named,
         typed_agents.with_deps,
     ],

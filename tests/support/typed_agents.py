@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from unbroken import Agent, CallContext, Conversation, Result, ScriptedModel, tool
+from unbroken import Agent, CallContext, Conversation, Output, Result, ScriptedModel, tool
 from unbroken.agent import RunStream
 from unbroken.testing import Call
 
@@ -49,6 +50,16 @@ def with_a_type() -> None:
     chat = Conversation(agent)
     assert_type(chat.say_sync("Rome?").output, Report)
     other = agent.run_sync("How many?", output=int)
+    assert_type(other.output, int)
+    assert other.output == 3
+
+
+def with_a_way_to_answer() -> None:
+    agent = Agent(ScriptedModel('{"city": "Rome", "celsius": 24}', '{"value": 3}'), output=Output(Report, via="native"))
+    assert_type(agent, Agent[Any, Report])
+    assert_type(agent.run_sync("Rome?").output, Report)
+    assert_type(agent.stream("Rome?").outputs(), AsyncGenerator[Report])
+    other = agent.run_sync("How many?", output=Output(int, via="native"))
     assert_type(other.output, int)
     assert other.output == 3
 

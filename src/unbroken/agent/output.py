@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Literal, TypeAlias, cast, get_args
+from typing import Any, Generic, Literal, TypeAlias, cast
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict, TypeVar
@@ -19,6 +19,7 @@ from unbroken.errors import UserError
 from unbroken.messages import Json, OutputSchema, ToolSpec
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
+from unbroken.validation import checked
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
 Via: TypeAlias = Literal["auto", "native", "tool"]
 
 
+@checked
 class Output(Generic[T]):
     """The type of an answer, and how the model gives it: `output=Output(Report, via="tool")`.
 
@@ -44,8 +46,6 @@ class Output(Generic[T]):
     """
 
     def __init__(self, kind: type[T] | Any, *, via: Via = "auto") -> None:
-        if via not in get_args(Via):
-            raise UserError(f"Output(via={via!r}): expected 'auto', 'native' or 'tool'")
         self.via: Via = via
         self._kind: Any = kind
         self._partial: TypeAdapter[Any] | None = None
@@ -59,7 +59,8 @@ class Output(Generic[T]):
         except Exception as error:  # for invalid types pydantic raises KeyError, IndexError and others
             name = getattr(kind, "__name__", repr(kind))
             raise UserError(
-                f"output={name} cannot become a JSON Schema; use a pydantic model, a dataclass, or types made of them"
+                f"output={name} cannot become a JSON Schema; use another kind: a pydantic model, a dataclass, or types "
+                "made of them"
             ) from error
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
