@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from unbroken.agent.limits import Account
 from unbroken.clock import Clock
 from unbroken.deltas import AttemptFailed, Ended, PartialResponse, UsageReported, Verdict
@@ -12,13 +14,22 @@ from unbroken.tools.results import ToolFailed
 from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
 
 
-async def ask_aside(account: Account, clock: Clock, model: Model, request: Request) -> tuple[Assistant, str]:
+async def ask_aside(
+    account: Account, clock: Clock, model: Model, request: Request, spend: Callable[[Usage], None]
+) -> tuple[Assistant, str]:
     """The complete answer, and the name of the model that gave it. Raises `ToolFailed` if the run has reached a limit,
-    and `ChainBroken` if the answer broke off."""
+    and `ChainBroken` if the answer broke off. `spend` counts what each attempt used."""
     await account.load_prices((model.name,), clock)
     if (reached := account.reached(clock, aside=True)) is not None:
         raise ToolFailed(f"the run has reached its limit ({reached[0]}), so its model is not asked")
-    response, usage = PartialResponse(), None
+    response = PartialResponse()
+    usage: Usage | None = None
+
+    def count(name: str) -> None:
+        if usage is not None or not response.is_empty:  # else there was no answer
+            used = usage or estimate(sum(map(characters, request.messages)), response.message)
+            spend(account.priced(used, name, clock))
+
     ended = Ended(Verdict("unfinished", "the model stopped without an end"))
     try:
         async with closing(model.stream(request)) as batches:
@@ -28,12 +39,12 @@ async def ask_aside(account: Account, clock: Clock, model: Model, request: Reque
                     if isinstance(delta, UsageReported) and delta.usage.total_tokens:
                         usage = delta.usage
                     elif isinstance(delta, AttemptFailed):
-                        _count(account, clock, model.name, request, response, usage)
+                        count(model.name)
                         usage = None
                     elif isinstance(delta, Ended):
                         ended = delta
     finally:
-        _count(account, clock, ended.verdict.model or model.name, request, response, usage)
+        count(ended.verdict.model or model.name)
     if ended.verdict.failed:
         raise ChainBroken(ended.verdict.reason, (ended.verdict,))
     return ended.message or response.message, ended.verdict.model or model.name
@@ -42,12 +53,3 @@ async def ask_aside(account: Account, clock: Clock, model: Model, request: Reque
 def estimate(sent: int, answer: Assistant) -> Usage:
     """The usage of a request with so many characters, if the provider does not report it."""
     return Usage(sent // CHARACTERS_PER_TOKEN + 1, characters(answer) // CHARACTERS_PER_TOKEN + 1, estimated=True)
-
-
-def _count(
-    account: Account, clock: Clock, model: str, request: Request, response: PartialResponse, usage: Usage | None
-) -> None:
-    if usage is None and response.is_empty:
-        return  # there was no answer
-    sent = sum(map(characters, request.messages))
-    account.spend_aside(usage or estimate(sent, response.message), model, clock)

@@ -148,13 +148,12 @@ class Account:
         """Counts what a call used: an agent as a tool, for example."""
         self._spend(usage, self.cost_of(usage))
 
-    def spend_aside(self, usage: Usage, model: str, clock: Clock) -> None:
-        """Counts a request that is not part of the conversation."""
+    def priced(self, usage: Usage, model: str, clock: Clock) -> Usage:
+        """The usage of a request that is not part of the conversation, with its cost."""
         if self.limits.prices is not None or usage.cost is not None:
-            self.spend(usage)
-            return
+            return usage
         prices = self._prices(model, clock)
-        self._spend(usage, None if prices is None else prices.of(usage))
+        return usage if prices is None else replace(usage, cost=prices.of(usage))
 
     def _spend(self, usage: Usage, cost: float | None) -> None:
         self.usage = self.usage.plus(usage, cost)

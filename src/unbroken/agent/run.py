@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -614,9 +614,11 @@ class Run:
             context.ran_before = self.earlier.seconds_of(context)
         return context
 
-    async def ask_model(self, request: Request, model: Model | None = None) -> tuple[Assistant, str]:
+    async def ask_model(
+        self, request: Request, model: Model | None, spend: Callable[[Usage], None]
+    ) -> tuple[Assistant, str]:
         """Asks a model beside the conversation, for a tool that needs it; returns the answer and the model's name."""
-        return await ask_aside(self.account, self.plan.clock, model or self.plan.model, request)
+        return await ask_aside(self.account, self.plan.clock, model or self.plan.model, request, spend)
 
     def spend_on(self, answer: Assistant, reported: Usage | None, verdict: Verdict) -> None:
         """Counts what a request and its answer used: as reported, or else estimated by their characters."""

@@ -92,9 +92,8 @@ class CallContext(Generic[Deps]):
     approver: Callable[[ToolCall], Any] | None = None
     """Approves calls of the run, and answers questions that a tool asks while it runs (`tools.approval.ask_within`)."""
     ask_model: Callable[..., Awaitable[tuple[Assistant, str]]] | None = None
-    """Sends a `Request` to the run's model, or to the model given as second argument, beside the conversation, and
-    returns the answer and the model's name. What it uses counts for the run; at a limit of the run it raises
-    `ToolFailed`."""
+    """`ask_model(request, model, context.spend)` asks a model beside the conversation, that of the run if `model` is
+    None, and returns the answer and the model's name. At a limit of the run it raises `ToolFailed`."""
     time: TimeLimit | None = None
     """The time-out of the call, once it runs."""
     asked: bool = False

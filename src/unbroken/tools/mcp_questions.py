@@ -141,8 +141,8 @@ class Questions:
             )
             if not isinstance(await self._ask(call, question), Allow | None):
                 return types.ErrorData(code=_REJECTED, message="the user rejected the request to the model")
-            answer, model = await context.ask_model(request, None if self._sampling is True else self._sampling)
-            return sampling_result(answer, model)
+            model = None if self._sampling is True else self._sampling
+            return sampling_result(*await context.ask_model(request, model, context.spend))
         except (ToolFailed, UnbrokenError) as error:
             return types.ErrorData(code=types.INTERNAL_ERROR, message=f"the model was not asked: {error}")
 
