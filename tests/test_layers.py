@@ -23,7 +23,7 @@ LAYERS = [
     {"decoding"},
     {"wires", "tools"},
     {"run_view"},
-    {"transcript", "events"},
+    {"transcript", "events", "server_tools"},
     {"validation"},
     {"errors"},
     {"deltas"},

@@ -50,6 +50,7 @@ from unbroken.errors import InvalidTool
 from unbroken.messages import ToolCall
 from unbroken.models.connect import ModelSettings, Settings
 from unbroken.models.http import HTTPModel
+from unbroken.server_tools import CodeExecution, FileSearch, ImageGeneration, MCPConnector, WebFetch, WebSearch
 from unbroken.tools.tool import Tool
 from unbroken.trajectory.alerts import Alert, Alerts
 from unbroken.trajectory.prometheus import PrometheusMetrics
@@ -124,6 +125,12 @@ ENTRY_POINTS: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "Recorder": (Recorder, {"path": "runs"}, Recorder.__init__),
     "MCPServer": (MCPServer, {"command": "server"}, MCPServer.__init__),
     "Image": (Image, {"source": b"x", "mime": "image/png"}, Image),
+    "WebSearch": (WebSearch, {}, WebSearch.__init__),
+    "WebFetch": (WebFetch, {}, WebFetch.__init__),
+    "CodeExecution": (CodeExecution, {}, CodeExecution.__init__),
+    "FileSearch": (FileSearch, {"stores": ["vs_1"]}, FileSearch.__init__),
+    "MCPConnector": (MCPConnector, {"url": "https://a.org", "name": "a"}, MCPConnector.__init__),
+    "ImageGeneration": (ImageGeneration, {}, ImageGeneration.__init__),
     "connect": (connected, {}, connect),
     "tool": (make_tool, {}, Tool.__init__),
     "client_tool": (client_tool, {"name": "pick", "description": "Picks.", "parameters": {}}, client_tool),

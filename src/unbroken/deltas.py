@@ -164,8 +164,26 @@ class CallWithdrawn:
 
 
 @dataclass(slots=True)
-class ServerCallSeen:
+class ServerCallOpened:
+    """The provider begins to run a tool of its own. The arguments may not be known yet."""
+
     call: ServerCall
+
+
+@dataclass(slots=True)
+class ServerCallSeen:
+    """The call as the provider has written it, with its arguments; on some wires with its result."""
+
+    call: ServerCall
+
+
+@dataclass(slots=True)
+class ServerCallEnded:
+    """The tool that the provider ran has its result, or has failed: then `error` has the reason. Both have the id that
+    the call was opened with."""
+
+    call: ServerCall
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -220,7 +238,9 @@ Delta: TypeAlias = (
     | CallReady
     | CallSpoiled
     | CallWithdrawn
+    | ServerCallOpened
     | ServerCallSeen
+    | ServerCallEnded
     | UsageReported
     | Ended
     | AttemptFailed

@@ -182,6 +182,34 @@ class CallsIgnored(Event):
 
 
 @dataclass
+class ServerCallStarted(Event):
+    """The provider runs a tool of its own. It has no number: the run neither starts nor answers it."""
+
+    call_id: str
+    """As the provider has it; unique in a response."""
+    tool: str
+    """What it does, the same for every provider: `web_search`, `web_fetch`, `code_execution`, `file_search`,
+    `image_generation`, `mcp`, `tool_search`."""
+    name: str
+    """The provider's own name for it; the name of the tool, if it is one of an MCP server."""
+    arguments: dict[str, Json] | None
+    """None if they are not known yet."""
+
+
+@dataclass
+class ServerCallFinished(Event):
+    """It has ended. `outcome` is `done`, `failed`, or `unknown` if nothing more was heard of it."""
+
+    call_id: str
+    tool: str
+    name: str
+    arguments: dict[str, Json] | None
+    outcome: Outcome
+    error: str = ""
+    """Why it failed, in the provider's words."""
+
+
+@dataclass
 class ApprovalAsked(CallEvent):
     arguments: dict[str, Json]
     uncertain: bool = False
@@ -367,6 +395,8 @@ KINDS: tuple[type[Event], ...] = (
     CallAdopted,
     CallDropped,
     CallsIgnored,
+    ServerCallStarted,
+    ServerCallFinished,
     ApprovalAsked,
     TodoUpdated,
     InnerEvent,

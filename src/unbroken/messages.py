@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from unbroken.frozen import quick
 
@@ -114,6 +114,9 @@ class ServerCall:
     arguments: dict[str, Json] | None = None
     status: str | None = None
     item: Json = None
+    tool: str = ""
+    """What it does, by the same name on every wire: `web_search`, `web_fetch`, `code_execution`, `file_search`,
+    `image_generation`, `mcp`, `tool_search`. Empty for what is none of these."""
 
 
 @quick
@@ -226,6 +229,8 @@ class Usage:
     """The part of `cache_write_tokens` that is kept for an hour, which costs more."""
     web_searches: int = 0
     """Searches that the provider ran itself and charges for."""
+    server_calls: int = 0
+    """Other calls of its own tools that it charges for: code that it ran, files that it searched, images."""
     cost: float | None = field(default=None, compare=False)
     """What all of it cost. None if that is not known."""
 
@@ -235,7 +240,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def to_json(self) -> dict[str, Json]:
-        """All fields except `raw` and `cost`; the last two counts only if they are not 0."""
+        """All fields except `raw` and `cost`; the last three counts only if they are not 0."""
         saved: dict[str, Json] = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -248,6 +253,8 @@ class Usage:
             saved["cache_write_1h_tokens"] = self.cache_write_1h_tokens
         if self.web_searches:
             saved["web_searches"] = self.web_searches
+        if self.server_calls:
+            saved["server_calls"] = self.server_calls
         return saved
 
     def __add__(self, other: Usage) -> Usage:
@@ -271,6 +278,7 @@ class Usage:
             estimated=self.estimated or other.estimated,
             cache_write_1h_tokens=self.cache_write_1h_tokens + other.cache_write_1h_tokens,
             web_searches=self.web_searches + other.web_searches,
+            server_calls=self.server_calls + other.server_calls,
             cost=known,
         )
 
@@ -289,6 +297,15 @@ class ToolSpec:
     native: Native | None = None
     """The tool in the form of the client's wire, if that contains more than these fields."""
     kind: Literal["function", "custom"] = field(default="function", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTool:
+    """A tool that the provider runs, as it is requested; `unbroken.server_tools` has one class for each capability."""
+
+    firm: ClassVar[tuple[str, ...]] = ()
+    """Settings that a request must not lose. The others are wishes: a wire without them leaves them out, with a
+    warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +390,8 @@ class Request:
     sent as it is."""
     managed: Managed | None = None
     """What the provider should do with a long history; those that cannot do not see it."""
+    server_tools: tuple[ServerTool, ...] = ()
+    """Tools that the provider runs itself."""
     pieces: bool = True
     """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
     that."""

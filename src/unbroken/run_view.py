@@ -34,6 +34,8 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    ServerCallFinished,
+    ServerCallStarted,
     TextAdded,
     TextFinished,
     TextReplaced,
@@ -130,6 +132,22 @@ class CallView:
 
 
 @dataclass(slots=True)
+class ServerCallView:
+    """A tool that the provider ran itself."""
+
+    id: str
+    tool: str
+    """What it does, by the same name for every provider."""
+    name: str
+    started: float
+    arguments: dict[str, Json] | None = None
+    outcome: Outcome | None = None
+    """None while it runs."""
+    error: str = ""
+    finished: float | None = None
+
+
+@dataclass(slots=True)
 class AttemptView:
     """One attempt at the response of a turn. If it failed, `retried` is the reason, and another attempt follows."""
 
@@ -151,6 +169,8 @@ class TurnView:
         self.attempts: list[AttemptView] = []
         self.calls: list[CallView] = []
         """All calls that were written, including those in no message. In call order once the response is complete."""
+        self.server_calls: list[ServerCallView] = []
+        """Those of tools that the provider runs itself, as they began."""
         self.ended: float | None = None
         """When the response was complete."""
         self.detected: float | None = None
@@ -249,6 +269,11 @@ class RunView:
     def calls(self) -> list[CallView]:
         """The calls in call order, turn by turn."""
         return [call for turn in self.turns for call in turn.calls if call.counts]
+
+    @property
+    def server_calls(self) -> list[ServerCallView]:
+        """The tools that the provider ran itself, in the order in which they began."""
+        return [call for turn in self.turns for call in turn.server_calls]
 
     @property
     def dropped(self) -> list[CallView]:
@@ -483,6 +508,27 @@ class RunView:
     def _tool_late(self, event: ToolLate) -> None:
         self._of(event).late = event
 
+    # The events of a tool that the provider runs
+
+    def _server_call_started(self, event: ServerCallStarted) -> None:
+        call = ServerCallView(event.call_id, event.tool, event.name, event.time, event.arguments)
+        self.turn(event.turn).server_calls.append(call)
+
+    def _server_call_finished(self, event: ServerCallFinished) -> None:
+        """It may have begun in an earlier turn: a provider may pause between the two."""
+        running = (
+            call
+            for turn in reversed(self.turns)
+            for call in reversed(turn.server_calls)
+            if call.id == event.call_id and call.outcome is None
+        )
+        call = next(running, None)
+        if call is None:
+            call = ServerCallView(event.call_id, event.tool, event.name, event.time)
+            self.turn(event.turn).server_calls.append(call)
+        call.arguments, call.outcome, call.error = event.arguments, event.outcome, event.error
+        call.finished = event.time
+
     _TAKES: ClassVar[dict[type[Event], Callable[[RunView, Any], None]]] = {
         RunStarted: _run_started,
         AgentChanged: _agent_changed,
@@ -502,6 +548,8 @@ class RunView:
         ResultArrived: _result_arrived,
         CallAdopted: _call_adopted,
         CallDropped: _call_dropped,
+        ServerCallStarted: _server_call_started,
+        ServerCallFinished: _server_call_finished,
         ApprovalAsked: _approval_asked,
         TodoUpdated: _todo_updated,
         ToolLate: _tool_late,

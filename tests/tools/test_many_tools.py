@@ -108,6 +108,17 @@ def test_tools_of_an_mcp_server_are_selected_when_it_is_open(tmp_path: Path) -> 
             assert result.calls[0].result.text == "text of a"
             with pytest.raises(InvalidTool, match="no tool `remove`"):
                 await Agent(ScriptedModel("Hi."), [select(server, without=["remove"])]).run("Go.")
+            asked: list[str] = []
+
+            def approver(call: ToolCall) -> Deny:
+                asked.append(call.name)
+                return Deny("no")
+
+            model = ScriptedModel([Call("fs_delete", path=path) for path in ("/etc/a", "b")], "Done.")
+            rule = select(server, prefix="fs_", approve=lambda arguments: str(arguments["path"]).startswith("/etc"))
+            result = await Agent(model, [rule], on_approval=approver).run("Go.")
+            assert asked == ["fs_delete"]
+            assert [record.outcome for record in result.calls] == ["not_executed", "done"]
             model = ScriptedModel(Call("search_tools", query="delete"), Call("delete", path="a"), "Done.")
             result = await Agent(model, ToolSearch(server)).run("Go.")
             assert result.calls[1].result.text == "deleted a"

@@ -451,9 +451,10 @@ class Agent(Generic[DepsT, OutputT]):
                 raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
             return self._system(text, offers_tools, account.limits.rounds)
 
+        asked = connect(model) if isinstance(model, str) else model
         return Plan(
-            model=connect(model) if isinstance(model, str) else model,
-            tools=tools.toolbox if tools.fixed is None else tools.fixed,
+            model=asked,
+            tools=tools.of(asked),
             clock=clock,
             system=system,
             write_system=None if instructions is text else write_system,

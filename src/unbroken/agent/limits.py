@@ -43,19 +43,27 @@ class Prices:
     cached: float | None = None
     """Price of input from the provider's cache; defaults to the price of input."""
     cache_write: float | None = None
+    web_search: float | None = None
+    """Price of a thousand searches that the provider runs."""
+    server_call: float | None = None
+    """Price of a thousand other calls of its tools that it charges for (`Usage.server_calls`)."""
 
     def __post_init__(self) -> None:
-        for kind in ("input", "output", "cached", "cache_write"):
+        for kind in ("input", "output", "cached", "cache_write", "web_search", "server_call"):
             if (getattr(self, kind) or 0) < 0:
                 raise UserError(f"Prices({kind}={getattr(self, kind)}): a price is 0 or more")
 
-    def of(self, usage: Usage) -> float:
-        """The cost of these tokens. Input that was read from or written to a cache has its own price, if given."""
+    def of(self, usage: Usage) -> float | None:
+        """The cost of these tokens. Input that was read from or written to a cache has its own price, if given. None if
+        the provider ran tools of its own, and they have no price here."""
+        if (usage.web_searches and self.web_search is None) or (usage.server_calls and self.server_call is None):
+            return None
+        calls = usage.web_searches * (self.web_search or 0) + usage.server_calls * (self.server_call or 0)
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         fresh = max(usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)
         spent = fresh * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * written
-        return (spent + usage.output_tokens * self.output) / 1_000_000
+        return (spent + usage.output_tokens * self.output) / 1_000_000 + calls / 1000
 
 
 @checked

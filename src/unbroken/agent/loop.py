@@ -313,7 +313,7 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
         run.pauses += 1
         run.transcript.add(message)
         return False
-    if not message.text.strip():
+    if not message.text.strip() and not (run.server_calls is not None and run.server_calls.made_image()):
         if run.nudges >= NUDGES:
             what = turn.verdict.reason or f"finish reason {turn.verdict.finish!r}"
             often = f"even after it was asked {run.nudges} times to continue"

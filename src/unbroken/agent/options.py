@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from unbroken.agent.limits import Limits
 from unbroken.agent.output import ANSWER, Output
 from unbroken.agent.prompts import Language
-from unbroken.agent.toolset import OrderHint, Tools
+from unbroken.agent.toolset import OrderHint, Tools, ToolSource
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
@@ -147,10 +147,6 @@ class Options(TurnOptions[DepsT], Generic[DepsT], total=False):
     """The earlier messages. A `Transcript` is continued in place; anything else is copied, and repaired if needed."""
     open_calls: OpenCalls | None
     """What to do with open calls at the end of that history, in place of the agent's own `Policy`."""
-
-
-ToolSource: TypeAlias = Callable[[RunContext[Any], Transcript], Awaitable[Toolbox]]
-"""The tools of a turn."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ earlier than they did. If you have the code, `agent.replay` of the real agent is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, fields
@@ -26,6 +26,7 @@ from unbroken.events import ApprovalAsked, CallFinished, Compacted, Event, RunFa
 from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolSpec, User
 from unbroken.middleware import Middleware, NextRequest, RunStart
 from unbroken.models.model import Model
+from unbroken.server_tools import server_tool_from_json
 from unbroken.tools.approval import Allow, Approval, OnApproval
 from unbroken.tools.caller import fingerprint
 from unbroken.tools.execution import NOBODY_APPROVES
@@ -228,19 +229,36 @@ def _had_approver(recording: Recording) -> bool:
     return any(end is not None and NOBODY_APPROVES not in end.text for end in asked)
 
 
-def _tools(recording: Recording) -> list[Tool] | Callable[[int, Transcript], Iterable[Tool]]:
+def _tools(recording: Recording) -> list[Source] | Callable[[int, Transcript], Iterable[Source]]:
     refused, asked = _refused(recording), _asked(recording)
-    sets: dict[int, list[Tool]] = {
+    sets: dict[int, list[Source]] = {
         line["turn"]: [_stub(tool, refused, asked) for tool in line["tools"] if tool["name"] != ANSWER]
         for line in recording.of("tools")
     }
-    if len(sets) <= 1:
-        return [tool for tools in sets.values() for tool in tools]
+    by_provider = _server_tools(recording)
+    if len(sets) <= 1 and len(by_provider) <= 1:
+        return [tool for tools in (*sets.values(), *by_provider.values()) for tool in tools]
 
-    def choose(turn: int, transcript: Transcript) -> Iterable[Tool]:
-        return sets[max((known for known in sets if known <= turn), default=min(sets))]
+    def choose(turn: int, transcript: Transcript) -> Iterable[Source]:
+        return [*_at(sets, turn), *_at(by_provider, turn)]
 
     return choose
+
+
+def _at(sets: Mapping[int, list[Source]], turn: int) -> list[Source]:
+    """Those of the turn, or of the last one before it that has any."""
+    return sets[max((known for known in sets if known <= turn), default=min(sets))] if sets else []
+
+
+def _server_tools(recording: Recording) -> dict[int, list[Source]]:
+    """The tools that the provider ran, by the turn from which on they were offered."""
+    found: dict[int, list[Source]] = {}
+    last: list[Line] = []
+    for request in recording.requests:
+        saved = cast("list[Line]", request.fields.get("server_tools", []))
+        if saved != last:
+            found[request.turn], last = [server_tool_from_json(each) for each in saved], saved
+    return found
 
 
 def _stub(saved: Line, refused: dict[str, str], asked: set[str]) -> Tool:

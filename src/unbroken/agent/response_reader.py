@@ -24,6 +24,9 @@ from unbroken.deltas import (
     PartialResponse,
     ReasoningDelta,
     Restarted,
+    ServerCallEnded,
+    ServerCallOpened,
+    ServerCallSeen,
     TextDelta,
     UsageReported,
     Verdict,
@@ -216,6 +219,10 @@ class Listener:
                 response.restart()
                 self.prepared, self._numbers = {}, {}
                 self._observer.drop_loose(BROKE_OFF, but=batch.restart())
+                if run.server_calls is not None:
+                    run.server_calls.restart()
+            case ServerCallOpened() | ServerCallSeen() | ServerCallEnded():
+                run.take_server_call(delta)
             case _:
                 pass  # for example half a call, which must not be used
 

@@ -16,7 +16,7 @@ from unbroken.deltas import Verdict
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished
 from unbroken.frozen import quick
-from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
+from unbroken.messages import Assistant, Json, Message, ServerCall, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.tools.handles import BackgroundCall
 from unbroken.trajectory.metrics import Metrics
@@ -82,6 +82,8 @@ class Result(Generic[OutputT]):
     background: tuple[BackgroundCall, ...] = ()
     """The calls that went to the background, with their results. Those that are not `delivered` ended, or were
     cancelled, after the model was asked for the last time."""
+    server_calls: tuple[ServerCall, ...] = ()
+    """Tools that the provider ran itself, as it reported them, in order. `to_json` leaves them out."""
     events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
     """The events that `metrics` counts."""
 

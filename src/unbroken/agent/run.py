@@ -17,7 +17,8 @@ from unbroken.agent.options import Plan
 from unbroken.agent.outgoing import messages_to_send
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
-from unbroken.deltas import Verdict
+from unbroken.agent.server_calls import ServerCalls
+from unbroken.deltas import Delta, Verdict
 from unbroken.errors import UnbrokenError, UserError, Vetoed
 from unbroken.events import Checked, LimitReached, RequestRetried
 from unbroken.frozen import quick
@@ -217,9 +218,21 @@ class Run:
     """The calls in the background; None as long as no tool may have any."""
     restored: tuple[BackgroundCall, ...] = ()
     """Those of an earlier part of the run that have not been continued yet."""
+    server_calls: ServerCalls | None = None
+    """The tools that the provider has run, if there are any."""
     _counted: int = 0
     _characters: int = 0
     """Characters of the agent's instructions and the first `_counted` messages."""
+
+    def take_server_call(self, delta: Delta) -> None:
+        if self.server_calls is None:
+            self.server_calls = ServerCalls(self.emitter)
+        self.server_calls.take(delta)
+
+    def end_server_calls(self) -> None:
+        """The run is over: nothing more is heard of those that the provider still runs."""
+        if self.server_calls is not None:
+            self.server_calls.end()
 
     def mark_uncertain(self, calls: Iterable[Prepared]) -> None:
         """Marks the calls that had started when the process of a resumed run died."""
@@ -266,6 +279,8 @@ class Run:
         self.attempts += 1
         self.voided = False
         self.refused = ""
+        if self.server_calls is not None:
+            self.server_calls.begin_answer()
 
     def state(self) -> dict[str, Json]:
         """What another process needs besides the history to continue from here. Values that have not changed since the
@@ -556,6 +571,7 @@ class Run:
             cache=plan.policy.cache,
             sampling=plan.sampling,
             taken=taken,
+            server_tools=toolbox.server_tools,
             pieces=False,
             output=None if output is None else output.wanted,
         )

@@ -20,7 +20,7 @@ from unbroken.agent.result import Result, verdict_to_json
 from unbroken.agent.run import CallRecord, Earlier, Ending, Run
 from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock, current_clock
-from unbroken.deltas import Verdict
+from unbroken.deltas import ServerCallSeen, Verdict
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
 from unbroken.messages import Json, Message, ToolMessage, ToolResult, User
@@ -124,6 +124,7 @@ class Performance:
             _emit_failed(run, error, in_words(error), [])
             raise
         else:
+            run.end_server_calls()
             result = _result(run, ending)
             _emit_end(run, result)
             return result
@@ -197,6 +198,8 @@ class Performance:
 
 def _recall(run: Run, before: Result[Any]) -> None:
     run.records.extend(before.calls)
+    for call in before.server_calls:
+        run.take_server_call(ServerCallSeen(call))
     run.emitter.counted.extend(before.events)
     run.numbers = dict(before.numbers)
     run.restored = before.background
@@ -239,6 +242,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         inner={id: waits.state for id, waits in run.waits.items() if waits.state is not None} if ending.pending else {},
         next_call=run.emitter.next_call,
         background=run.futures.calls if run.futures is not None else run.restored,
+        server_calls=() if run.server_calls is None else tuple(run.server_calls.seen),
         events=tuple(run.emitter.counted),
     )
 
@@ -246,6 +250,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
 def _emit_failed(run: Run, error: BaseException, words: str, verdicts: list[dict[str, Json]]) -> None:
     account = run.account
     usage = account.usage.to_json()
+    run.end_server_calls()
     run.emitter.emit(
         *(RunFailed, type(error).__name__, words, verdicts, usage, account.requests, run.attempts, account.cost)
     )

@@ -9,9 +9,11 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 from unbroken.errors import UserError
+from unbroken.messages import ServerTool
 from unbroken.tools.caller import Prepared
 from unbroken.tools.context import RunContext
 from unbroken.tools.search import ToolSearch
@@ -24,7 +26,11 @@ ToolsOf: TypeAlias = (
     | Callable[[int, Transcript], Iterable[Source] | Awaitable[Iterable[Source]]]
 )
 """A function that returns the tools of a turn: of the run's context, or of turn and transcript. It may be async."""
-Tools: TypeAlias = Sequence[Source] | str | Toolbox | ToolServer | ToolSearch | ToolsOf
+Tools: TypeAlias = Sequence[Source] | str | Toolbox | ToolServer | ToolSearch | ServerTool | ToolsOf
+
+
+ToolSource: TypeAlias = Callable[[RunContext[Any], Transcript], Awaitable[Toolbox]]
+"""The tools of a turn."""
 
 
 class ToolSet:
@@ -54,15 +60,23 @@ class ToolSet:
     def offers_tools(self) -> bool:
         return self.fixed is None or len(self.fixed) > 0
 
-    async def toolbox(self, context: RunContext[Any], transcript: Transcript) -> Toolbox:
-        """The tools of a turn."""
+    def of(self, model: object) -> ToolSource | Toolbox:
+        """The tools for this model: always the same, or those of a turn."""
+        if self.fixed is not None:
+            return self.fixed
+        native = (self._searches or self._choose is not None) and bool(getattr(model, "finds_tools", False))
+        return partial(self.toolbox, native=native) if native else self.toolbox
+
+    async def toolbox(self, context: RunContext[Any], transcript: Transcript, native: bool = False) -> Toolbox:
+        """The tools of a turn. `native`: the model searches tools itself."""
         if self._choose is None:
-            return self.fixed or Toolbox(*(_offered(self._sources, transcript) if self._searches else self._sources))
+            sources = _offered(self._sources, transcript, native) if self._searches else self._sources
+            return self.fixed or Toolbox(*sources)
         chosen = self._choose(context) if self._takes_context else self._choose(context.turn, transcript)
         found: Any = await chosen if inspect.isawaitable(chosen) else chosen
         if found is None:
             raise UserError("the function given as tools= returned None; return a list of tools, which may be empty")
-        return Toolbox(*_offered(_sources(found), transcript))
+        return Toolbox(*_offered(_sources(found), transcript, native))
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
@@ -86,12 +100,13 @@ class ToolSet:
 
 def _sources(tools: Any) -> tuple[Source, ...]:
     """A list of sources, or one source alone."""
-    return (tools,) if isinstance(tools, Toolbox | Tool | ToolSearch | ToolServer | str) else tuple(tools)
+    alone = isinstance(tools, Toolbox | Tool | ToolSearch | ToolServer | ServerTool | str)
+    return (tools,) if alone else tuple(tools)
 
 
-def _offered(sources: Iterable[Source], transcript: Transcript) -> list[Source]:
+def _offered(sources: Iterable[Source], transcript: Transcript, native: bool) -> list[Source]:
     messages = transcript.messages
-    return [each.offered(messages) if isinstance(each, ToolSearch) else each for each in sources]
+    return [each.offered(messages, native) if isinstance(each, ToolSearch) else each for each in sources]
 
 
 def _servers_of(source: Source) -> tuple[ToolServer, ...]:

@@ -31,6 +31,8 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    ServerCallFinished,
+    ServerCallStarted,
     TextAdded,
     TextFinished,
     TextReplaced,
@@ -154,6 +156,11 @@ class ChunkWriter:
                     "message": event.message,
                 }
                 yield {"type": "data-progress", "data": {**data, "done": event.done}, "transient": True}
+            case ServerCallStarted() | ServerCallFinished():
+                # Not a tool part: what a client sends back as one would become a call of the next run.
+                state = event.outcome if isinstance(event, ServerCallFinished) else "running"
+                data = {"id": event.call_id, "tool": event.tool, "name": event.name, "input": event.arguments}
+                yield {"type": "data-server-call", "data": {**data, "state": state}, "transient": True}
             case TodoUpdated():
                 yield {"type": "data-todo", "id": "todo", "data": {"todos": event.todos}}
             case RunFinished():

@@ -55,6 +55,7 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    ServerCallFinished,
     TextAdded,
     TextFinished,
     TextReplaced,
@@ -206,6 +207,10 @@ class LiveScreen:
             case CallDropped():
                 if event.call in self._calls:
                     self._draw()
+            case ServerCallFinished(name=name, arguments=arguments):
+                called = f"{visible(name)}{in_brackets(arguments or {}, 200)}"
+                failed = f": {visible(event.error)}" if event.error else ""
+                self._line(f"[dim]run by the provider: {escape(called)} {event.outcome}{escape(failed)}[/]")
             case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
                 called = f"{visible(name)}{in_brackets(arguments, 200)}"
                 self._line(f"[yellow]uncertain:[/] {escape(called)} {MAY_HAVE_RUN}")

@@ -35,6 +35,7 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    ServerCallFinished,
     TextAdded,
     TextFinished,
     TodoUpdated,
@@ -108,6 +109,9 @@ class PlainScreen(QuietScreen):
                 self._say(
                     self._outcome(event), f"{visible(event.name)} {seconds(event.seconds)}: {one_line(event.text)}"
                 )
+            case ServerCallFinished(name=name, arguments=arguments):
+                failed = f": {one_line(event.error)}" if event.error else ""
+                self._say("provider", f"{visible(name)}{in_brackets(arguments or {}, 200)} {event.outcome}{failed}")
             case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
                 self._say("uncertain", f"{visible(name)}{in_brackets(arguments, 200)} {MAY_HAVE_RUN}")
             case ApprovalAsked(name=name, arguments=arguments):

@@ -14,7 +14,16 @@ from typing import cast
 
 from unbroken.decoding.calls import Calls
 from unbroken.decoding.prose import Prose, ProseCall, Twins
-from unbroken.deltas import Delta, Meaning, ReasoningDelta, ServerCallSeen, TextDelta, UsageReported
+from unbroken.deltas import (
+    Delta,
+    Meaning,
+    ReasoningDelta,
+    ServerCallEnded,
+    ServerCallOpened,
+    ServerCallSeen,
+    TextDelta,
+    UsageReported,
+)
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.jsontext import join_surrogates
 
@@ -157,6 +166,12 @@ class Assembler:
     def server_call(self, call: ServerCall) -> None:
         self.server_calls.append(call)
         self.deltas.append(ServerCallSeen(call))
+
+    def server_call_opened(self, call: ServerCall) -> None:
+        self.deltas.append(ServerCallOpened(call))
+
+    def server_call_ended(self, call: ServerCall, error: str = "") -> None:
+        self.deltas.append(ServerCallEnded(call, error))
 
     def usage(self, usage: Usage) -> None:
         self.last_usage = usage

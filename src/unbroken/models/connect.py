@@ -152,6 +152,7 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
         wire=request.wire if request.wire == wire else "",
         taken=request.taken,
         managed=request.managed,
+        server_tools=request.server_tools,
         pieces=request.pieces,
         output=request.output,
     )

@@ -120,6 +120,11 @@ class HTTPModel:
         return self._writer.manages
 
     @property
+    def finds_tools(self) -> bool:
+        """Whether the model searches deferred tools itself (`ToolSearch`)."""
+        return self._writer.finds_tools
+
+    @property
     def passes_bodies(self) -> bool:
         """May a client's body of this wire be sent unchanged? Not if the model's settings belong in it, or if calls are
         recovered from the text of the answer."""
@@ -202,10 +207,11 @@ class HTTPModel:
             written = self.prepare(request)
             self._prepared = None, None
             request, body, left_out = written.request, write_json(written.body), written.left_out
+            headers = written.headers
             del written
             decoder = self._decoder_for(request)
             try:
-                response, patience, key, log = await self._send(request, body)
+                response, patience, key, log = await self._send(request, body, headers)
             except RequestRefused as error:
                 if request.output is not None:
                     explain_refusal(error)
@@ -291,13 +297,16 @@ class HTTPModel:
         self.mask_end(deltas)
         return deltas
 
-    async def _send(self, request: Request, body: bytes) -> tuple[ClientResponse, Patience, str, Logged | None]:
+    async def _send(
+        self, request: Request, body: bytes, needed: Mapping[str, str]
+    ) -> tuple[ClientResponse, Patience, str, Logged | None]:
         """The head of the answer, the time-out of its body, the key that was sent, and the log."""
         deadline = self._transport.deadline()
         key = self._key.fixed if self._key.fixed is not None else await self._key.ask()
         log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
         try:
-            headers = self._headers_for(request.stream, key, headers_for(request, self.endpoint.wire))
+            theirs = headers_for(request, self.endpoint.wire)
+            headers = self._headers_for(request.stream, key, {**theirs, **needed} if needed else theirs)
             return *await self._post(request.stream, headers, key, body, deadline, log), key, log
         except BaseException as error:
             if log is not None:

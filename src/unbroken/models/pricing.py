@@ -41,12 +41,15 @@ class ModelPrices:
     cache_write: Rate
     cache_write_1h: Rate
     reasoning: Rate
-    web_search: Rate
+    web_search: Rate | None
+    """None: the list has no price for it."""
     request: Rate
 
-    def of(self, usage: Usage) -> float:
+    def of(self, usage: Usage) -> float | None:
         """What one request cost. The price of a token may depend on the length of the input, so add up costs and not
-        tokens."""
+        tokens. None if the provider ran tools of its own whose price is not known."""
+        if usage.server_calls or (usage.web_searches and self.web_search is None):
+            return None
         length, cached, written, thoughts = (
             usage.input_tokens,
             usage.cached_tokens,
@@ -63,7 +66,7 @@ class ModelPrices:
             cost += for_hour * _price(self.cache_write_1h, length)
         if thoughts:
             cost += thoughts * _price(self.reasoning, length)
-        if usage.web_searches:
+        if usage.web_searches and self.web_search is not None:
             cost += usage.web_searches * _price(self.web_search, length)
         return cost
 
@@ -155,7 +158,7 @@ def _read(prices: Any) -> ModelPrices | None:
         cache_write=_rate(written, _MILLION),
         cache_write_1h=_rate(_first(prices.cache_write_1h_mtok, written), _MILLION),
         reasoning=_rate(_first(prices.output_reasoning_mtok, prices.output_mtok), _MILLION),
-        web_search=_rate(_first(prices.web_searches_kcount, 0), 1000),
+        web_search=None if prices.web_searches_kcount is None else _rate(prices.web_searches_kcount, 1000),
         request=_rate(_first(prices.requests_kcount, 0), 1000),
     )
 

@@ -4,7 +4,7 @@ reports what the request lost on the way. Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from unbroken.errors import InvalidRequest
 from unbroken.frozen import quick
@@ -21,12 +21,17 @@ from unbroken.models.quirks import (
 )
 from unbroken.models.relay import headers_for, verbatim_for
 from unbroken.models.structured_output import OutputFitter
+from unbroken.server_tools import DeferredTools
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.crossing import Crossed, Target, cross, keep_limit, lost_media, not_sent, report, sets_something
 from unbroken.wires.history_losses import HistoryCrossing, lost_from_answers
 from unbroken.wires.http_api import HttpApi
 from unbroken.wires.rules import obey
-from unbroken.wires.values import doubled_name
+from unbroken.wires.server_tools import add_server_tools, with_betas
+from unbroken.wires.values import doubled_name, fit_name
+
+_SERVER_TOOLS = frozenset(("web_fetch", "code_execution"))
+"""Settings of a client of another wire that may need a header of their own."""
 
 
 @quick
@@ -40,6 +45,8 @@ class Written:
     """What is done because the provider requires reasoning that the request lacks; empty if nothing."""
     left_out: tuple[str, ...] = ()
     """Fields that the model would refuse: left out, or replaced by what it accepts."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Headers that this request needs beside those of every request: the betas of its server tools."""
 
 
 class RequestWriter:
@@ -54,6 +61,7 @@ class RequestWriter:
         self._output = OutputFitter(
             endpoint.provider, endpoint.wire, endpoint.vendor, endpoint.model, endpoint.quirks.native_output
         )
+        self._target = Target(endpoint.vendor, endpoint.model)
         self._accepted_tools: tuple[ToolSpec, ...] | None = None
         """Those of the last request that obeyed all rules: an agent sends the same ones again. 4 % of a run."""
 
@@ -74,6 +82,7 @@ class RequestWriter:
         spelled = verbatim_for(request, endpoint.wire)
         crossed: Crossed | None = None
         lowered: Sequence[str] = ()
+        wishes: Sequence[str] = ()
         if spelled is not None:
             body = fit_spelled(_as_spelled(spelled.body, request, self._wire.http), endpoint.quirks)
         else:
@@ -82,11 +91,18 @@ class RequestWriter:
                 request, body, crossed = self._cross(asked, request, body)
             if asked.wire and asked.sampling.max_tokens is not None:
                 lowered = keep_limit(body, asked.sampling.max_tokens)
+            if request.server_tools:
+                wishes = self._add_server_tools(body, request)
             body = fit_body(body, request, endpoint.quirks)
         body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning, self._wire)
         theirs = headers_for(request, endpoint.wire)
         headers = {**self._headers, **theirs} if theirs else self._headers
+        betas: Mapping[str, str] = {}
+        if request.server_tools or (crossed is not None and not _SERVER_TOOLS.isdisjoint(crossed.asked)):
+            betas = self._betas(body, headers)
+            headers = {**headers, **betas}
         known = spelled is None and asked.tools is self._accepted_tools and "tools" not in request.extra
+        known = known and not request.server_tools
         if not known and spelled is None:
             self._check_names(asked.tools)
         rules = (rules_beside_tools if known else rules_of)(endpoint.wire, endpoint.vendor, endpoint.model)
@@ -94,14 +110,40 @@ class RequestWriter:
         body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
         if not left_out and spelled is None and "tools" not in request.extra:
             self._accepted_tools = asked.tools
-        left_out = [*lowered, *left_out]
+        left_out = [*lowered, *wishes, *left_out]
         if crossed is not None:
             left_out = report(crossed, body, left_out)
         elif not asked.wire:
             if sets_something(asked):
                 left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
             left_out += lost_from_answers(asked.messages, endpoint.wire, _history_of)
-        return Written(request, body, lost, tuple(left_out))
+        return Written(request, body, lost, tuple(left_out), betas)
+
+    def _add_server_tools(self, body: dict[str, Json], request: Request) -> list[str]:
+        """The wishes about them that are lost."""
+        wire = self._wire.server_tools()
+        tools = [tool for tool in request.server_tools if not isinstance(tool, DeferredTools)]
+        if request.final and wire is not None and wire.forbid is None:
+            tools = []
+        name = f"{self._endpoint.provider}:{self._endpoint.model}"
+        lost = add_server_tools(body, tools, wire, self._target, f"{name} ({self._wire.name})")
+        for tool in request.server_tools:
+            if isinstance(tool, DeferredTools) and wire is not None and wire.defer is not None:
+                wire.defer(body, frozenset(fit_name(name, self._wire.name_rule) for name in tool.names))
+        if request.final and wire is not None and wire.forbid is not None and body.get("tools"):
+            wire.forbid(body)
+        return lost
+
+    def _betas(self, body: dict[str, Json], headers: Mapping[str, str]) -> dict[str, str]:
+        wire = self._wire.server_tools()
+        betas = wire.betas(body) if wire is not None else ()
+        return {wire.beta_header: with_betas(headers.get(wire.beta_header, ""), betas)} if wire and betas else {}
+
+    @property
+    def finds_tools(self) -> bool:
+        """Does the model search deferred tools itself?"""
+        wire = self._wire.server_tools()
+        return wire is not None and wire.finds_tools(self._target)
 
     def _cross(
         self, asked: Request, request: Request, body: dict[str, Json]
@@ -109,7 +151,7 @@ class RequestWriter:
         """A client of another wire: its settings are written into the body."""
         if not body.get(self._wire.http.messages_field):
             raise InvalidRequest("all messages are empty, and this model refuses empty ones: write a text")
-        target, encode = Target(self._endpoint.vendor, self._endpoint.model), self._wire.encode_request
+        target, encode = self._target, self._wire.encode_request
         client = find_wire(asked.wire)
         crossed = cross(asked, body, client.crossing(), self._wire.crossing(), target)
         if crossed is not None and crossed.output is not None:

@@ -111,6 +111,11 @@ class RetryingModel(Generic[M_co]):
             return tuple(getattr(self._model, "secrets", ()))
         return tuple(each for model in (self._model, *self.fallback) for each in getattr(model, "secrets", ()))
 
+    @property
+    def finds_tools(self) -> bool:
+        """Whether all its models search deferred tools themselves."""
+        return all(getattr(model, "finds_tools", False) for model in (self._model, *self.fallback))
+
     async def aclose(self) -> None:
         """Closes all its models that can be closed, including the fallbacks."""
         for model in (self.model, *self.fallback):

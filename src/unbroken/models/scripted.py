@@ -22,6 +22,7 @@ from unbroken.messages import Assistant, Json, Request, Usage
 from unbroken.validation import checked
 from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.wire import ProviderCall
 
 # The steps of a script: what the fake model will answer.
 #
@@ -113,6 +114,8 @@ class Uses:
     output: int
     cached: int = 0
     reasoning: int = 0
+    searches: int = 0
+    """Searches that the provider ran, on wires that count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class Raw:
     after: float = 0.0
 
 
-Step: TypeAlias = Say | Think | Call | Cut | Pause | Uses | End | Fail | Break | ErrorInside | Raw
+Step: TypeAlias = Say | Think | Call | ProviderCall | Cut | Pause | Uses | End | Fail | Break | ErrorInside | Raw
 Answer: TypeAlias = str | Step | Sequence[str | Step]
 Line: TypeAlias = Answer | Callable[[Request], Answer]
 """One entry of a script: an answer, or a function that makes it from the request."""
@@ -299,6 +302,8 @@ class _Player:
                 case Call():
                     yield from self._call(step)
                     yield 0.0, self._writer.close_call(True)
+                case ProviderCall():
+                    yield 0.0, self._begin() + self._writer.provider_call(step)
                 case Cut():
                     yield from self._call(step)
                     self._cut = True
@@ -366,7 +371,8 @@ class _Player:
         uses = next((step for step in self._steps if isinstance(step, Uses)), None)
         reported = b""
         if uses is not None:  # one wire reports usage in its first event
-            usage = Usage(uses.input, uses.output, uses.cached, reasoning_tokens=uses.reasoning)
+            counts = {"reasoning_tokens": uses.reasoning, "web_searches": uses.searches}
+            usage = Usage(uses.input, uses.output, uses.cached, **counts)
             reported = self._writer.feed(UsageReported(usage))
         return reported + self._writer.begin()
 

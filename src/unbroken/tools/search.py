@@ -12,6 +12,7 @@ from typing import cast
 
 from unbroken.errors import InvalidTool, UserError
 from unbroken.messages import Assistant, Message, ToolMessage
+from unbroken.server_tools import DeferredTools
 from unbroken.tools.selection import servers_in
 from unbroken.tools.tool import Tool, tool
 from unbroken.tools.toolbox import Source, Toolbox
@@ -33,13 +34,16 @@ _STEM = 4
 class ToolSearch:
     """`Agent(tools=[ToolSearch(many_tools, always=["help"])])`: offers `search_tools` and the tools in `always`. Tools
     that a search has found, or that the history calls, are offered from then on. What was found is read from the
-    history, so a resumed run and the next turn of a conversation have it too."""
+    history, so a resumed run and the next turn of a conversation have it too.
 
-    def __init__(self, *sources: Source, always: Collection[str] = (), found: int = FOUND) -> None:
+    A model that has such a search itself uses its own in place of `search_tools`, unless `native=False`."""
+
+    def __init__(self, *sources: Source, always: Collection[str] = (), found: int = FOUND, native: bool = True) -> None:
         if found < 1:
             raise UserError(f"ToolSearch(found={found}): expected a number from 1")
         self.sources = sources
         self.servers = tuple(servers_in(sources))
+        self._native = native
         self._always = tuple(always)
         self._found = found
         self._known: tuple[Toolbox, Tool] | None = None
@@ -51,12 +55,16 @@ class ToolSearch:
         toolbox, search = self._tools()
         return [search, *toolbox]
 
-    def offered(self, messages: Sequence[Message]) -> list[Tool]:
-        """The tools of the next request."""
+    def offered(self, messages: Sequence[Message], native: bool = False) -> list[Source]:
+        """The tools of the next request. `native`: the model searches tools itself."""
         toolbox, search = self._tools()
+        if native and self._native:
+            # What `search_tools` has found in this history is not deferred: the provider does not know of that search.
+            deferred = frozenset(toolbox.names).difference(self._always, _found(messages))
+            return [*toolbox, *toolbox.server_tools, *([DeferredTools(deferred)] if deferred else ())]
         wanted = dict.fromkeys((*self._always, *_loaded(messages)))
         loaded = [found for name in wanted if (found := toolbox.get(name)) is not None]
-        return [search, *loaded]
+        return [search, *loaded, *toolbox.server_tools]
 
     def _tools(self) -> tuple[Toolbox, Tool]:
         known = self._known
@@ -101,11 +109,17 @@ def _shown(description: str) -> str:
 
 def _loaded(messages: Sequence[Message]) -> Iterable[str]:
     """The tools that searches in the history have found, and those that it calls."""
+    yield from _found(messages)
+    for message in messages:
+        if isinstance(message, Assistant):
+            yield from (call.name for call in message.calls if call.name != SEARCH)
+
+
+def _found(messages: Sequence[Message]) -> Iterable[str]:
     searches: set[str] = set()
     for message in messages:
         if isinstance(message, Assistant):
             searches = {call.id for call in message.calls if call.name == SEARCH}
-            yield from (call.name for call in message.calls if call.name != SEARCH)
         elif isinstance(message, ToolMessage) and searches:
             for result in message.results:
                 if result.call_id in searches and not result.error:

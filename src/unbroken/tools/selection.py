@@ -68,6 +68,11 @@ class _Rules:
 
     def apply(self, source: Source) -> list[Tool]:
         found = Toolbox(source)
+        if found.server_tools:
+            name = type(found.server_tools[0]).__name__
+            raise InvalidTool(
+                f"select(…): the provider runs `{name}`, so nothing can be selected of it: give it beside"
+            )
         for name in self._names:
             if name not in found:
                 close = found.close_to(name)

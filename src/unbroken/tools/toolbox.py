@@ -21,13 +21,15 @@ from types import ModuleType, TracebackType
 from typing import Any, Self, TypeAlias, cast
 
 from unbroken.errors import InvalidTool
-from unbroken.messages import ToolSpec
+from unbroken.messages import ServerTool, ToolSpec
+from unbroken.server_tools import DeferredTools
 from unbroken.tools.parameters import innermost, takes_self
 from unbroken.tools.tool import Tool, tool
 
 Source: TypeAlias = Any
 """A `Tool`, a function, an object or a class with `@tool` methods, a module with `@tool` functions, the path of a
-Python file with such, a `ToolServer` that is open, a `Toolbox`, or a list of these."""
+Python file with such, a `ToolServer` that is open, a `Toolbox`, a tool that the provider runs (`ServerTool`), or a list
+of these."""
 
 
 class ToolServer(ABC):
@@ -51,15 +53,20 @@ class ToolServer(ABC):
 class Toolbox:
     """Tools in the order in which they were given, each name once."""
 
-    __slots__ = ("_specs", "_tools", "background")
+    __slots__ = ("_specs", "_tools", "background", "server_tools")
 
     def __init__(self, *sources: Source) -> None:
         self._tools: dict[str, Tool] = {}
         self.background = False
         """Whether calls of some of them may go to the background."""
+        self.server_tools: tuple[ServerTool, ...] = ()
+        """Those that the provider runs itself. They are not among the others: nothing here can call them."""
         for source in sources:
             for one in _tools_of(source):
-                self._add(one)
+                if isinstance(one, ServerTool):
+                    self._add_server_tool(one)
+                else:
+                    self._add(one)
         self._specs = tuple(one.spec for one in self._tools.values())
 
     @classmethod
@@ -105,6 +112,21 @@ class Toolbox:
     def __repr__(self) -> str:
         return f"Toolbox({', '.join(self._tools)})"
 
+    def _add_server_tool(self, new: ServerTool) -> None:
+        if isinstance(new, DeferredTools):
+            before = [tool for tool in self.server_tools if isinstance(tool, DeferredTools)]
+            others = tuple(tool for tool in self.server_tools if not isinstance(tool, DeferredTools))
+            names = new.names.union(*(tool.names for tool in before))
+            self.server_tools = (*others, DeferredTools(names))
+            return
+        names = [getattr(tool, "name", type(tool).__name__) for tool in self.server_tools]
+        name = getattr(new, "name", type(new).__name__)
+        if new in self.server_tools:
+            return
+        if name in names:
+            raise InvalidTool(f"`{name}` is given twice, with different settings: leave one of them out")
+        self.server_tools = (*self.server_tools, new)
+
     def _add(self, new: Tool) -> None:
         self.background = self.background or new.background is not None
         old = self._tools.setdefault(new.name, new)
@@ -128,24 +150,28 @@ def origin_of(tool: Tool) -> str:
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
-def _tools_of(source: Source) -> list[Tool]:
+def _tools_of(source: Source) -> list[Tool | ServerTool]:
     match source:
         case Tool():
             if source.signature.takes_self and inspect.isfunction(source.function):
                 raise _unbound(source.function)
             return [source]
         case Toolbox():
-            return list(source)
+            return [*source, *source.server_tools]
+        case ServerTool():
+            return [source]
         case ModuleType():
-            return _tools_of_module(source)
+            return [*_tools_of_module(source)]
         case str() | Path():
-            return _tools_of_module(_run_file(Path(source)))
+            return [*_tools_of_module(_run_file(Path(source)))]
         case list() | tuple():
             return [one for inner in cast("list[Source]", source) for one in _tools_of(inner)]
         case functools.partial():
             return [tool(cast("functools.partial[Any]", source))]
         case type():
-            return _tools_of_class(cast("type[object]", source))
+            if issubclass(cast("type[object]", source), ServerTool):
+                raise InvalidTool(f"`{source.__name__}` is a class: give an object, `{source.__name__}()`")
+            return [*_tools_of_class(cast("type[object]", source))]
         case _ if takes_self(source):
             raise _unbound(source)
         case _ if inspect.isroutine(source):
@@ -153,7 +179,7 @@ def _tools_of(source: Source) -> list[Tool]:
         case ToolServer():
             return list(source.tools)
         case _:
-            return _tools_of_object(source)
+            return [*_tools_of_object(source)]
 
 
 def _unbound(method: Any) -> InvalidTool:

@@ -163,6 +163,8 @@ _DELTAS: dict[str, tuple[str, ...]] = {
     "call_spoiled": ("call",),
     "call_withdrawn": ("index",),
     "server_call": ("call",),
+    "server_call_opened": ("call",),
+    "server_call_ended": ("call", "error"),
     "usage": ("usage",),
     "ended": ("verdict",),
     "attempt_failed": ("verdict", "wait", "elsewhere"),

@@ -46,6 +46,8 @@ from unbroken.deltas import (
     PartialResponse,
     ReasoningDelta,
     Restarted,
+    ServerCallEnded,
+    ServerCallOpened,
     ServerCallSeen,
     TextDelta,
     UsageReported,
@@ -54,6 +56,7 @@ from unbroken.deltas import (
 from unbroken.errors import ProviderError, UnbrokenError, UserError
 from unbroken.events import CallProgress, InnerEvent, TodoUpdated, ToolLate
 from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolCall, ToolSpec, Usage
+from unbroken.server_tools import server_tool_to_json
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.results import CallWaits
 from unbroken.tools.tool import Tool
@@ -74,7 +77,9 @@ NAMES: dict[type[Any], str] = {
     CallReady: "call_ready",
     CallSpoiled: "call_spoiled",
     CallWithdrawn: "call_withdrawn",
+    ServerCallOpened: "server_call_opened",
     ServerCallSeen: "server_call",
+    ServerCallEnded: "server_call_ended",
     UsageReported: "usage",
     Ended: "ended",
     AttemptFailed: "attempt_failed",
@@ -164,6 +169,10 @@ def read_delta(line: Line, heard: PartialResponse) -> Delta:
             return CallWithdrawn(line["index"])
         case "server_call":
             return ServerCallSeen(_known(ServerCall, line["call"]))
+        case "server_call_opened":
+            return ServerCallOpened(_known(ServerCall, line["call"]))
+        case "server_call_ended":
+            return ServerCallEnded(_known(ServerCall, line["call"]), line["error"])
         case "usage":
             return UsageReported(_known(Usage, line["usage"]))
         case "ended":
@@ -272,6 +281,8 @@ def request_fields(request: Request) -> Line:
         line["sampling"] = {name: value for name, value in sampling.items() if value not in (None, (), [])}
     if request.extra:
         line["extra"] = request.extra
+    if request.server_tools:
+        line["server_tools"] = [server_tool_to_json(tool) for tool in request.server_tools]
     if request.model:
         line["model"] = request.model
     if request.wire:

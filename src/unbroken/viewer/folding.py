@@ -27,6 +27,7 @@ from unbroken.events import (
     RoundFinished,
     RunFailed,
     RunFinished,
+    ServerCallFinished,
     TextFinished,
     ToolCallsDetected,
     ToolLate,
@@ -269,7 +270,7 @@ class Lanes:
                     lane.state, lane.ended = "withdrawn", at
             case "server_call":
                 saved = inner(line, "call")
-                turn.provider_calls.append(words(saved, "name") or words(saved, "type"))
+                turn.provider_calls.append(words(saved, "name") or words(saved, "tool") or words(saved, "type"))
             case "usage":
                 usage = inner(line, "usage")
                 turn.input_tokens, turn.output_tokens = count(usage, "input_tokens"), count(usage, "output_tokens")
@@ -351,6 +352,14 @@ class Lanes:
             case RoundFinished():
                 turn = self._turn(event.turn, at)
                 turn.finished, turn.round_cost = at, event.cost
+            case ServerCallFinished():
+                calls = self._turn(event.turn, at).provider_calls
+                asked = ", ".join(map(str, (event.arguments or {}).values()))[:LONGEST_FIELD]
+                shown = f"{event.name[:LONGEST_FIELD]}({asked}) {event.error[:LONGEST_FIELD] or event.outcome}"
+                if event.name in calls:
+                    calls[calls.index(event.name)] = shown
+                else:
+                    calls.append(shown)
             case LimitReached():
                 self.marks.append(Mark(at, "limit", f"{event.kind[:LONGEST_FIELD]}: {event.limit:g}"))
             case RunFinished() | RunFailed():

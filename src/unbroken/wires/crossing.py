@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest
 from unbroken.messages import UNSET, Json, Media, Message, OutputSchema, Request, ToolMessage, User
+from unbroken.server_tools import LOCATION
 from unbroken.wires.body_paths import find, shown
 from unbroken.wires.claude_models import budget_within
 from unbroken.wires.history_losses import HistoryCrossing, lost_from_history
 from unbroken.wires.parts import FOREIGN
 from unbroken.wires.values import NAMESPACE, Object, as_dict, as_int, as_list
+
+if TYPE_CHECKING:
+    from unbroken.wires.server_tools import ServerTools
 
 Name: TypeAlias = Literal[
     # Fields of `Request`
@@ -51,20 +55,6 @@ Name: TypeAlias = Literal[
     "code_execution",
 ]
 """What the settings are called here, whatever a wire calls them."""
-
-
-@dataclass(frozen=True, slots=True)
-class WebSearch:
-    """A search that the provider runs. Empty: no limit, or the provider's default."""
-
-    allowed: tuple[str, ...] = ()
-    blocked: tuple[str, ...] = ()
-    location: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """`city`, `region`, `country`, `timezone`."""
-    most: int = 0
-    """How many searches at most."""
-    size: str = ""
-    """How much of the pages is read: `low`, `medium`, `high`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +288,22 @@ def put(body: Object, path: str, value: Json) -> None:
         return
     body[key] = inner = dict(as_dict(body.get(key)))
     put(inner, rest, value)
+
+
+def place_of(location: Mapping[str, Json]) -> dict[str, str]:
+    """The parts of a user's location that all wires know."""
+    return {key: value for key in LOCATION if isinstance(value := location.get(key), str)}
+
+
+def write_tool(settings: Settings, name: Name, wire: ServerTools, body: Object, target: Target) -> list[str]:
+    """Puts a tool that the provider runs into the body for the model, if it has it. Returns the settings of the tool
+    that have no field there, in the client's words."""
+    setting = settings.get(name)
+    encoded = wire.encode(setting.value, target) if setting is not None else None
+    if setting is None or encoded is None:
+        return []
+    wire.place(body, encoded, target)
+    return [f"{setting.field}.{each}" for each in encoded.lost]
 
 
 def texts(value: Json) -> tuple[str, ...]:

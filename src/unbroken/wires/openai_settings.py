@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from unbroken.messages import Json, OutputSchema
-from unbroken.wires.crossing import Name, Setting, Settings, Target, WebSearch, texts
+from unbroken.server_tools import WebSearch
+from unbroken.wires.crossing import Name, Settings, Target, place_of, texts
 from unbroken.wires.openai_models import OPENAI
 from unbroken.wires.schemas import is_object, is_strict, strict_form
 from unbroken.wires.values import Object, as_dict, as_flag, as_text
@@ -76,17 +77,9 @@ def encode_output(output: OutputSchema) -> Object | None:
 def decode_search(tool: Mapping[str, Json]) -> WebSearch:
     """A tool of the Responses API, or `web_search_options` of Chat Completions."""
     place = as_dict(tool.get("user_location"))
-    place = as_dict(place.get("approximate")) or place
+    size = tool.get("search_context_size")
     return WebSearch(
-        allowed=texts(as_dict(tool.get("filters")).get("allowed_domains")),
-        location={key: value for key, value in place.items() if key != "type" and value is not None},
-        size=as_text(tool.get("search_context_size")),
+        allowed_domains=texts(as_dict(tool.get("filters")).get("allowed_domains")),
+        user_location=place_of(as_dict(place.get("approximate")) or place),
+        search_context_size=size if size in ("low", "medium", "high") else None,
     )
-
-
-def lost_of_search(setting: Setting, *, allowed: bool) -> list[str]:
-    """The parts of a search that OpenAI has no field for."""
-    search: WebSearch = setting.value
-    lost = [] if allowed or not search.allowed else [f"{setting.field}.allowed_domains"]
-    lost += [f"{setting.field}.blocked_domains"] if search.blocked else []
-    return lost + ([f"{setting.field}.max_uses"] if search.most else [])

@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
-from unbroken.errors import CannotEncode, InvalidRequest
+from unbroken.errors import CannotEncode, InvalidRequest, UserError
 from unbroken.messages import Assistant, Json, Request, ServerCall, ToolCall, Usage
 from unbroken.wires.framing import SSE, Framing
 from unbroken.wires.http_api import HttpApi, status_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unbroken.wires.event_shapes import ForTests
     from unbroken.wires.history_losses import Citation
     from unbroken.wires.rules import Rule
+    from unbroken.wires.server_tools import ServerTools
 
 
 class Receiver(Protocol):
@@ -72,7 +73,13 @@ class Receiver(Protocol):
         """Output that has no field of ours: an image, a sound. The response is not empty."""
         ...
 
-    def server_call(self, call: ServerCall) -> None: ...
+    def server_call(self, call: ServerCall) -> None:
+        """A call of a tool that the provider runs, as it goes into the response."""
+        ...
+
+    def server_call_opened(self, call: ServerCall) -> None: ...
+
+    def server_call_ended(self, call: ServerCall, error: str = "") -> None: ...
 
     def usage(self, usage: Usage) -> None: ...
 
@@ -127,6 +134,24 @@ class ResponseEncoder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderCall:
+    """A tool that the provider runs, in a script: `ProviderCall("web_search", {"query": "…"}, "what it found")`.
+
+    `tool` is the name that `ServerCall.tool` has. With `error` it fails. A provider may pause its turn between a call
+    and its result: `part="call"` is only the first, `part="result"` only the second.
+    """
+
+    tool: str
+    arguments: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    result: Json = ""
+    error: str = ""
+    id: str = ""
+    part: Literal["both", "call", "result"] = "both"
+    name: str = ""
+    """Of a tool of an MCP server."""
+
+
 class DeltaEncoder(ABC):
     """What all encoders share: each kind of delta has its method."""
 
@@ -135,6 +160,12 @@ class DeltaEncoder(ABC):
     def cite(self, citations: Sequence[Citation]) -> bytes | None:
         """The pages that the answer cites, before its end. None: they have no place here, or it has passed."""
         return None
+
+    def provider_call(self, call: ProviderCall) -> bytes:
+        """See `ProviderWriter`."""
+        raise UserError(
+            f"ProviderCall({call.tool!r}): providers of this wire do not run it in a script: use another wire"
+        )
 
     def keep_alive(self, relays: bool) -> bytes:
         return b": keep-alive\n\n"  # a comment, which clients skip
@@ -191,6 +222,10 @@ class ProviderWriter(ResponseEncoder, Protocol):
     def grow_call(self, text: str) -> bytes: ...
 
     def close_call(self, complete: bool) -> bytes: ...
+
+    def provider_call(self, call: ProviderCall) -> bytes:
+        """A tool that the provider runs, and what came of it. `UserError` if its providers run none."""
+        ...
 
     def end(self, told: Meaning) -> bytes: ...
 
@@ -260,6 +295,10 @@ def _no_crossing() -> Crossing | None:
     return None
 
 
+def _no_server_tools() -> ServerTools | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
     """A provider's protocol: everything that the rest of the library needs to know about it."""
@@ -320,6 +359,8 @@ class Wire:
     changed, with what was done in words."""
     native_has_text: bool = True
     """Does the native message contain the text too? Then it is void once a call was recovered from that text."""
+    server_tools: Callable[[], ServerTools | None] = _no_server_tools
+    """How it requests tools that the provider runs. Without it there are none."""
     plain: Callable[[dict[str, Json]], Plain | None] | None = None
     """Reads a non-streaming body that is exactly as documented, faster than the decoder; None for any other."""
 

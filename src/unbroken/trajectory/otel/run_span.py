@@ -31,6 +31,8 @@ from unbroken.events import (
     RequestSent,
     RunFailed,
     RunFinished,
+    ServerCallFinished,
+    ServerCallStarted,
     TextReplaced,
     ToolCallsDetected,
     ToolLate,
@@ -101,6 +103,7 @@ class RunTrace(Middleware):
         self._calls = CallSpans(tracing, self._view)
         self._asked = Asked.of(head.asks) if head.asks is not None else Asked.named(head.model)
         self._asking: Asking | None = None
+        self._server_calls: dict[str, Span] = {}
         self._turn = 0
         self._over = False
 
@@ -142,6 +145,10 @@ class RunTrace(Middleware):
                 self._note(self._span, event, length=len(event.text))
             case CallsIgnored():
                 self._note(self._span, event, names=[self._tracing.exportable(name) for name in event.names])
+            case ServerCallStarted():
+                self._server_calls[event.call_id] = self._server_call(event)
+            case ServerCallFinished():
+                self._end_server_call(event)
             case LimitReached():
                 self._note(self._span, event, kind=event.kind, limit=event.limit)
             case Compacted():
@@ -175,6 +182,24 @@ class RunTrace(Middleware):
         if event.kind not in NO_RESPONSE:
             about = {**self._tracing.measured, "unbroken.restart.kind": event.kind}
             self._tracing.instruments.restarted(about)
+
+    def _server_call(self, event: ServerCallStarted | ServerCallFinished) -> Span:
+        name = self._tracing.exportable(event.name)
+        about = {
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "extension",
+            "gen_ai.tool.call.id": self._tracing.exportable(event.call_id),
+            "unbroken.tool.by_provider": True,
+        }
+        return self._tracing.start("execute_tool", name, SpanKind.INTERNAL, about, event.time)
+
+    def _end_server_call(self, event: ServerCallFinished) -> None:
+        span = self._server_calls.pop(event.call_id, None) or self._server_call(event)
+        if self._tracing.content and event.arguments is not None:
+            span.set_attribute("gen_ai.tool.call.arguments", self._tracing.exportable_json(event.arguments))
+        if event.outcome != "done":
+            fail(span, event.outcome, self._tracing.exportable(event.error) if self._tracing.content else "")
+        span.end(nanoseconds(event.time))
 
     def _note(self, span: Span, event: Event, **fields: Any) -> None:
         about = {"turn": event.turn, **fields}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
     from unbroken.wires.rules import Rule
+    from unbroken.wires.server_tools import ServerTools
 
 
 def _for_tests() -> ForTests:
@@ -35,6 +36,12 @@ def _rules() -> tuple[Rule, ...]:
     from unbroken.wires.anthropic.messages_rules import RULES  # noqa: PLC0415 - start-up time
 
     return RULES
+
+
+def _server_tools() -> ServerTools:
+    from unbroken.wires.anthropic.messages_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
+
+    return SERVER_TOOLS
 
 
 WIRE = Wire(
@@ -57,6 +64,7 @@ WIRE = Wire(
     for_tests=_for_tests,
     rules=_rules,
     crossing=_crossing,
+    server_tools=_server_tools,
     lost_reasoning={"off": turn_thinking_off},
     sign_is_last=True,
     takes_back=is_all_signed,

@@ -6,19 +6,22 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from unbroken.messages import Json, OutputSchema
+from unbroken.server_tools import CodeExecution, WebFetch, WebSearch
 from unbroken.wires.anthropic.messages_content import THINKING
 from unbroken.wires.anthropic.messages_requests import NAME_RULE
+from unbroken.wires.anthropic.messages_server_tools import CODE_EXECUTION, SERVER_TOOLS, WEB_FETCH, WEB_SEARCH
 from unbroken.wires.crossing import (
     Crossing,
     Name,
     Setting,
     Settings,
     Target,
-    WebSearch,
+    place_of,
     put,
     rest_of,
     simple,
     texts,
+    write_tool,
 )
 from unbroken.wires.history_losses import Citation, HistoryCrossing, unknown_fields
 from unbroken.wires.schemas import claude_form
@@ -62,18 +65,18 @@ def _read_tool(tool: Object, settings: Settings) -> list[str]:
     type = as_text(tool.get("type"))
     field = f"tools.{type}"
     if type.startswith("web_search_"):
-        place = as_dict(tool.get("user_location"))
         search = WebSearch(
-            allowed=texts(tool.get("allowed_domains")),
-            blocked=texts(tool.get("blocked_domains")),
-            location={key: value for key, value in place.items() if key != "type" and value is not None},
-            most=as_int(tool.get("max_uses")),
+            allowed_domains=texts(tool.get("allowed_domains")),
+            blocked_domains=texts(tool.get("blocked_domains")),
+            user_location=place_of(as_dict(tool.get("user_location"))),
+            max_uses=max(as_int(tool.get("max_uses")), 0) or None,
         )
         settings["web_search"] = Setting(field, search)
         known = ("type", "name", "allowed_domains", "blocked_domains", "user_location", "max_uses", "cache_control")
         return rest_of(tool, known, f"{field}.")
     if type.startswith(("code_execution_", "web_fetch_")):
-        settings["code_execution" if type.startswith("code") else "web_fetch"] = Setting(field, None)
+        code = type.startswith("code")
+        settings["code_execution" if code else "web_fetch"] = Setting(field, CodeExecution() if code else WebFetch())
         return rest_of(tool, ("type", "name", "cache_control"), f"{field}.")
     return [field]
 
@@ -97,9 +100,8 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
         body["service_tier"] = "auto" if tier.value == "auto" else "standard_only"
     if (output := settings.get("output")) is not None:
         write_output(body, output.value)
-    tools = list(_tools(settings, lost))
-    if tools:
-        body["tools"] = [*body.get("tools", ()), *tools]
+    for name in ("web_search", "code_execution", "web_fetch"):
+        lost += write_tool(settings, name, SERVER_TOOLS, body, target)
     if (allowed := settings.get("allowed_tools")) is not None:
         mode, names = allowed.value
         # There is no such choice here: the other tools are not offered.
@@ -111,27 +113,6 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
             choice: Object = {"type": "any" if mode == "required" else "auto"}
             body["tool_choice"] = choice if alone is None else {**choice, "disable_parallel_tool_use": alone}
     return lost
-
-
-def _tools(settings: Settings, lost: list[str]) -> list[Object]:
-    tools: list[Object] = []
-    if (search := settings.get("web_search")) is not None:
-        tool: Object = {"type": "web_search_20250305", "name": "web_search"}
-        if search.value.allowed:
-            tool["allowed_domains"] = list(search.value.allowed)
-        elif search.value.blocked:  # the API takes one of the two
-            tool["blocked_domains"] = list(search.value.blocked)
-        if search.value.location:
-            tool["user_location"] = {"type": "approximate", **search.value.location}
-        if search.value.most:
-            tool["max_uses"] = search.value.most
-        lost += [f"{search.field}.search_context_size"] if search.value.size else []
-        tools.append(tool)
-    if "code_execution" in settings:
-        tools.append({"type": "code_execution_20250825", "name": "code_execution"})
-    if "web_fetch" in settings:
-        tools.append({"type": "web_fetch_20250910", "name": "web_fetch"})
-    return tools
 
 
 _BLOCKS = {"text": ("type", "text", "cache_control"), "tool_use": ("type", "id", "name", "input", "cache_control")}
@@ -183,9 +164,9 @@ CROSSING = Crossing(
         "user": ("metadata.user_id",),
         "safety_identifier": ("metadata.user_id",),
         "service_tier": ("service_tier",),
-        "web_search": ("tools[]{type=web_search_20250305}",),
-        "web_fetch": ("tools[]{type=web_fetch_20250910}",),
-        "code_execution": ("tools[]{type=code_execution_20250825}",),
+        "web_search": (f"tools[]{{type={WEB_SEARCH}}}",),
+        "web_fetch": (f"tools[]{{type={WEB_FETCH}}}",),
+        "code_execution": (f"tools[]{{type={CODE_EXECUTION}}}",),
         "allowed_tools": ("tools[]",),
     },
     read=_read,

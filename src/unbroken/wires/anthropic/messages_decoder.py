@@ -29,6 +29,18 @@ _MEANINGS: dict[str, Meaning] = {
 }
 
 
+_TOOLS = {
+    "web_search": "web_search",
+    "web_fetch": "web_fetch",
+    "code_execution": "code_execution",
+    "bash_code_execution": "code_execution",
+    "text_editor_code_execution": "code_execution",
+    "tool_search_tool_regex": "tool_search",
+    "tool_search_tool_bm25": "tool_search",
+}
+"""What the tools do that Anthropic runs, by their names."""
+
+
 MARKS = (b'"message_start"', b'"content_block')
 """Either is near the beginning of every stream."""
 
@@ -106,6 +118,8 @@ class MessagesDecoder:
         """How many blocks have had their end reported by the end of the message, at the latest."""
         self._cut = False
         self._usage: Object = {}
+        self._code_runs = 0
+        """How often the provider ran code, which it charges for by time."""
 
     def feed(self, event: Object, data: bytes) -> None:
         kind = event.get("type")
@@ -232,6 +246,8 @@ class MessagesDecoder:
             self._close(block, None if block.json else block.value.get("input") or None)
         elif block.kind.endswith("_tool_use"):
             self._server_call(block)
+        elif block.kind.endswith("_tool_result"):
+            self._server_result(block.value)
 
     def _close(self, block: _Block, input: Json) -> None:
         if input is not None and not isinstance(input, dict | str):
@@ -240,15 +256,30 @@ class MessagesDecoder:
 
     def _server_call(self, block: _Block) -> None:
         arguments = block.parsed_json() if block.json else block.value.get("input")
-        self._to.server_call(
-            ServerCall(
-                type=block.kind,
-                id=as_text(block.value.get("id")) or None,
-                name=as_text(block.value.get("name")) or None,
-                arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
-                item=block.whole(),
-            )
+        name = as_text(block.value.get("name"))
+        call = ServerCall(
+            type=block.kind,
+            id=as_text(block.value.get("id")) or None,
+            name=name or None,
+            arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
+            tool="mcp" if block.kind == "mcp_tool_use" else _TOOLS.get(name, ""),
         )
+        self._to.server_call_opened(call)
+        self._to.server_call(replace(call, item=block.whole()))
+        if call.tool == "code_execution":
+            self._code_runs += 1
+
+    def _server_result(self, block: Object) -> None:
+        """The result of a call, perhaps of one in the answer before: a turn may be paused between the two."""
+        kind = as_text(block.get("type")).removesuffix("_tool_result")
+        tool = "mcp" if kind == "mcp" else _TOOLS.get(kind, "tool_search" if kind.startswith("tool_search") else "")
+        content = as_dict(block.get("content"))
+        error = as_text(content.get("error_code")) if as_text(content.get("type")).endswith("_error") else ""
+        if block.get("is_error"):
+            error = error or "".join(as_text(each.get("text")) for each in blocks_of(block.get("content"))) or "failed"
+        id = as_text(block.get("tool_use_id")) or None
+        name = next((as_text(each.value.get("name")) for each in self._blocks if id and each.value.get("id") == id), "")
+        self._to.server_call_ended(ServerCall("server_tool_use", id, name or None, tool=tool), error)
 
     def _end_blocks(self) -> None:
         """The message has ended: so have the blocks whose own end is missing."""
@@ -294,7 +325,8 @@ class MessagesDecoder:
             for key, value in cast("Object", usage).items():
                 if value is not None or key not in self._usage:
                     self._usage[key] = value
-            self._to.usage(_usage(dict(self._usage)))
+            counted = _usage(dict(self._usage))
+            self._to.usage(replace(counted, server_calls=self._code_runs) if self._code_runs else counted)
 
 
 def _meaning(reason: Json) -> Meaning:

@@ -14,7 +14,7 @@ from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text, outgoing_arguments
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object
-from unbroken.wires.wire import DeltaEncoder
+from unbroken.wires.wire import DeltaEncoder, ProviderCall
 
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -219,6 +219,9 @@ class MessagesProviderWriter(MessagesEncoder):
         super().__init__(request.model, id)
         self.signature = f"sig-{id}"
         self._fragments: list[str] = []
+        self._id = id
+        self._served = 0
+        """Calls of tools that the provider runs."""
 
     def open_call(self, id: str, name: str) -> bytes:
         call: Object = {"id": id} if id else {}
@@ -233,6 +236,60 @@ class MessagesProviderWriter(MessagesEncoder):
         self._content[-1]["input"] = object_from_text("".join(self._fragments)) or {}
         self._fragments.clear()
         return self._stop_block()
+
+    def provider_call(self, call: ProviderCall) -> bytes:
+        name = _PROVIDER_TOOLS.get(call.tool)
+        if name is None:
+            return super().provider_call(call)
+        self._served += call.part != "result"
+        id = call.id or f"srvtoolu_{self._id}_{self._served}"
+        written = self.begin() + self._end_block()
+        if call.part != "result":
+            kind = "mcp_tool_use" if call.tool == "mcp" else "server_tool_use"
+            named: Object = {"name": call.name, "server_name": "mcp"} if call.tool == "mcp" else {"name": name}
+            written += self._begin_block({"type": kind, "id": id, **named, "input": {}})
+            self._content[-1] = {**self._content[-1], "input": dict(call.arguments)}
+            written += self._delta({"type": "input_json_delta", "partial_json": dumps(dict(call.arguments)).decode()})
+            written += self._stop_block()
+        if call.part != "call":
+            written += self._begin_block(_provider_result(call, name, id)) + self._stop_block()
+        return written
+
+
+_PROVIDER_TOOLS = {
+    "web_search": "web_search",
+    "web_fetch": "web_fetch",
+    "code_execution": "bash_code_execution",
+    "tool_search": "tool_search_tool_bm25",
+    "mcp": "mcp",
+}
+
+
+def _provider_result(call: ProviderCall, name: str, id: str) -> Object:
+    """The block with what came of a tool that the provider ran."""
+    kind = "tool_search_tool_result" if call.tool == "tool_search" else f"{name}_tool_result"
+    content: Json
+    if call.tool == "mcp":
+        content = [{"type": "text", "text": call.error or str(call.result)}]
+        return {"type": kind, "tool_use_id": id, "is_error": bool(call.error), "content": content}
+    if call.error:
+        content = {"type": f"{kind}_error", "error_code": call.error}
+    elif call.tool == "web_search":
+        page = {"type": "web_search_result", "url": "https://example.org/", "title": str(call.result)}
+        content = [{**page, "encrypted_content": f"encrypted-{id}", "page_age": None}]
+    elif call.tool == "web_fetch":
+        source: Object = {"type": "text", "media_type": "text/plain", "data": str(call.result)}
+        document: Object = {"type": "document", "source": source, "title": None, "citations": None}
+        url = str(call.arguments.get("url", "https://example.org/"))
+        content = {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
+    elif call.tool == "tool_search":
+        names: list[Json] = call.result if isinstance(call.result, list) else [call.result]
+        found = [{"type": "tool_reference", "tool_name": name} for name in names]
+        content = {"type": "tool_search_tool_search_result", "tool_references": found}
+    else:
+        output: Object = {"stdout": str(call.result), "stderr": "", "return_code": 0, "content": []}
+        content = {"type": "bash_code_execution_result", **output}
+    return {"type": kind, "tool_use_id": id, "content": content}
 
 
 def _event(event: Object) -> bytes:
@@ -250,4 +307,5 @@ def _encode_usage(usage: Usage) -> Object:
         "cache_creation_input_tokens": usage.cache_write_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens,
+        **({"server_tool_use": {"web_search_requests": usage.web_searches}} if usage.web_searches else {}),
     }

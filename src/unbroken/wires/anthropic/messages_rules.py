@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.messages import Json
+from unbroken.wires.anthropic.messages_server_tools import RULES as SERVER_TOOL_RULES
+from unbroken.wires.anthropic.messages_server_tools import is_paused
 from unbroken.wires.body_paths import changed, find, places, without
 from unbroken.wires.claude_models import (
     BEFORE_4_6,
@@ -86,7 +88,9 @@ def _without_thinking(body: Object) -> Mended | None:
 
 def _ends_with_assistant(asked: Asked) -> list[str]:
     messages = dicts(asked.body.get("messages"))
-    return [f"messages[{len(messages) - 1}]"] if messages and messages[-1].get("role") == "assistant" else []
+    if not messages or messages[-1].get("role") != "assistant" or is_paused(messages[-1]):
+        return []
+    return [f"messages[{len(messages) - 1}]"]
 
 
 def _ends_in_space(asked: Asked) -> list[str]:
@@ -497,4 +501,5 @@ RULES = (
         error="tool_choice may only be specified while providing tools",
         source="docs.claude.com: messages",
     ),
+    *SERVER_TOOL_RULES,
 )

@@ -89,7 +89,9 @@ def _check_system(where: str, message: Object, before: Object, after: list[Objec
 
 
 def _check_tools(body: Object) -> list[str]:
-    names = [as_text(tool.get("name")) for tool in dicts(body.get("tools"))]
+    # Those of an MCP server have no name of their own.
+    tools = [tool for tool in dicts(body.get("tools")) if tool.get("type") != "mcp_toolset"]
+    names = [as_text(tool.get("name")) for tool in tools]
     choice = as_dict(body.get("tool_choice"))
     problems = check_names("tools", names, _NAME)
     if choice and not names:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
     from unbroken.wires.rules import Rule
+    from unbroken.wires.server_tools import ServerTools
 
 
 @cache
@@ -45,6 +46,12 @@ def _for_tests() -> ForTests:
     return ForTests(check_shape, check_request, ConverseEvents())
 
 
+def _server_tools() -> ServerTools:
+    from unbroken.wires.bedrock.converse_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
+
+    return SERVER_TOOLS
+
+
 WIRE = Wire(
     name=NAME,
     http=ConverseHttp(),
@@ -63,6 +70,7 @@ WIRE = Wire(
     marks=MARKS,
     for_tests=_for_tests,
     crossing=_crossing,
+    server_tools=_server_tools,
     rules=_rules,
     framing=EVENT_STREAM,
     lost_reasoning={"off": turn_reasoning_off},

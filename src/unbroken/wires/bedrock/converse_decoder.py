@@ -6,6 +6,7 @@ clients of Amazon keep of them. A text begins with its first delta, without an e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from unbroken.deltas import Meaning
@@ -28,6 +29,9 @@ _MEANINGS: dict[str, Meaning] = {
 }
 _FAILURES = ("malformed_tool_use", "malformed_model_output")
 """The model wrote something that could not be read, so there is no answer to continue with."""
+
+_TOOLS = {"nova_grounding": "web_search", "nova_code_interpreter": "code_execution"}
+"""What the tools do that Amazon runs, by their names."""
 
 MARKS = (b"messageStart", b"contentBlockDelta", b"contentBlockStart", b'"stopReason"')
 """One of these is near the beginning of every stream; in a body, somewhere in it."""
@@ -92,6 +96,9 @@ class ConverseDecoder:
         self._body_blocks: list[Object] | None = None
         self._at: dict[Json, _Block] = {}
         """The block that was last begun at each index."""
+        self._searches = 0
+        self._charged = 0
+        """Searches, and other calls that the provider charges for."""
 
     def feed(self, event: Object, data: bytes) -> None:
         if "contentBlockDelta" in event:
@@ -211,6 +218,8 @@ class ConverseDecoder:
         elif block.field == "toolUse":
             arguments = block.parsed() if block.pieces else block.value.get("input")
             self._server_call(block.value, arguments, block.whole())
+        elif block.field == "toolResult":
+            self._server_result(block.value)
 
     def _close(self, key: int, input: Json) -> None:
         if input is not None and not isinstance(input, dict | str):
@@ -218,15 +227,23 @@ class ConverseDecoder:
         self._to.close(key, cast("Object | str | None", input))
 
     def _server_call(self, use: Object, arguments: Json, item: Object) -> None:
-        self._to.server_call(
-            ServerCall(
-                type=as_text(use.get("type")),
-                id=as_text(use.get("toolUseId")) or None,
-                name=as_text(use.get("name")) or None,
-                arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
-                item=item,
-            )
+        name = as_text(use.get("name"))
+        call = ServerCall(
+            type=as_text(use.get("type")),
+            id=as_text(use.get("toolUseId")) or None,
+            name=name or None,
+            arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
+            tool=_TOOLS.get(name, ""),
         )
+        self._to.server_call_opened(call)
+        self._to.server_call(replace(call, item=item))
+        self._searches += call.tool == "web_search"
+        self._charged += call.tool == "code_execution"
+
+    def _server_result(self, result: Object) -> None:
+        error = "failed" if result.get("status") == "error" else ""
+        id = as_text(result.get("toolUseId")) or None
+        self._to.server_call_ended(ServerCall(as_text(result.get("type")), id), error)
 
     def _body(self, body: Object) -> None:
         self._body_blocks = blocks_of(as_dict(as_dict(body["output"]).get("message")).get("content"))
@@ -252,6 +269,8 @@ class ConverseDecoder:
                 self._close(key, use.get("input"))
         elif use:
             self._server_call(use, use.get("input"), block)
+        elif isinstance(block.get("toolResult"), dict):
+            self._server_result(block["toolResult"])
         elif text := text_of(block):
             self._to.text(text)
         elif reasoning := as_text(as_dict(as_dict(block.get("reasoningContent")).get("reasoningText")).get("text")):
@@ -269,7 +288,10 @@ class ConverseDecoder:
 
     def _usage(self, usage: Json) -> None:
         if usage and isinstance(usage, dict):
-            self._to.usage(_read_usage(cast("Object", usage)))
+            counted = _read_usage(cast("Object", usage))
+            if self._searches or self._charged:
+                counted = replace(counted, web_searches=self._searches, server_calls=self._charged)
+            self._to.usage(counted)
 
 
 def _read_usage(raw: Object) -> Usage:

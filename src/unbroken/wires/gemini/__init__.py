@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
     from unbroken.wires.rules import Rule
+    from unbroken.wires.server_tools import ServerTools
 
 
 def _for_tests() -> ForTests:
@@ -36,6 +37,12 @@ def _rules() -> tuple[Rule, ...]:
     from unbroken.wires.gemini.gemini_rules import RULES  # noqa: PLC0415 - start-up time
 
     return RULES
+
+
+def _server_tools() -> ServerTools:
+    from unbroken.wires.gemini.gemini_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
+
+    return SERVER_TOOLS
 
 
 WIRE = Wire(
@@ -58,6 +65,7 @@ WIRE = Wire(
     for_tests=_for_tests,
     rules=_rules,
     crossing=_crossing,
+    server_tools=_server_tools,
     lost_reasoning={"placeholder": sign_with_placeholder},
 )
 

@@ -7,21 +7,23 @@ from typing import Literal
 
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json, OutputSchema
+from unbroken.server_tools import CodeExecution, WebFetch, WebSearch
 from unbroken.wires.crossing import (
     Crossing,
     Name,
     Setting,
     Settings,
     Target,
-    WebSearch,
     put,
     rest_of,
     simple,
     texts,
+    write_tool,
 )
 from unbroken.wires.gemini.gemini_parts import GROUNDING, NAME_RULE, camel, parts_of
 from unbroken.wires.gemini.gemini_requests import json_schema
 from unbroken.wires.gemini.gemini_rules import BEFORE_3, OUTPUT_KEYWORDS
+from unbroken.wires.gemini.gemini_server_tools import SERVER_TOOLS
 from unbroken.wires.history_losses import Citation, HistoryCrossing, unknown_fields
 from unbroken.wires.schemas import each_schema, limited
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts, fit_name
@@ -87,13 +89,13 @@ def _read_tool(tool: Object, settings: Settings) -> list[str]:
         fields = camel(as_dict(value))
         match key:
             case "googleSearch" | "googleSearchRetrieval":
-                search = WebSearch(blocked=texts(fields.get("excludeDomains")))
+                search = WebSearch(blocked_domains=texts(fields.get("excludeDomains")))
                 settings["web_search"] = Setting(field, search)
                 lost += rest_of(fields, ("excludeDomains",), f"{field}.")
             case "codeExecution":
-                settings["code_execution"] = Setting(field, None)
+                settings["code_execution"] = Setting(field, CodeExecution())
             case "urlContext":
-                settings["web_fetch"] = Setting(field, None)
+                settings["web_fetch"] = Setting(field, WebFetch())
             case _:
                 lost.append(field)
     return lost
@@ -133,20 +135,8 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
         body["store"] = settings["store"].value
     if (output := settings.get("output")) is not None:
         write_output(body, output.value, target.model)
-    tools: list[Object] = []
-    if (search := settings.get("web_search")) is not None:
-        given = search.value
-        blocked = given.blocked if target.vendor == "vertex" else ()
-        tools.append({"googleSearch": {"excludeDomains": list(blocked)} if blocked else {}})
-        parts = {"allowed_domains": given.allowed, "blocked_domains": () if blocked else given.blocked}
-        parts |= {"user_location": given.location, "max_uses": given.most, "search_context_size": given.size}
-        lost += [f"{search.field}.{part}" for part, value in parts.items() if value]
-    if "code_execution" in settings:
-        tools.append({"codeExecution": {}})
-    if "web_fetch" in settings:
-        tools.append({"urlContext": {}})
-    if tools:
-        body["tools"] = [*body.get("tools", ()), *tools]
+    for name in ("web_search", "code_execution", "web_fetch"):
+        lost += write_tool(settings, name, SERVER_TOOLS, body, target)
     if (allowed := settings.get("allowed_tools")) is not None and _has_functions(body):
         mode, names = allowed.value
         fitting = [fit_name(name, NAME_RULE) for name in names]

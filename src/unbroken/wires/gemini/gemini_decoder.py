@@ -5,13 +5,14 @@ The wire has no switch for parallel calls and no cache marks; a limit of one cal
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.gemini.gemini_parts import GROUNDING, TEXT_KEYS, PartialArguments, Parts, camel, camel_part, plain
 from unbroken.wires.jsontext import dump_arguments, exact
-from unbroken.wires.values import Object, as_dict, as_int, as_text
+from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text
 from unbroken.wires.wire import Receiver
 
 _INSIDE = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"))
@@ -51,6 +52,12 @@ _FAILURES = {
 
 # A `toolResponse` is the answer to a `toolCall` that was reported before: kept, but not a call.
 _SERVER_CALLS = ("executableCode", "codeExecutionResult", "toolCall")
+
+
+_TOOLS = {"GOOGLE_SEARCH_WEB": "web_search", "URL_CONTEXT": "web_fetch", "FILE_SEARCH": "file_search"}
+"""What the tools do that Google runs, by the types of their calls."""
+_PAID_ONCE = ("gemini-1", "gemini-2")
+"""Models whose searches cost the same, however many an answer needs."""
 
 
 class _Streamed:
@@ -104,6 +111,11 @@ class GeminiDecoder:
         self._streamed: _Streamed | None = None
         self._usage: Json = None
         self._grounding: Object = {}
+        self._codes = 0
+        self._queries = 0
+        """Programs that the provider ran, and searches that it made."""
+        self._counted = 0
+        """Searches in the usage that was reported last."""
 
     def feed(self, event: Object, data: bytes) -> None:
         event = _unwrapped(event)
@@ -119,9 +131,11 @@ class GeminiDecoder:
         if feedback:
             self._feedback(camel(as_dict(feedback)), answered=bool(event.get("candidates")))
         usage = event.get("usageMetadata") or event.get("usage_metadata")
-        if usage and isinstance(usage, dict) and usage != self._usage:
-            self._usage = cast("Object", usage)
-            self._to.usage(_usage(self._usage))
+        if usage and isinstance(usage, dict) and (usage != self._usage or self._queries != self._counted):
+            self._usage, self._counted = cast("Object", usage), self._queries
+            searches = self._queries if not as_text(event.get("modelVersion")).startswith(_PAID_ONCE) else 1
+            counted = _usage(self._usage)
+            self._to.usage(replace(counted, web_searches=searches) if self._queries else counted)
         if event.get("error"):
             self._to.error(event["error"])
 
@@ -149,6 +163,7 @@ class GeminiDecoder:
         grounding = as_dict(candidate.get(GROUNDING) or candidate.get("grounding_metadata"))
         if grounding:
             self._grounding = camel(grounding)
+            self._searched(self._grounding)
         reason = candidate.get("finishReason") or candidate.get("finish_reason")
         if isinstance(reason, str | int) and reason not in _NO_REASON:
             reason = str(reason)
@@ -186,20 +201,52 @@ class GeminiDecoder:
             item = part.get(type)
             if isinstance(item, dict):
                 self._server_call(type, cast("Object", item))
+        if isinstance(part.get("toolResponse"), dict):
+            self._server_result(cast("Object", part["toolResponse"]))
         self._parts.add(part)
 
     def _server_call(self, type: str, item: Object) -> None:
         id, arguments = item.get("id"), item.get("args")
-        self._to.server_call(
-            ServerCall(
-                type,
-                # The id that newer models give to code ties it to its result; it is no call's and stays in `item`.
-                id=id if type == "toolCall" and isinstance(id, str) else None,
-                arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
-                status=as_text(item.get("outcome")) or None,
-                item=item,
-            )
+        call = ServerCall(
+            type,
+            # The id that newer models give to code ties it to its result; it is no call's and stays in `item`.
+            id=id if type == "toolCall" and isinstance(id, str) else None,
+            arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
+            status=as_text(item.get("outcome")) or None,
+            item=item,
+            tool=_TOOLS.get(as_text(item.get("toolType")), "" if type == "toolCall" else "code_execution"),
         )
+        if type == "codeExecutionResult":
+            self._to.server_call(call)
+            failed = as_text(item.get("output")) or as_text(item.get("outcome"))
+            error = "" if item.get("outcome") == "OUTCOME_OK" else failed
+            self._to.server_call_ended(ServerCall(type, self._code_id(item), tool=call.tool), error)
+            return
+        if type == "executableCode":
+            self._codes += 1
+            code = {"code": item.get("code"), "language": item.get("language")}
+            opened = replace(call, id=self._code_id(item), arguments=code, item=None)
+        else:
+            self._queries += len(as_list(as_dict(arguments).get("queries"))) if call.tool == "web_search" else 0
+            opened = replace(call, item=None)
+        self._to.server_call_opened(opened)
+        self._to.server_call(call)
+
+    def _code_id(self, item: Object) -> str:
+        return as_text(item.get("id")) or f"code_{self._codes}"
+
+    def _server_result(self, item: Object) -> None:
+        id, tool = as_text(item.get("id")) or None, _TOOLS.get(as_text(item.get("toolType")), "")
+        self._to.server_call_ended(ServerCall("toolCall", id, tool=tool))
+
+    def _searched(self, grounding: Object) -> None:
+        """A search that only shows in what it found: models answer so as long as there are no functions."""
+        queries = [query for query in as_list(grounding.get("webSearchQueries")) if isinstance(query, str)]
+        if queries and not self._queries:
+            call = ServerCall("googleSearch", "search_1", arguments={"queries": queries}, tool="web_search")
+            self._to.server_call_opened(call)
+            self._to.server_call_ended(call)
+        self._queries = max(self._queries, len(queries))
 
     def _call(self, call: Object, part: Object) -> None:
         id, name, arguments = as_text(call.get("id")), as_text(call.get("name")), call.get("args")

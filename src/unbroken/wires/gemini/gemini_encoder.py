@@ -14,7 +14,7 @@ from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text
 from unbroken.wires.values import Object, as_dict
-from unbroken.wires.wire import DeltaEncoder
+from unbroken.wires.wire import DeltaEncoder, ProviderCall
 
 _SILENT: Object = {"text": ""}
 """An empty content: google-genai drops a turn from its history for one without parts."""
@@ -149,6 +149,8 @@ class GeminiProviderWriter(GeminiEncoder):
         self._open: Object = {}
         self._fragments: list[str] = []
         self._malformed = False
+        self._served = 0
+        """Calls of tools that the provider runs."""
 
     def begin(self) -> bytes:
         return b""
@@ -170,6 +172,27 @@ class GeminiProviderWriter(GeminiEncoder):
         part: Object = {"functionCall": {**self._open, "args": arguments}}
         self._parts.add(part)
         return self._chunk([part])
+
+    def provider_call(self, call: ProviderCall) -> bytes:
+        kind = {"web_search": "GOOGLE_SEARCH_WEB", "web_fetch": "URL_CONTEXT", "file_search": "FILE_SEARCH"}
+        self._served += 1
+        id = call.id or f"served-{self._served}"
+        if call.tool == "code_execution":
+            code: Object = {"id": id, "language": "PYTHON", "code": call.arguments.get("code")}
+            outcome = "OUTCOME_FAILED" if call.error else "OUTCOME_OK"
+            made: Object = {"executableCode": code}
+            came: Object = {
+                "codeExecutionResult": {"id": id, "outcome": outcome, "output": call.error or str(call.result)}
+            }
+        elif call.tool in kind and call.part == "both":
+            typed: Object = {"toolType": kind[call.tool], "id": id}
+            made = {"toolCall": {**typed, "args": dict(call.arguments)}, "thoughtSignature": f"sig-{id}"}
+            came = {"toolResponse": {**typed, "response": {"result": call.result}}, "thoughtSignature": f"sig-r-{id}"}
+        else:
+            return super().provider_call(call)
+        self._parts.add(made)
+        self._parts.add(came)
+        return self._chunk([made]) + self._chunk([came])
 
     def end(self, told: Meaning) -> bytes:
         if not self._malformed:

@@ -159,6 +159,17 @@ def _unsigned(asked: Asked) -> list[str]:
 
 _JSON = "application/json"
 
+
+def _hidden_server_tools(asked: Asked) -> list[str]:
+    tools = dicts(asked.body.get("tools"))
+    keys = [key for tool in tools for key in tool]
+    shown = as_dict(asked.body.get("toolConfig")).get("includeServerSideToolInvocations")
+    beside = "functionDeclarations" in keys and any(key in _SERVER_TOOLS for key in keys)
+    return ["tools"] if beside and not shown else []
+
+
+_SERVER_TOOLS = ("googleSearch", "urlContext", "codeExecution", "fileSearch")
+
 RULES = (
     Rule(
         "gemini.user-first",
@@ -291,6 +302,16 @@ RULES = (
             source="ai.google.dev/gemini-api/docs/function-calling",
         )
         for name, key in (("search", "googleSearch"), ("code", "codeExecution"), ("url-context", "urlContext"))
+    ),
+    Rule(
+        "gemini.shown-server-tools",
+        "server tools beside functions need `toolConfig.includeServerSideToolInvocations`",
+        Function(_hidden_server_tools, field="tools"),
+        Named("gemini-3*", "gemini-4*"),
+        ("gemini",),
+        "Please enable tool_config.include_server_side_tool_invocations to use Built-in tools with Function calling.",
+        source="ai.google.dev/gemini-api/docs/tool-combination",
+        obeyed="by the encoder",
     ),
     Rule(
         "gemini.parameters",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
     from unbroken.wires.rules import Rule
+    from unbroken.wires.server_tools import ServerTools
 
 
 def _for_tests() -> ForTests:
@@ -37,6 +38,12 @@ def _rules() -> tuple[Rule, ...]:
     return RULES
 
 
+def _server_tools() -> ServerTools:
+    from unbroken.wires.openai_chat.chat_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
+
+    return SERVER_TOOLS
+
+
 WIRE = Wire(
     name=NAME,
     http=ChatHttp(),
@@ -56,6 +63,7 @@ WIRE = Wire(
     for_tests=_for_tests,
     rules=_rules,
     crossing=_crossing,
+    server_tools=_server_tools,
     lost_reasoning={"blank": blank_reasoning},
     done_ends=True,
     calls_leak=True,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from unbroken.messages import Json, OutputSchema
-from unbroken.wires.crossing import Crossing, Name, Setting, Settings, Target, rest_of, simple, texts
+from unbroken.wires.crossing import Crossing, Name, Setting, Settings, Target, rest_of, simple, texts, write_tool
 from unbroken.wires.history_losses import Citation, HistoryCrossing, other_parts, unknown_fields
 from unbroken.wires.openai_chat.chat_messages import OPAQUE_TEXTS
 from unbroken.wires.openai_chat.chat_native import KEPT
+from unbroken.wires.openai_chat.chat_server_tools import SERVER_TOOLS
 from unbroken.wires.openai_models import OPENAI
 from unbroken.wires.openai_settings import (
     FIELDS,
@@ -16,7 +17,6 @@ from unbroken.wires.openai_settings import (
     decode_output,
     decode_search,
     encode_output,
-    lost_of_search,
     portable_fields,
 )
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_int, as_text, dicts, fit_name
@@ -89,13 +89,8 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
         body["top_k"] = settings["top_k"].value
     if (output := settings.get("output")) is not None:
         write_output(body, output.value)
-    if (search := settings.get("web_search")) is not None and openai and "search" in target.model:
-        place = search.value.location
-        options: Object = {"search_context_size": search.value.size} if search.value.size else {}
-        if place:
-            options["user_location"] = {"type": "approximate", "approximate": dict(place)}
-        body["web_search_options"] = options
-        lost += lost_of_search(search, allowed=False)
+    if openai:
+        lost += write_tool(settings, "web_search", SERVER_TOOLS, body, target)
     if (allowed := settings.get("allowed_tools")) is not None and body.get("tools"):
         mode, names = allowed.value
         tools = [{"type": "function", "function": {"name": fit_name(name, TOOL_NAME)}} for name in names]

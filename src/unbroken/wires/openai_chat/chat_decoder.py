@@ -5,6 +5,7 @@ The decoder reports what it finds to a `Receiver`. It does not decide which call
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from orjson import JSONDecodeError, dumps, loads
@@ -52,7 +53,14 @@ _FAILURES = {
 }
 """Finish reasons that mean the server gave up. An error object beside them has more details and comes first."""
 
-_RUN_BY_PROVIDER = ("web_search", "web_browser", "retrieval", "code_interpreter", "drawing_tool")
+_RUN_BY_PROVIDER = {
+    "web_search": "web_search",
+    "web_browser": "web_search",
+    "retrieval": "file_search",
+    "code_interpreter": "code_execution",
+    "drawing_tool": "image_generation",
+}
+_SERVER_TYPES = tuple(_RUN_BY_PROVIDER)
 """Types of calls that MiniMax and Zhipu make and answer themselves."""
 
 _REASONING = tuple(dict.fromkeys((*OPAQUE_TEXTS, "reasoning_text")))
@@ -280,7 +288,7 @@ class ChatDecoder:
             if id.__class__ is str and len(id) > ID_RULE.longest:  # vLLM: chatcmpl-tool- and 32 more
                 self._native.long_ids = True
             if function.__class__ is not dict:
-                if call.get("type") in _RUN_BY_PROVIDER:
+                if call.get("type") in _SERVER_TYPES:
                     self._server_call(call, {"arguments": call.get(call["type"])})
                     continue
                 if function:
@@ -290,7 +298,7 @@ class ChatDecoder:
             if arguments.__class__ is dict:
                 arguments = self._exact_arguments(calls, position, event, data)
             if name or "extra_content" in call:
-                if call.get("type") in _RUN_BY_PROVIDER:
+                if call.get("type") in _SERVER_TYPES:
                     self._server_call(call, function)
                     continue
                 if not whole:
@@ -330,7 +338,12 @@ class ChatDecoder:
         if id:
             self._server_ids.add(id)
         arguments = call_from_text(id, name, function.get("arguments"), 0).arguments
-        self._to.server_call(ServerCall(str(call["type"]), id or None, name or None, arguments, item=call))
+        type = str(call["type"])
+        made = ServerCall(type, id or None, name or None, arguments, tool=_RUN_BY_PROVIDER.get(type, ""))
+        # Whatever comes of it is in the same answer, without a mark of its own.
+        self._to.server_call_opened(made)
+        self._to.server_call(replace(made, item=call))
+        self._to.server_call_ended(made)
 
     def _message(self, message: Object, whole: bool = False) -> None:
         """Everything but the calls: text, reasoning under its various names, the old single call."""

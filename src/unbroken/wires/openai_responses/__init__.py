@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unbroken.wires.crossing import Crossing
     from unbroken.wires.event_shapes import ForTests
     from unbroken.wires.rules import Rule
+    from unbroken.wires.server_tools import ServerTools
 
 
 def _for_tests() -> ForTests:
@@ -44,6 +45,12 @@ def _rules() -> tuple[Rule, ...]:
     return RULES
 
 
+def _server_tools() -> ServerTools:
+    from unbroken.wires.openai_responses.responses_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
+
+    return SERVER_TOOLS
+
+
 WIRE = Wire(
     name=NAME,
     http=ResponsesHttp(),
@@ -63,6 +70,7 @@ WIRE = Wire(
     for_tests=_for_tests,
     rules=_rules,
     crossing=_crossing,
+    server_tools=_server_tools,
     native_has_text=False,
     sign_is_last=True,
 )

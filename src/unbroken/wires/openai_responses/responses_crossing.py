@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from unbroken.messages import Json, OutputSchema
-from unbroken.wires.crossing import Crossing, Setting, Settings, Target, put, rest_of, simple, texts
+from unbroken.server_tools import CodeExecution
+from unbroken.wires.crossing import Crossing, Setting, Settings, Target, put, rest_of, simple, texts, write_tool
 from unbroken.wires.history_losses import Citation, HistoryCrossing, other_parts, unknown_fields
 from unbroken.wires.openai_models import OPENAI, REASONING
 from unbroken.wires.openai_responses.responses_items import call_kind, part_text, run_by_provider, text_of
+from unbroken.wires.openai_responses.responses_server_tools import SERVER_TOOLS
 from unbroken.wires.openai_settings import (
     FIELDS,
     decode_output,
     decode_search,
     encode_output,
-    lost_of_search,
     portable_fields,
 )
 from unbroken.wires.values import TOOL_NAME, Object, as_dict, as_int, as_text, dicts, fit_name
@@ -55,7 +56,7 @@ def _read_tool(tool: Object, settings: Settings) -> list[str]:
         settings["web_search"] = Setting(field, decode_search(tool))
         return rest_of(tool, ("type", "filters", "user_location", "search_context_size"), f"{field}.")
     if type == "code_interpreter":
-        settings["code_execution"] = Setting(field, None)
+        settings["code_execution"] = Setting(field, CodeExecution())
         container = as_dict(tool.get("container")) or {"id": tool.get("container")}
         return rest_of(container, ("type",), f"{field}.container.")
     return [field]
@@ -94,21 +95,8 @@ def _write(body: Object, settings: Settings, target: Target) -> list[str]:
         put(body, "text.verbosity", settings["verbosity"].value)
     if (output := settings.get("output")) is not None:
         write_output(body, output.value)
-    tools: list[Object] = []
-    if (search := settings.get("web_search")) is not None:
-        tool: Object = {"type": "web_search"}
-        if search.value.allowed:
-            tool["filters"] = {"allowed_domains": list(search.value.allowed)}
-        if search.value.location:
-            tool["user_location"] = {"type": "approximate", **search.value.location}
-        if search.value.size:
-            tool["search_context_size"] = search.value.size
-        tools.append(tool)
-        lost += lost_of_search(search, allowed=True)
-    if "code_execution" in settings:
-        tools.append({"type": "code_interpreter", "container": {"type": "auto"}})
-    if tools:
-        body["tools"] = [*body.get("tools", ()), *tools]
+    lost += write_tool(settings, "web_search", SERVER_TOOLS, body, target)
+    lost += write_tool(settings, "code_execution", SERVER_TOOLS, body, target)
     if (allowed := settings.get("allowed_tools")) is not None and body.get("tools"):
         mode, names = allowed.value
         functions = [{"type": "function", "name": fit_name(name, TOOL_NAME)} for name in names]

@@ -10,19 +10,24 @@ The functions at the end read usage, server-side calls and errors in every spell
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from unbroken.deltas import Meaning
-from unbroken.messages import Json, Usage
+from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.openai_responses.responses_items import (
+    TOOLS,
     as_input,
     beyond_text_and_calls,
     call_kind,
+    charged,
+    failure_of,
     part_text,
     payload,
     read_server_call,
     run_by_provider,
+    searches_web,
     text_of,
 )
 from unbroken.wires.values import NAMESPACE, Object, as_dict, as_int, as_text, dicts
@@ -71,6 +76,7 @@ class _Item:
     was announced complete and not confirmed yet, `replaced` the type of the item that ended in its place."""
 
     __slots__ = (
+        "begun",
         "call_id",
         "closed",
         "done",
@@ -97,6 +103,8 @@ class _Item:
         self.said: dict[str, list[str]] = {"content_index": [], "summary_index": []}
         self.held = False
         self.opened = False
+        self.begun = False
+        """The provider has begun to run it."""
         self.closed = False
         self.done = False
         self.replaced = ""
@@ -115,6 +123,9 @@ class ResponsesDecoder:
         self._by_call: dict[str, _Item] = {}
         self._cut = False
         self._ended = False
+        self._searches = 0
+        self._charged = 0
+        """Searches of the web, and other calls that the provider charges for."""
 
     def feed(self, event: Object, data: bytes) -> None:
         type = event.get("type")
@@ -245,6 +256,8 @@ class ResponsesDecoder:
         item.item = item.item or told
         item.whole = item.whole or _arguments_text(told.get("arguments"))
         kind = call_kind(told)
+        if item.type in TOOLS and not kind:
+            self._open_server_call(item, ServerCall(item.type, as_text(told.get("id")) or None, tool=TOOLS[item.type]))
         # Without an id and a name a call cannot be opened for good: then it waits for its end.
         if kind and item.call_id and (told.get("name") or kind not in ("function", "custom")):
             item.held = kind == "function" and bool(item.whole) and not item.opened
@@ -299,7 +312,19 @@ class ResponsesDecoder:
             self._say_the_rest(item, "summary_index", told.get("summary"))
             self._say_the_rest(item, "content_index", told.get("content"))
         elif run_by_provider(told):
-            self._to.server_call(read_server_call(item.type, told))
+            call = read_server_call(item.type, told)
+            self._open_server_call(item, replace(call, item=None))
+            self._to.server_call(call)
+            self._searches += searches_web(told)
+            self._charged += charged(told)
+            if item.begun:
+                self._to.server_call_ended(replace(call, item=None), failure_of(told))
+
+    def _open_server_call(self, item: _Item, call: ServerCall) -> None:
+        """Only calls: what a search for tools has found, for instance, is an item of its own, and no call."""
+        if item.type in TOOLS and not item.begun:
+            item.begun = True
+            self._to.server_call_opened(call)
 
     def _call_done(self, item: _Item, told: Object, kind: str) -> None:
         self._open(item, told, kind)
@@ -347,7 +372,10 @@ class ResponsesDecoder:
                 self._done(item, item.item)
         usage = response.get("usage")
         if isinstance(usage, dict) and usage:
-            self._to.usage(read_usage(cast("Object", usage)))
+            counted = read_usage(cast("Object", usage))
+            if self._searches or self._charged:
+                counted = replace(counted, web_searches=self._searches, server_calls=self._charged)
+            self._to.usage(counted)
         if status in _TERMINAL:
             self._ended = True
             self._finish(status, response)

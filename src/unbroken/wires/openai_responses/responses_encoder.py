@@ -18,8 +18,8 @@ from unbroken.wires.openai_responses.responses_object import encode_usage, new_r
 from unbroken.wires.openai_responses.responses_relay import CALLS, KINDS, PartKind, RelayedResponse, Writing
 from unbroken.wires.openai_responses.responses_requests import encode_request
 from unbroken.wires.raw_history import same_input
-from unbroken.wires.values import NAMESPACE, Object, as_list, as_text
-from unbroken.wires.wire import DeltaEncoder
+from unbroken.wires.values import NAMESPACE, Object, as_list, as_text, dicts
+from unbroken.wires.wire import DeltaEncoder, ProviderCall
 
 _TEXT, _SUMMARY = KINDS["output_text"], KINDS["summary_text"]
 _PREFIXES = {"function_call": "fc", "custom_tool_call": "ctc"}
@@ -324,7 +324,9 @@ class ResponsesProviderWriter(ResponsesEncoder):
 
     def __init__(self, request: Request, id: str) -> None:
         super().__init__(request.model, id)
-        self._encrypts = _ENCRYPTED in as_list(encode_request(request).get("include"))
+        body = encode_request(request)
+        self._encrypts = _ENCRYPTED in as_list(body.get("include"))
+        self._tools = dicts(body.get("tools"))
         self._names = {tool.name.replace(NAMESPACE, "__"): tool.name for tool in request.tools}
         self._open_call = Writing(0, {})
 
@@ -353,5 +355,56 @@ class ResponsesProviderWriter(ResponsesEncoder):
         status = "completed" if complete else "incomplete"
         return events + self._done(call.index, {**call.value, "status": status, "arguments": arguments})
 
+    def provider_call(self, call: ProviderCall) -> bytes:
+        made = _PROVIDER_TOOLS.get(call.tool)
+        if made is None or call.part != "both":
+            return super().provider_call(call)
+        type, prefix = made
+        events, index = self.begin() + self._end_item(), self._next_index()
+        item: Object = {"id": call.id or self._item_id(prefix, index), "type": type}
+        events += self._item("added", index, {**item, "status": "in_progress"})
+        done: Object = {**item, "status": "failed" if call.error else "completed", **_provider_fields(call)}
+        events += self._done(index, done)
+        if call.tool == "tool_search":
+            named = call.result if isinstance(call.result, list) else [call.result]
+            tools = [tool for tool in self._tools if tool.get("name") in named]
+            index = self._next_index()
+            found: Object = {"id": self._item_id("tso", index), "type": "tool_search_output", "call_id": None}
+            found |= {"execution": "server", "status": "completed", "tools": tools}
+            events += self._item("added", index, found) + self._done(index, found)
+        return events
+
     def _place_of_call(self) -> Object:
         return {"item_id": self._open_call.value["id"], "output_index": self._open_call.index}
+
+
+_PROVIDER_TOOLS = {
+    "web_search": ("web_search_call", "ws"),
+    "file_search": ("file_search_call", "fs"),
+    "code_execution": ("code_interpreter_call", "ci"),
+    "image_generation": ("image_generation_call", "ig"),
+    "mcp": ("mcp_call", "mcp"),
+    "tool_search": ("tool_search_call", "tsc"),
+}
+
+
+def _provider_fields(call: ProviderCall) -> Object:
+    """What the item of a tool that the provider ran has beside its id, type and status."""
+    arguments = dict(call.arguments)
+    match call.tool:
+        case "web_search":
+            return {"action": {"type": "search", **arguments}}
+        case "file_search":
+            return {"queries": list(arguments.values()), "results": None}
+        case "code_execution":
+            outputs = [{"type": "logs", "logs": str(call.result)}]
+            return {"code": arguments.get("code"), "container_id": "cntr_scripted", "outputs": outputs}
+        case "image_generation":
+            return {"result": call.result}
+        case "tool_search":
+            return {"arguments": arguments, "call_id": None, "execution": "server"}
+        case _:
+            error = {"type": "mcp_tool_execution_error", "content": call.error} if call.error else None
+            text = dumps(arguments).decode()
+            output = None if call.error else str(call.result)
+            return {"name": call.name, "server_label": "mcp", "arguments": text, "output": output, "error": error}

@@ -196,8 +196,42 @@ def part_text(part: Json) -> str:
     return as_text(part) or as_text(fields.get("text")) or as_text(fields.get("refusal"))
 
 
+TOOLS = {
+    "web_search_call": "web_search",
+    "file_search_call": "file_search",
+    "code_interpreter_call": "code_execution",
+    "image_generation_call": "image_generation",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcp",
+    "tool_search_call": "tool_search",
+}
+"""What the tools do that OpenAI runs, by the types of their calls."""
+
+
+def charged(item: Object) -> bool:
+    """Does it cost something of its own, other than a search of the web?"""
+    return item.get("type") in ("file_search_call", "code_interpreter_call", "image_generation_call")
+
+
+def searches_web(item: Object) -> bool:
+    """Opening a page that was found, and looking into it, are calls as well, and free."""
+    return item.get("type") == "web_search_call" and as_dict(item.get("action")).get("type", "search") == "search"
+
+
+def failure_of(item: Object) -> str:
+    """Why a call of a tool that the provider ran has failed; empty if it has not."""
+    error = item.get("error")
+    if error:
+        return as_text(error) or as_text(as_dict(error).get("message")) or "failed"
+    return as_text(item.get("status")) if item.get("status") in ("failed", "incomplete") else ""
+
+
 def read_server_call(type: str, item: Object) -> ServerCall:
     arguments = next((item[key] for key in ("arguments", "action", "input") if key in item), None)
+    if type == "code_interpreter_call":
+        arguments = {"code": item.get("code")}
+    elif type == "file_search_call":
+        arguments = {"queries": item.get("queries")}
     if isinstance(arguments, str):
         arguments = call_from_text("", "", arguments, 0).arguments
     return ServerCall(
@@ -207,4 +241,5 @@ def read_server_call(type: str, item: Object) -> ServerCall:
         arguments=as_dict(arguments) or None,
         status=as_text(item.get("status")) or None,
         item=item,
+        tool=TOOLS.get(type, ""),
     )

@@ -18,6 +18,7 @@ from unbroken.wires.openai_models import (
     XHIGH,
 )
 from unbroken.wires.openai_output_rules import output_rules
+from unbroken.wires.openai_responses.responses_server_tools import RULES as SERVER_TOOL_RULES
 from unbroken.wires.rules import (
     ANY_MODEL,
     Asked,
@@ -306,4 +307,5 @@ RULES = (
         source="github.com/openai/swarm/issues/30",
     ),
     *output_rules("responses", "text.format", "text.format"),
+    *SERVER_TOOL_RULES,
 )

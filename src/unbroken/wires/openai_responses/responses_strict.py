@@ -8,6 +8,7 @@ from typing import ClassVar
 from unbroken.messages import Request
 from unbroken.wires.event_shapes import Event, Events, EventShapes, ForTests, TooLong
 from unbroken.wires.openai_responses.responses_encoder import ResponsesProviderWriter
+from unbroken.wires.openai_responses.responses_items import run_by_provider
 from unbroken.wires.strict import (
     FLAG,
     LIST,
@@ -82,7 +83,8 @@ def _type(item: Object) -> str:
 
 def _by_model(item: Object) -> bool:
     type = _type(item)
-    return type in ("reasoning", *_CALLS) or (type == "message" and item.get("role") == "assistant")
+    speaks = type == "message" and item.get("role") == "assistant"
+    return type in ("reasoning", *_CALLS) or speaks or (type not in _RESULTS and run_by_provider(item))
 
 
 def _check_item(where: str, item: Object) -> list[str]:
