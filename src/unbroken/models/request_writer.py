@@ -99,7 +99,7 @@ class RequestWriter:
         headers = {**self._headers, **theirs} if theirs else self._headers
         betas: Mapping[str, str] = {}
         if request.server_tools or (crossed is not None and not _SERVER_TOOLS.isdisjoint(crossed.asked)):
-            betas = self._betas(body, headers)
+            betas = self._betas(body, theirs)
             headers = {**headers, **betas}
         known = spelled is None and asked.tools is self._accepted_tools and "tools" not in request.extra
         known = known and not request.server_tools
@@ -134,10 +134,10 @@ class RequestWriter:
             wire.forbid(body)
         return lost
 
-    def _betas(self, body: dict[str, Json], headers: Mapping[str, str]) -> dict[str, str]:
+    def _betas(self, body: dict[str, Json], theirs: Mapping[str, str]) -> dict[str, str]:
         wire = self._wire.server_tools()
         betas = wire.betas(body) if wire is not None else ()
-        return {wire.beta_header: with_betas(headers.get(wire.beta_header, ""), betas)} if wire and betas else {}
+        return {wire.beta_header: with_betas(theirs.get(wire.beta_header, ""), betas)} if wire and betas else {}
 
     @property
     def finds_tools(self) -> bool:
