@@ -101,6 +101,12 @@ async def test_the_server_with_everything() -> None:
         assert any(each.template for each in found)
         first = next(each for each in found if not each.template)
         assert await server.read(first.uri)
+        changes = server.watch(first.uri)
+        change = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0.5)  # the server reports to subscribers alone
+        await results(server, Call("toggle-subscriber-updates"))
+        assert await change == first.uri
+        await changes.aclose()
         prompts = {each.name: each for each in await server.prompts()}
         simple = next(each for each in prompts.values() if not each.arguments)
         assert await server.prompt(simple.name)

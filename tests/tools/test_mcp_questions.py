@@ -18,6 +18,7 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[
 
 from in_loop import in_loop
 from mcp_library import build, without_newer_protocols
+from test_mcp_sessions import Reply, serving
 from web_server import serve
 
 from unbroken import Agent, Allow, Deny, Edit, Limits, Model, Prices, System, ToolCall, User, UserError, Wait
@@ -201,6 +202,21 @@ async def test_a_question_is_reported_as_progress_of_its_call() -> None:
         agent = Agent(ScriptedModel([Call("pay")], "Done."), tools=[server], on_approval=answering(Allow(), []))
         await agent.run("Go.", sinks=[events.append])
     assert [event.message for event in events if isinstance(event, CallProgress)] == ["asks: Please pay."]
+
+
+@in_loop
+async def test_a_page_that_must_be_opened_before_a_call_is_named_in_its_failure() -> None:
+    page = {"mode": "url", "message": "Please sign in.", "url": "https://login.example/1", "elicitationId": "1"}
+
+    async def answer(name: str, session: str) -> Reply:
+        return 200, {"error": {"code": -32042, "message": "Not signed in", "data": {"elicitations": [page]}}}
+
+    async with serving(answer, "read_mail") as desk, desk:
+        text = await result_of(desk, Call("read_mail"), None, [])
+    assert text == (
+        "Error: MCP server `pay desk`: Not signed in\n"
+        "The user has to open https://login.example/1 first: Please sign in."
+    )
 
 
 # Sampling

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeAlias, TypeVar
 
 import mcp_types as types
 from mcp.client import Client, IncomingMessage
-from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from unbroken.messages import Json, Message, Part
@@ -127,19 +126,16 @@ class Catalog:
             self._changes.watchers.discard(changes)
 
     async def _subscribe(self, uris: tuple[str, ...]) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MCPDeprecationWarning)  # older servers know only this
-            requests = [self._client.subscribe_resource(uri) for uri in uris]  # pyright: ignore[reportDeprecated]
-        for request in requests:
-            await self._ask(request)
+        """At an older server. The package warns that its own method for this is deprecated."""
+        for uri in uris:
+            request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
+            await self._ask(self._client.session.send_request(request, types.EmptyResult))
 
     async def _unsubscribe(self, uris: tuple[str, ...]) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MCPDeprecationWarning)
-            requests = [self._client.unsubscribe_resource(uri) for uri in uris]  # pyright: ignore[reportDeprecated]
-        for request in requests:
+        for uri in uris:
+            request = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=uri))
             with suppress(ToolFailed):
-                await self._ask(request)
+                await self._ask(self._client.session.send_request(request, types.EmptyResult))
 
 
 def described(found: Resource) -> dict[str, Json]:

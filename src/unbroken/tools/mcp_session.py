@@ -307,7 +307,7 @@ class Session:
         status = f"HTTP status {answer.status}: " if answer.status >= 400 else ""
         # The package reports parse errors in many lines, with links.
         said = error.message.partition("\n")[0] if error.code == types.PARSE_ERROR else error.message
-        return ToolFailed(self._target.without_secrets(f"{self.label}: {status}{said}"))
+        return ToolFailed(self._target.without_secrets(f"{self.label}: {status}{said}") + _pages_to_open(error))
 
     def _refusal(self, error: BaseException) -> InvalidTool:
         match error:
@@ -341,6 +341,17 @@ class Session:
     def _last_words(self) -> str:
         words = str(self._words)
         return f" (it wrote: {self._target.without_secrets(words)})" if words else ""
+
+
+def _pages_to_open(error: MCPError) -> str:
+    """A server of 2025 may refuse a call until the user has opened pages."""
+    if error.code != types.URL_ELICITATION_REQUIRED:
+        return ""
+    try:
+        needed = types.ElicitationRequiredErrorData.model_validate(error.data).elicitations
+    except ValidationError:
+        return ""
+    return "".join(f"\nThe user has to open {each.url} first: {each.message}" for each in needed)
 
 
 class _NotTaken(Exception):
