@@ -359,6 +359,8 @@ class RunFinished(Event):
     """The history, in its saved form."""
     cost: float | None = None
     """What the run cost. None if that is not known."""
+    cache_saving: float | None = None
+    """How much less it cost because of the provider's cache. None if that is not known, or nothing was cached."""
 
 
 @dataclass

@@ -233,6 +233,9 @@ class Usage:
     """Other calls of its own tools that it charges for: code that it ran, files that it searched, images."""
     cost: float | None = field(default=None, compare=False)
     """What all of it cost. None if that is not known."""
+    cache_saving: float | None = field(default=None, compare=False)
+    """How much less it cost because of the provider's cache: less for what was read from it, more for what was written.
+    None if nothing was, or if that is not known."""
 
     @property
     def total_tokens(self) -> int:
@@ -240,7 +243,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def to_json(self) -> dict[str, Json]:
-        """All fields except `raw` and `cost`; the last three counts only if they are not 0."""
+        """All fields except `raw` and the costs; the last three counts only if they are not 0."""
         saved: dict[str, Json] = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -280,6 +283,7 @@ class Usage:
             web_searches=self.web_searches + other.web_searches,
             server_calls=self.server_calls + other.server_calls,
             cost=known,
+            cache_saving=_sum(self.cache_saving, other.cache_saving),
         )
 
 
@@ -395,6 +399,10 @@ class Request:
     pieces: bool = True
     """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
     that."""
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

@@ -65,6 +65,12 @@ class Prices:
         spent = fresh * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * written
         return (spent + usage.output_tokens * self.output) / 1_000_000 + calls / 1000
 
+    def cache_saving(self, usage: Usage) -> float:
+        """How much less these tokens cost than they would have without a cache."""
+        cached = 0.0 if self.cached is None else self.input - self.cached
+        written = 0.0 if self.cache_write is None else self.input - self.cache_write
+        return (usage.cached_tokens * cached + usage.cache_write_tokens * written) / 1_000_000
+
 
 @checked
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,7 @@ class Account:
         """Counts one attempt at the last request, which this model has answered."""
         cost = self._cost_of_request(usage, model, turn, clock)
         self.request_cost = None if self.request_cost is None or cost is None else self.request_cost + cost
-        self._spend(usage, cost)
+        self._spend(self._with_saving(usage, model, clock), cost)
 
     def spend(self, usage: Usage) -> None:
         """Counts what a call used: an agent as a tool, for example."""
@@ -158,6 +164,7 @@ class Account:
 
     def priced(self, usage: Usage, model: str, clock: Clock) -> Usage:
         """The usage of a request that is not part of the conversation, with its cost."""
+        usage = self._with_saving(usage, model, clock)
         if self.limits.prices is not None or usage.cost is not None:
             return usage
         prices = self._prices(model, clock)
@@ -179,6 +186,12 @@ class Account:
             return cost
         prices = self._prices(model, clock)
         return None if prices is None else prices.of(usage)
+
+    def _with_saving(self, usage: Usage, model: str, clock: Clock) -> Usage:
+        if not (usage.cached_tokens or usage.cache_write_tokens) or usage.cache_saving is not None:
+            return usage
+        prices = self.limits.prices or self._prices(model, clock)
+        return usage if prices is None else replace(usage, cache_saving=prices.cache_saving(usage))
 
     def _prices(self, model: str, clock: Clock) -> ModelPrices | None:
         if model not in self._listed:

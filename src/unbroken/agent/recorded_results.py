@@ -57,7 +57,7 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
         ),
         rounds=ending.rounds,
         requests=ending.requests,
-        usage=(used := _used_since(recording, read_usage(ending.usage, ending.cost) or Usage(), finished)),
+        usage=(used := _used_since(recording, _usage_of(ending), finished)),
         cost=used.cost,
         seconds=ending.seconds,
         pending=tuple(
@@ -104,6 +104,10 @@ def _agent_of(recording: Recording) -> str:
     return changed[-1] if changed else recording.agent_name
 
 
+def _usage_of(ending: RunFinished) -> Usage:
+    return read_usage(ending.usage, ending.cost, ending.cache_saving) or Usage()
+
+
 def _used_since(recording: Recording, usage: Usage, finished: Collection[str]) -> Usage:
     """The usage of a run that waited, with that of the calls which have ended since."""
     used = usage
@@ -111,7 +115,7 @@ def _used_since(recording: Recording, usage: Usage, finished: Collection[str]) -
         if line["line"] == "event" and line["event"] == "run_finished":
             used = usage
         elif line["line"] == "result" and line["call_id"] in finished:
-            used += read_usage(line.get("usage"), line.get("cost")) or NOTHING_USED
+            used += read_usage(line.get("usage"), line.get("cost"), line.get("cache_saving")) or NOTHING_USED
     return used
 
 
@@ -141,7 +145,7 @@ def ended_result(recording: Recording, output: Output[Any] | None = None) -> Res
         raise UserError(f"{recording.path}: the run has not ended with an answer")
     messages, background = from_json(ending.messages), background_calls(recording)
     prices = limits_of(recording).prices
-    usage = read_usage(ending.usage, ending.cost) or Usage()
+    usage = _usage_of(ending)
     if ending.cost is None and prices is not None:  # it was recorded before events had a cost
         usage = replace(usage, cost=prices.of(usage))
     return Result(

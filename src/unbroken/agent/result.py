@@ -88,6 +88,12 @@ class Result(Generic[OutputT]):
     """The events that `metrics` counts."""
 
     @property
+    def cache_saving(self) -> float | None:
+        """How much less it cost because of the provider's cache: less for what was read from it, more for what was
+        written. None if nothing was, or if that is not known."""
+        return self.usage.cache_saving
+
+    @property
     def metrics(self) -> Metrics:
         """The run in numbers: the same as a `Metrics` that received its events. A resumed run is counted completely, or
         only its last part if it was resumed from a saved result, which has no calls."""
@@ -114,6 +120,7 @@ class Result(Generic[OutputT]):
             "call_count": self.call_count,
             "usage": self.usage.to_json(),
             "cost": self.cost,
+            "cache_saving": self.cache_saving,
             "seconds": self.seconds,
             "finish": self.finish,
             "attempts": self.attempts,
@@ -158,7 +165,7 @@ class Result(Generic[OutputT]):
                 messages=messages,
                 rounds=fields["rounds"],
                 requests=fields["requests"],
-                usage=Usage(**fields["usage"], cost=_cost(fields)),
+                usage=Usage(**fields["usage"], cost=_cost(fields), cache_saving=fields.get("cache_saving")),
                 cost=_cost(fields),
                 seconds=fields["seconds"],
                 pending=tuple(waiting[id] for id in fields["pending"] if id in waiting),
@@ -216,6 +223,7 @@ def metrics_of(result: Result[Any]) -> Metrics:
         complete=calls == returns + len(result.answered),
         verdicts=[verdict_to_json(verdict) for verdict in result.verdicts],
         cost=result.cost,
+        cache_saving=result.cache_saving,
     )
     return Metrics.of([*result.events, end])
 

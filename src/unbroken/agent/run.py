@@ -295,6 +295,8 @@ class Run:
         }
         if account.usage.cost is not None:
             state["cost"] = account.usage.cost
+        if account.usage.cache_saving is not None:
+            state["cache_saving"] = account.usage.cache_saving
         if self.fallback_used:
             state["fallback_used"] = True
         if self.nudge:
@@ -328,7 +330,7 @@ class Run:
         account = self.account
         account.rounds, account.calls = state.get("rounds", 0), state.get("calls", 0)
         account.requests = max(state.get("requests", 1) - 1, 0)
-        account.usage = read_usage(state.get("usage"), state.get("cost")) or NOTHING_USED
+        account.usage = read_usage(state.get("usage"), state.get("cost"), state.get("cache_saving")) or NOTHING_USED
         self.attempts, self.fallback_used = max(state.get("attempts", 1) - 1, 0), state.get("fallback_used", False)
         self.nudge, self.nudges = state.get("nudge", False), state.get("nudges", 0)
         self.pauses, self.corrections = state.get("pauses", 0), state.get("corrections", 0)

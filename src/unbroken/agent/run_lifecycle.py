@@ -287,6 +287,7 @@ def _emit_end(run: Run, result: Result[Any]) -> None:
         [verdict_to_json(verdict) for verdict in result.verdicts],
         to_json(result.messages),
         result.cost,
+        result.cache_saving,
     )
 
 

@@ -101,6 +101,7 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("tokens in", lambda each: f"{_about(each)}{each.input_tokens:,}"),
     ("tokens out", lambda each: f"{_about(each)}{each.output_tokens:,}"),
     ("cost", lambda each: _cost(each)),
+    ("  saved by the cache", lambda each: shown_cost(each.cache_saving)),
 )
 
 _TOOL_HEAD = ("tool", "calls", "ran", "failed", "refused", "shared", "mean", "p95", "max", "total")

@@ -147,6 +147,8 @@ def closing(event: RunFinished) -> str:
     tokens = f"{about}{tokens_used(usage.get('input_tokens', 0), usage.get('output_tokens', 0))}"
     counts = f"{counted(event.rounds, 'round')}, {counted(event.calls, 'call')}"
     cost = "" if event.cost is None else f" · cost {about}{shown_cost(event.cost)}"
+    if cost and event.cache_saving is not None and event.cache_saving > 0:
+        cost += f" (the cache saved {shown_cost(event.cache_saving)})"
     return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens}{cost} · {seconds(event.seconds)}"
 
 

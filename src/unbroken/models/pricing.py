@@ -70,6 +70,14 @@ class ModelPrices:
             cost += usage.web_searches * _price(self.web_search, length)
         return cost
 
+    def cache_saving(self, usage: Usage) -> float:
+        """How much less one request cost than it would have without a cache."""
+        length, written = usage.input_tokens, usage.cache_write_tokens
+        fresh, for_hour = _price(self.input, length), min(usage.cache_write_1h_tokens, written)
+        saved = usage.cached_tokens * (fresh - _price(self.cached, length))
+        saved -= (written - for_hour) * (_price(self.cache_write, length) - fresh)
+        return saved - for_hour * (_price(self.cache_write_1h, length) - fresh)
+
 
 def _price(rate: Rate, length: int) -> float:
     price, longer = rate

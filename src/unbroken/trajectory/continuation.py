@@ -253,7 +253,8 @@ class _Reading:
             found.decisions[id] = result
             return
         took = self._recording.time_at(line["at"]) - self._starts.get((turn, id), inf)
-        usage, seconds = read_usage(line.get("usage"), line.get("cost")), round(max(took, 0.0), 6)
+        usage = read_usage(line.get("usage"), line.get("cost"), line.get("cache_saving"))
+        seconds = round(max(took, 0.0), 6)
         given = RecordedResult(result, usage, seconds, line.get("inner_calls", 0))
         found.results.setdefault(line["key"], given)  # the first one ran; another one only repeats it
         found.by_id.setdefault((turn, id), given)

@@ -137,6 +137,7 @@ Fact: TypeAlias = Literal[
     "priced",  # one run whose cost is known
     "unpriced",  # one that used tokens, and whose cost is not known
     "cost",  # in millionths of a millionth
+    "cache_saving",  # the same: how much less it was because of a cache; may be negative
 ]
 
 Tell: TypeAlias = Callable[[Fact, int, str], None]
@@ -170,6 +171,7 @@ class Spent:
     unpriced: int = 0
     cost: int = 0
     rounds: int = 0
+    saving: int | None = None
 
 
 @dataclass(slots=True)
@@ -341,10 +343,10 @@ class Facts:
         input, output, cached, written, reasoning = tokens
         usage = Usage(input, output, cached, written, reasoning, estimated=bool(event.usage.get("estimated")))
         cost = self.prices.of(usage) if self.prices is not None else event.cost
-        estimated = int(usage.estimated)
+        estimated, saving = int(usage.estimated), _millionths(event.cache_saving)
         if cost is None or not isfinite(cost * COST):
-            return Spent(tokens, estimated, 0, int(usage.total_tokens > 0), 0, event.rounds)
-        return Spent(tokens, estimated, 1, 0, round(max(cost, 0.0) * COST), event.rounds)
+            return Spent(tokens, estimated, 0, int(usage.total_tokens > 0), 0, event.rounds, saving)
+        return Spent(tokens, estimated, 1, 0, round(max(cost, 0.0) * COST), event.rounds, saving)
 
     def _tell_spent(self, before: Spent, now: Spent) -> None:
         for kind, told, amount in zip(TOKENS, before.tokens, now.tokens, strict=True):
@@ -358,6 +360,8 @@ class Facts:
             self._tell("unpriced", 1, "")
         if now.cost > before.cost:
             self._tell("cost", now.cost - before.cost, "")
+        if now.saving is not None:
+            self._tell("cache_saving", now.saving - (before.saving or 0), "")
 
     TAKES: ClassVar[dict[type[Event], Callable[[Facts, Any], None]]] = {
         RunStarted: _started,
@@ -372,6 +376,11 @@ class Facts:
         RunFinished: _finished,
         RunFailed: _failed,
     }
+
+
+def _millionths(amount: object) -> int | None:
+    """Of a millionth. None if it is no amount: a recording may come from anywhere."""
+    return round(amount * COST) if isinstance(amount, float) and isfinite(amount * COST) else None
 
 
 COUNTED = frozenset(Facts.TAKES)

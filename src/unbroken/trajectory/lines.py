@@ -198,14 +198,14 @@ def _read_message(line: Line, heard: PartialResponse) -> Assistant | None:
 def usage_fields(usage: Usage) -> Line:
     """All fields except the cost, which is beside them: older versions expect whole numbers here."""
     saved = fields_of(usage)
-    del saved["cost"]
+    del saved["cost"], saved["cache_saving"]
     return saved
 
 
-_COUNTS = frozenset(each.name for each in fields(Usage)) - {"cost"}
+_COUNTS = frozenset(each.name for each in fields(Usage)) - {"cost", "cache_saving"}
 
 
-def read_usage(saved: object, cost: object = None) -> Usage | None:
+def read_usage(saved: object, cost: object = None, cache_saving: object = None) -> Usage | None:
     """None if it is missing or invalid: losing the usage is better than losing the result."""
     if not isinstance(saved, dict):
         return None
@@ -213,7 +213,11 @@ def read_usage(saved: object, cost: object = None) -> Usage | None:
     counted = (value for name, value in known.items() if name != "raw")
     if not all(isinstance(value, int) and 0 <= value < LARGEST for value in counted):
         return None
-    return Usage(**known, cost=cost if isinstance(cost, float) and 0 <= cost < LARGEST else None)
+    return Usage(
+        **known,
+        cost=cost if isinstance(cost, float) and 0 <= cost < LARGEST else None,
+        cache_saving=cache_saving if isinstance(cache_saving, float) and abs(cache_saving) < LARGEST else None,
+    )
 
 
 def read_verdict(saved: Line) -> Verdict:

@@ -368,6 +368,11 @@ class Metrics:
         """Runs that used tokens and whose cost is not known; `cost` is without them."""
         return self._counts.get("unpriced", 0)
 
+    @property
+    def cache_saving(self) -> float | None:
+        """How much less the runs cost because of the provider's cache, as they report it. None if none does."""
+        return self._counts.get("cache_saving", 0) / COST if "cache_saving" in self._counts else None
+
     # All of it
 
     def __add__(self, other: object) -> Metrics:
@@ -439,6 +444,7 @@ class Metrics:
         for kind, tokens in zip(TOKENS, spent.tokens, strict=True):
             _count(self._tokens, kind, -tokens)
         _count(self._counts, "cost", -spent.cost)
+        _count(self._counts, "cache_saving", -(spent.saving or 0))
         _count(self._counts, "estimate", -spent.estimated)
         _count(self._counts, "priced", -spent.priced)
         _count(self._counts, "unpriced", -spent.unpriced)

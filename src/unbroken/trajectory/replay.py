@@ -444,7 +444,9 @@ class Playback(Middleware):
         return failure(call, "the recording ends here")
 
     def _spend(self, each: Input, context: CallContext[Any]) -> None:
-        if (usage := read_usage(each.line.get("usage"), each.line.get("cost"))) is not None:
+        if (
+            usage := read_usage(each.line.get("usage"), each.line.get("cost"), each.line.get("cache_saving"))
+        ) is not None:
             context.spend(usage)
         if calls := each.line.get("inner_calls"):
             context.count_calls(calls)

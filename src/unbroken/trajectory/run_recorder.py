@@ -381,7 +381,8 @@ class RunRecorder(Middleware):
         used = self._used.pop(id(context), None)
         if used is None:
             return {}
-        return {"usage": usage_fields(used)} | ({} if used.cost is None else {"cost": used.cost})
+        known = {"cost": used.cost, "cache_saving": used.cache_saving}
+        return {"usage": usage_fields(used)} | {name: value for name, value in known.items() if value is not None}
 
     def on_time_limit(self) -> None:
         self._put(self._line("time_up"))
