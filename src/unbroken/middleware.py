@@ -98,7 +98,7 @@ class NextRequest:
     messages: tuple[Message, ...]
     """What is sent of the history: all of it, or what its last summary leaves. Without the agent's instructions."""
     history: tuple[Message, ...]
-    """The complete history."""
+    """The complete history, as the agent sees it."""
     tools: tuple[ToolSpec, ...]
     tokens: int
     """How long the history is: what the provider reported for the last request and its answer, and an estimate of what

@@ -47,7 +47,7 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
         if not preparing:
             return sent
         tokens = _tokens(run, sent, toolbox.specs)
-        request = NextRequest(sent, history, toolbox.specs, tokens, final, run.notes, aside.ask, transcript.add)
+        request = NextRequest(sent, shown, toolbox.specs, tokens, final, run.notes, aside.ask, transcript.add)
         for each in preparing:
             await each.before_request(request)
         if len(transcript.messages) == len(history):
@@ -109,7 +109,7 @@ def _tokens(run: Run, messages: Sequence[Message], tools: Sequence[ToolSpec]) ->
 
 def _scale(run: Run, tokens: int, before: Sequence[Message]) -> None:
     """What is sent has changed, so the last report does not fit it any more."""
-    now = sent_part(run.transcript.messages)
+    now = sent_part(run.shown_messages())
     tokens = tokens * sum(map(characters, now)) // max(sum(map(characters, before)), 1)
     run.tokens = max(tokens - _since_last_answer(now), 1)
 
