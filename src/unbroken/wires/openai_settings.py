@@ -64,11 +64,11 @@ def encode_output(output: OutputSchema) -> Object | None:
     schema = dict(output.schema or {})
     if not is_object(schema):
         return None
-    if output.strict is None:
-        strict_schema = strict_form(schema)
+    if output.strict is None and output.schema is not None:
+        strict_schema = strict_form(output.schema)
         strict, schema = strict_schema is not None, strict_schema or schema
     else:
-        strict = output.strict and is_strict(schema)
+        strict = bool(output.strict) and is_strict(schema)
     name = re.sub("[^a-zA-Z0-9_-]+", "_", output.name or as_text(schema.get("title")))[:64] or "answer"
     described: Object = {"description": output.description} if output.description else {}
     return {"name": name, **described, "schema": schema, "strict": strict}
