@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from scenes import can_go_on
 from typing_extensions import TypedDict
 
-from unbroken import Agent, Conversation, Limits, Output, Request, connect, tool
+from unbroken import Agent, Conversation, Limits, Output, Policy, Request, connect, tool
 from unbroken.agent.output import ANSWER
 from unbroken.agent.recorded_agent import agent_of, output_of
 from unbroken.agent.recorded_results import ended_result
@@ -383,6 +383,13 @@ def test_the_model_for_tests_gives_an_answer_of_every_type(kind: Any, said: Any,
     result = run_virtual(Agent(model, [look]).run("?", output=Output(kind, via=via)))
     assert Output(kind).read_text(result.text) == result.output
     assert [call.name for call in result.calls] == ["look"] + [ANSWER] * (via != "native")
+
+
+def test_a_choice_of_the_answer_tool_means_nothing_without_it() -> None:
+    model = TestModel()
+    agent = Agent(model, policy=Policy(choice=ANSWER), output=Output(int, via="native"))
+    assert run_virtual(agent.run("?")).output == 0
+    assert model.requests[0].choice is None
 
 
 def test_how_an_answer_is_given_is_one_of_three_ways() -> None:

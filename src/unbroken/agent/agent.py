@@ -59,6 +59,7 @@ from unbroken.validation import check_fields, check_options, checked
 T = TypeVar("T")
 OptionsT = TypeVar("OptionsT", bound=ResumeOptions[Any])
 
+_ANSWER = OneTool(ANSWER)
 MOST_SYSTEMS = 64
 """How many different instructions an agent keeps."""
 
@@ -466,7 +467,7 @@ class Agent(Generic[DepsT, OutputT]):
             on_error=self._on_error,
             on_approval=self._on_approval,
             policy=self.policy,
-            choice=self._choice,
+            choice=None if output is not None and not output.has_tool and self._choice == _ANSWER else self._choice,
             output=output,
             output_given=output is not self.output_type,
             handoffs=self.handoffs,
