@@ -45,6 +45,7 @@ from unbroken import (
 )
 from unbroken.agent import RunStream
 from unbroken.agent.options import Options, ResumeOptions, TurnOptions
+from unbroken.compaction import ClearResults, Compaction
 from unbroken.dph import check_program, load_program, parse_program, read_source, run_program, run_program_sync
 from unbroken.errors import InvalidTool
 from unbroken.messages import ToolCall
@@ -134,6 +135,8 @@ ENTRY_POINTS: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "connect": (connected, {}, connect),
     "tool": (make_tool, {}, Tool.__init__),
     "client_tool": (client_tool, {"name": "pick", "description": "Picks.", "parameters": {}}, client_tool),
+    "Compaction": (Compaction, {}, Compaction.__init__),
+    "ClearResults": (ClearResults, {}, ClearResults.__init__),
     "Edit": (Edit, {"arguments": {}}, Edit.__init__),
     "Deny": (Deny, {}, Deny.__init__),
     "Metrics": (Metrics, {}, Metrics.__init__),

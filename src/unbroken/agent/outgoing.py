@@ -180,6 +180,7 @@ class _Aside:
             final=not cached,  # a tool choice would make Anthropic's cache useless
             reasoning=plan.reasoning if cached else None,
             cache=cached,
+            server_tools=self._toolbox.server_tools if model is None else (),
             pieces=False,
         )
 

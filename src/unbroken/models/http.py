@@ -39,6 +39,7 @@ from unbroken.models.structured_output import explain_refusal
 from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
+from unbroken.wires.server_tools import with_betas
 from unbroken.wires.sse import MAX_BODY, is_only_alive
 
 AFTER_FINISH = 3.0
@@ -389,7 +390,7 @@ class HTTPModel:
         if more or carried or (key and self._key.fixed is None):
             headers = CIMultiDict(headers)
             if BETA in more and BETA in headers:
-                more = {**more, BETA: f"{headers[BETA]},{more[BETA]}"}
+                more = {**more, BETA: with_betas(headers[BETA], more[BETA].split(","))}
             headers.update(more)
             if carried:
                 headers.update(carried)
