@@ -54,8 +54,11 @@ def answers_from_ui_messages(messages: Sequence[Mapping[str, Json]], pending: It
         return answers
     parts: dict[str, dict[str, Json]] = {}
     for part in _parts(posted[-1], len(posted) - 1):
-        id = str(part.get("toolCallId"))
+        id, approval = str(part.get("toolCallId")), part.get("approval")
         parts[id if id in waiting else _RENAMED.sub("", id)] = part
+        asked = waiting.get(str(cast("dict[str, Json]", approval).get("id"))) if isinstance(approval, dict) else None
+        if asked is not None and asked.agent:  # it is approved at the part of the tool that runs its agent
+            parts[asked.id] = part
     for call in waiting.values():
         part = parts.get(call.id, {})
         approval = part.get("approval")

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 
 from unbroken.agent.streaming import closing
 from unbroken.events import (
+    AgentChanged,
     ApprovalAsked,
     CallAdopted,
     CallDropped,
@@ -24,6 +25,7 @@ from unbroken.events import (
     CallProgress,
     CallStarted,
     Event,
+    InnerEvent,
     ReasoningAdded,
     ReasoningReplaced,
     RequestRetried,
@@ -161,6 +163,10 @@ class ChunkWriter:
                 state = event.outcome if isinstance(event, ServerCallFinished) else "running"
                 data = {"id": event.call_id, "tool": event.tool, "name": event.name, "input": event.arguments}
                 yield {"type": "data-server-call", "data": {**data, "state": state}, "transient": True}
+            case InnerEvent():
+                yield from self._inner(event, self._ids.get(event.call, event.call_id))
+            case AgentChanged():
+                yield {"type": "data-agent", "id": "agent", "data": {"agent": event.agent}}
             case TodoUpdated():
                 yield {"type": "data-todo", "id": "todo", "data": {"todos": event.todos}}
             case RunFinished():
@@ -266,7 +272,11 @@ class ChunkWriter:
 
     def _finish(self, event: RunFinished) -> Iterator[Chunk]:
         yield from self._catch_up(all=True)
+        waits: set[str] = set()
         for call in event.pending:
+            if call.get("agent"):
+                yield from self._wait_inside(call, waits)
+                continue
             yield from self._show(call["call"], call["id"], call["name"], call["arguments"])
             if self._approvals and self._view.by_number[call["call"]].approval is not None:
                 known_as = self._ids[call["call"]]
@@ -275,12 +285,45 @@ class ChunkWriter:
             turn.text for turn in self._view.turns
         ]:  # a structured answer, which was not streamed
             yield from self._add("text", event.text)
-        yield from self._end_step({self._ids[call["call"]] for call in event.pending})
+        waits |= {self._ids[call["call"]] for call in event.pending if not call.get("agent")}
+        yield from self._end_step(waits)
         told = {"run": event.run, "stopReason": event.stop_reason, "rounds": event.rounds, "requests": event.requests}
         told |= {"calls": event.calls, "seconds": event.seconds, "usage": event.usage}
         told |= {"attempts": event.attempts, "fallbackUsed": event.fallback_used}
         reason = FINISH_REASONS.get(event.stop_reason, "other")
         yield {"type": "finish", "finishReason": reason, "messageMetadata": told}
+
+    def _wait_inside(self, call: Chunk, waits: set[str]) -> Iterator[Chunk]:
+        """A call of an agent that runs as a tool: the client approves it at the part of that tool, one at a time."""
+        calls, id = self._view.by_number, str(call["id"])
+        outer = next((known for number, known in self._ids.items() if id.startswith(f"{calls[number].id}/")), None)
+        told = {"id": id, "agent": call["agent"], "toolName": call["name"], "input": call["arguments"]}
+        yield {"type": "data-waiting", "id": id, "data": told | {"needs": call["needs"]}}
+        if outer is not None and outer not in waits and self._approvals and call["needs"] == "approval":
+            yield {"type": "tool-approval-request", "approvalId": id, "toolCallId": outer}
+        if outer is not None:
+            waits.add(outer)
+
+    def _inner(self, event: InnerEvent, known_as: str) -> Iterator[Chunk]:
+        """What an agent does that runs as a tool: its calls, and its text if it is streamed. Its errors are not shown:
+        `error_text` decides about those."""
+        inner = event.event
+        told: Chunk = {"toolCallId": known_as, "agent": event.agent}
+        match inner:
+            case InnerEvent():
+                yield from self._inner(inner, known_as)
+                return
+            case TextAdded():
+                told |= {"text": inner.text}
+            case TextReplaced():
+                told |= {"replaced": inner.text}
+            case CallStarted():
+                told |= {"call": inner.call, "toolName": inner.name, "input": inner.arguments}
+            case CallFinished():
+                told |= {"call": inner.call, "toolName": inner.name, "error": inner.error, "output": inner.text}
+            case _:
+                return
+        yield {"type": "data-inner", "data": told, "transient": True}
 
     def _fail(self, event: RunFailed) -> Iterator[Chunk]:
         yield from self._end_step()

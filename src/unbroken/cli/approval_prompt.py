@@ -119,7 +119,8 @@ def approval_text(call: ToolCall, width: int = 100) -> list[str]:
         values = list(call.arguments.items())
     if isinstance(call, Question):
         return _question_text(call, values, width)
-    rows = [f"Tool call: {_name(call.name)}, {counted(len(values), 'argument')}"]
+    of = f" of agent {_name(call.agent)}" if call.agent else ""
+    rows = [f"Tool call{of}: {_name(call.name)}, {counted(len(values), 'argument')}"]
     rows += _values_text(values, width)
     rows.append(f"End of the call: {_name(call.name)}")
     return rows
@@ -155,7 +156,8 @@ def _values_text(values: list[tuple[str, Json]], width: int) -> list[str]:
 
 def call_of(pending: Mapping[str, Json]) -> ToolCall:
     """A call in the form that events use."""
-    return ToolCall(str(pending.get("id")), str(pending.get("name")), pending.get("arguments"))
+    agent = str(pending.get("agent") or "")
+    return ToolCall(str(pending.get("id")), str(pending.get("name")), pending.get("arguments"), agent=agent)
 
 
 def _line(text: str) -> str:

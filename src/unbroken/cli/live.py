@@ -34,6 +34,7 @@ from unbroken.cli.terminal_text import (
     visible,
 )
 from unbroken.events import (
+    AgentChanged,
     ApprovalAsked,
     CallAdopted,
     CallBackgrounded,
@@ -224,6 +225,8 @@ class LiveScreen:
                 self._line(f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]")
             case Checked(value=value, outcome=outcome, text=text):
                 self._line(f"[yellow]check of the {value}, {outcome}: {escape(text)}[/]")
+            case AgentChanged(agent=agent):
+                self._line(f"[dim]{escape(one_line(agent))} takes over[/]")
             case Compacted():
                 self._line(f"[dim]{escape(compacted(event))}[/]")
             case RunChanged(changes=changes):

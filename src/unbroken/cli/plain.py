@@ -18,6 +18,7 @@ from unbroken.cli.terminal_text import (
     visible,
 )
 from unbroken.events import (
+    AgentChanged,
     ApprovalAsked,
     CallBackgrounded,
     CallDropped,
@@ -28,6 +29,7 @@ from unbroken.events import (
     Checked,
     Compacted,
     Event,
+    InnerEvent,
     LimitReached,
     RecordingIncomplete,
     RequestRetried,
@@ -45,6 +47,7 @@ from unbroken.events import (
 from unbroken.messages import Outcome, ToolCall
 from unbroken.run_view import RunView
 from unbroken.tools.approval import Approval, Deny
+from unbroken.trajectory.inner_runs import describe_step
 from unbroken.wires.jsontext import dumps
 
 OUTCOMES: dict[Outcome, str] = {
@@ -120,6 +123,11 @@ class PlainScreen(QuietScreen):
             case TodoUpdated(todos=todos):
                 steps = [f"{MARKS.get(str(todo.get('status')), '[ ]')} {todo.get('content', '')}" for todo in todos]
                 self._say("todo", one_line("; ".join(steps), 400))
+            case InnerEvent():
+                if (step := describe_step(event)) is not None and isinstance(event.event, TextFinished | InnerEvent):
+                    self._say("agent", f"{visible(step[0])}: {one_line(step[1])}")
+            case AgentChanged(agent=agent):
+                self._say("agent", f"{one_line(agent)} takes over")
             case CallsIgnored(names=names):
                 self._say("ignored", visible(", ".join(names)))
             case LimitReached(kind=kind, limit=limit):

@@ -4,6 +4,7 @@ and an inner run is resumed from it like any other."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,18 @@ from typing import Any, Self
 
 import orjson
 
+from unbroken.events import (
+    AgentChanged,
+    ApprovalAsked,
+    CallFinished,
+    CallStarted,
+    InnerEvent,
+    LimitReached,
+    RequestRetried,
+    RunFailed,
+    TextFinished,
+)
+from unbroken.messages import Json
 from unbroken.middleware import Middleware, RunStart
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.jsonl_writer import Target
@@ -18,6 +31,9 @@ from unbroken.trajectory.line_reader import LineReader
 from unbroken.trajectory.lines import Line, encode
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.run_recorder import RunRecorder
+
+SHOWN = 200
+"""Characters of a text that `describe_step` shows."""
 
 
 class InnerTarget(Target):
@@ -98,6 +114,37 @@ class InnerLines:
         known; the id may be empty."""
         lines = self.by_key.get(key) or self.by_key.get(self.keys.get((turn, id), ""))
         return None if lines is None else _unwrapped(lines, path)
+
+
+def describe_step(event: InnerEvent) -> tuple[str, str] | None:
+    """The path of the agent, and what it did, in a line; None if that is not worth a line."""
+    inner = event.event
+    match inner:
+        case InnerEvent():
+            return describe_step(inner)
+        case CallStarted():
+            return event.agent, f"{inner.name} {_short(inner.arguments)}"
+        case CallFinished():
+            return event.agent, f"{inner.name} {'failed' if inner.error else 'gave'}: {_short(inner.text)}"
+        case ApprovalAsked():
+            return event.agent, f"{inner.name} needs an approval"
+        case TextFinished():
+            return event.agent, f"said: {_short(inner.text)}"
+        case RequestRetried():
+            return event.agent, f"the request is retried: {_short(inner.reason)}"
+        case LimitReached():
+            return event.agent, f"reached a limit: {inner.kind} ({inner.limit:g})"
+        case AgentChanged():
+            return event.agent, f"handed off to {inner.agent}"
+        case RunFailed():
+            return event.agent, f"failed: {_short(inner.message)}"
+        case _:
+            return None
+
+
+def _short(value: Json) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
 def _unwrapped(lines: Iterable[Line], path: Path) -> Recording | None:

@@ -251,6 +251,10 @@ class CallLane:
     arguments: Clip | None = None
     result: Clip | None = None
     progress: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    agent: str = ""
+    """The path of the agent that is its tool."""
+    steps: list[tuple[float, str, str]] = field(default_factory=list[tuple[float, str, str]])
+    """What that agent did, and agents inside of it: when, which agent, and what."""
 
 
 @dataclass(slots=True)

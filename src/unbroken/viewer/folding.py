@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from unbroken.errors import UserError
 from unbroken.events import (
+    AgentChanged,
     ApprovalAsked,
     CallAdopted,
     CallBackgrounded,
@@ -21,6 +22,7 @@ from unbroken.events import (
     CallsIgnored,
     CallStarted,
     Compacted,
+    InnerEvent,
     LimitReached,
     RequestSent,
     ResultArrived,
@@ -34,6 +36,7 @@ from unbroken.events import (
     event_from_json,
 )
 from unbroken.run_view import CallView, RunView
+from unbroken.trajectory.inner_runs import describe_step
 from unbroken.trajectory.lines import Line
 from unbroken.viewer.entries import (
     LONGEST_FIELD,
@@ -362,6 +365,8 @@ class Lanes:
                     calls.append(shown)
             case LimitReached():
                 self.marks.append(Mark(at, "limit", f"{event.kind[:LONGEST_FIELD]}: {event.limit:g}"))
+            case AgentChanged():
+                self.marks.append(Mark(at, "agent", f"{event.agent[:LONGEST_FIELD]} takes over"))
             case RunFinished() | RunFailed():
                 self.end = line
             case _:
@@ -383,6 +388,10 @@ class Lanes:
                 lane.notes.append(f"it continued in the background as {event.handle[:LONGEST_FIELD]}")
             case ResultArrived():
                 lane.notes.append(f"its result arrived after {at:.2f} s, as {event.handle[:LONGEST_FIELD]}")
+            case InnerEvent():
+                lane.agent = event.agent[:LONGEST_FIELD]
+                if (step := describe_step(event)) is not None:
+                    lane.steps.append((at, step[0][:LONGEST_FIELD], step[1]))
             case ApprovalAsked():
                 lane.asked = at
                 if event.uncertain:
