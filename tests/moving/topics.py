@@ -212,6 +212,9 @@ TOPICS: dict[str, Topic] = {
         results=None,
         system="You know bills.",
     ),
+    "websearch": Topic(
+        "A search of the web by the provider", ["Nothing new."], outcome={"text": "Nothing new."}, native="web_search"
+    ),
     "mcp": Topic("Tools of an MCP server", [ROME, "Sunny."], outcome={"text": "Sunny."}, results=["sunny"]),
     "order": Topic(
         "Calls whose order matters",
