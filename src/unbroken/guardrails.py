@@ -78,10 +78,11 @@ def check_output(check: Check, *, retries: int = 1) -> Middleware:
     return _OutputCheck(check, retries)
 
 
-def redact(pattern: str | re.Pattern[str], by: str = "[redacted]") -> Middleware:
+def redact(pattern: str | re.Pattern[str], by: str = "[redacted]", *, arguments: bool = False) -> Middleware:
     """Replaces what matches the pattern in everything that the model reads (prompts, results of tools) and writes. An
-    answer is passed on when it is complete: a match may begin in one piece of it and end in another."""
-    return Redaction(re.compile(pattern), by)
+    answer is passed on when it is complete: a match may begin in one piece of it and end in another. With `arguments`
+    also in the arguments of calls: their tools get the replacement."""
+    return Redaction(re.compile(pattern), by, arguments)
 
 
 class _Check(Middleware):

@@ -12,8 +12,10 @@ from typing import Any, Self, cast
 
 from unbroken.deltas import (
     AttemptFailed,
+    CallArguments,
     CallOpened,
     CallReady,
+    CallSpoiled,
     Delta,
     Ended,
     PartialResponse,
@@ -72,9 +74,10 @@ class HeldAnswer:
 class Redaction(Middleware):
     """Replaces what matches a pattern (`unbroken.guardrails.redact`)."""
 
-    def __init__(self, pattern: re.Pattern[str], by: str) -> None:
+    def __init__(self, pattern: re.Pattern[str], by: str, arguments: bool = False) -> None:
         self._pattern = pattern
         self._by = by
+        self._arguments = arguments
         self._answer_tool = ""
         """Takes a typed answer, which is part of what the model writes."""
 
@@ -99,13 +102,19 @@ class Redaction(Middleware):
             answer.deltas = answer.with_text(reasoning, ReasoningDelta)
         if (text := self._clean(message.text)) != message.text:
             answer.deltas = answer.with_text(text)
-        if self._answer_tool:
-            answer.deltas = [self._typed(delta) if isinstance(delta, CallReady) else delta for delta in answer.deltas]
+        if self._answer_tool or self._arguments:
+            answer.deltas = [self._in_call(delta) for delta in answer.deltas if not isinstance(delta, CallArguments)]
         yield answer.deltas
 
-    def _typed(self, delta: CallReady) -> CallReady:
+    def _in_call(self, delta: Delta) -> Delta:
+        if not isinstance(delta, CallReady | CallSpoiled):
+            return delta
         call = delta.call
-        arguments = self._values(call.arguments) if call.name == self._answer_tool else call.arguments
+        if not self._arguments and call.name != self._answer_tool:
+            return delta
+        if isinstance(delta, CallSpoiled):
+            return CallSpoiled(replace(call, raw=self._clean(call.raw)))
+        arguments = self._values(call.arguments)
         if arguments == call.arguments:
             return delta
         return CallReady(replace(call, arguments=arguments, raw=json.dumps(arguments, ensure_ascii=False)))

@@ -31,7 +31,7 @@ from unbroken.guardrails import Retry, Veto, check_calls, check_input, check_out
 from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, User
 from unbroken.middleware import Ask
 from unbroken.models.scripted import Answer
-from unbroken.testing import Break, Call, Fail, Say, run_virtual
+from unbroken.testing import Break, Call, Cut, End, Fail, Say, run_virtual
 from unbroken.tools.approval import Allow
 from unbroken.trajectory.recording import read_recording
 
@@ -345,7 +345,7 @@ def outcomes_of_cuts(file: Path, agent: Agent[Any, Any], folder: Path) -> set[tu
     return found
 
 
-def recorded(agent: Agent[Any, Any], folder: Path) -> Path:
+def recorded(folder: Path) -> Path:
     (file,) = folder.iterdir()
     return file
 
@@ -358,7 +358,7 @@ def test_a_replaced_prompt_is_not_replaced_twice_when_its_run_is_resumed(tmp_pat
     agent = Agent(model, Bank().tools(), middleware=[check_input(louder)], record=tmp_path / "runs")
     result = run_virtual(agent.run("Look"))
     assert texts(result.messages) == ["Look!", "", "Seen."]
-    file = recorded(agent, tmp_path / "runs")
+    file = recorded(tmp_path / "runs")
     assert outcomes_of_cuts(file, agent, tmp_path) == {("Seen.", "answered", ("Look!", "", "Seen."))}
 
 
@@ -373,7 +373,7 @@ def test_the_retries_of_a_check_count_on_when_its_run_is_resumed(tmp_path: Path)
     with pytest.raises(AnswerInvalid, match="even after 2 corrections") as failed:
         run_virtual(agent.run("Count."))
     assert asked == ["1", "2", "3"]
-    file = recorded(agent, tmp_path / "runs")
+    file = recorded(tmp_path / "runs")
     assert outcomes_of_cuts(file, agent, tmp_path) == {(str(failed.value), "failed", ())}
 
 
@@ -382,7 +382,7 @@ def test_a_veto_that_was_recorded_ends_the_resumed_run_too(tmp_path: Path) -> No
     model = by_history([Call("pay", amount=50), Call("pay", amount=5)], "Unreached.")
     agent = Agent(model, bank.tools(), middleware=[check_calls(too_much)], record=tmp_path / "runs")
     result = run_virtual(agent.run("Pay."))
-    file = recorded(agent, tmp_path / "runs")
+    file = recorded(tmp_path / "runs")
     lines = file.read_bytes().splitlines(keepends=True)
     decided = next(at for at, line in enumerate(lines) if json.loads(line).get("event") == "checked")
     file.write_bytes(b"".join(lines[: decided + 1]))
@@ -400,7 +400,7 @@ def test_a_replay_of_a_run_that_a_check_has_ended_does_not_answer(check: Middlew
     agent = Agent(ScriptedModel("Secret."), middleware=[check], record=tmp_path)
     with pytest.raises(UserError, match="the check `broken` failed"):
         run_virtual(agent.run("Go."))
-    file = recorded(agent, tmp_path)
+    file = recorded(tmp_path)
     for player in (agent, agent_of(read_recording(file))):
         with pytest.raises(UserError, match="the check `broken` failed"):
             player.replay(file)
@@ -411,7 +411,7 @@ def test_a_replay_of_a_vetoed_call_and_of_a_refused_output_ends_as_the_run_did(t
     model = ScriptedModel([Call("look", amount=1), Call("pay", amount=50), Call("pay", amount=5)])
     agent = Agent(model, bank.tools(), middleware=[check_calls(too_much)], record=tmp_path / "calls")
     result = run_virtual(agent.run("Pay."))
-    file = recorded(agent, tmp_path / "calls")
+    file = recorded(tmp_path / "calls")
     for player in (agent, agent_of(read_recording(file))):
         again = player.replay(file)
         assert (again.text, again.stop_reason, again.messages) == ("Too much.", "vetoed", result.messages)
@@ -423,4 +423,21 @@ def test_a_replay_of_a_vetoed_call_and_of_a_refused_output_ends_as_the_run_did(t
     with pytest.raises(AnswerInvalid):
         run_virtual(agent.run("Go."))
     with pytest.raises(AnswerInvalid, match="even after 1 correction"):
-        agent.replay(recorded(agent, tmp_path / "outputs"))
+        agent.replay(recorded(tmp_path / "outputs"))
+
+
+@pytest.mark.parametrize("step", [Call("look", amount=1, note="4111 1111"), Cut("look", '{"note": "4111 1111')])
+def test_arguments_of_calls_are_redacted_if_that_is_asked_for(step: Any, tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    @tool(effect="read")
+    async def look(amount: int, note: str) -> str:
+        """Looks."""
+        notes.append(note)
+        return note
+
+    guard = redact("4111 1111", "[card]", arguments=True)
+    model = ScriptedModel([step, End("done")], "Done.")
+    run_virtual(Agent(model, [look], middleware=[guard], record=tmp_path).run("Look."))
+    assert notes in (["[card]"], [])
+    assert "4111" not in recorded(tmp_path).read_text("utf-8") + str(model.bodies[1:])

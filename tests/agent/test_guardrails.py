@@ -346,6 +346,30 @@ def test_a_tool_asks_for_a_retry_and_is_not_called_any_more_when_its_retries_are
     assert [call.outcome for call in result.calls] == ["retry", "retry", "not_executed", "not_executed"]
 
 
+def test_a_tool_that_may_not_ask_for_a_retry_is_not_called_again_and_others_are() -> None:
+    tried: list[str] = []
+
+    @tool
+    async def book(day: str) -> str:
+        """Books."""
+        tried.append(day)
+        raise Retry(f"{day} is no day")
+
+    @tool
+    async def pay(day: str) -> str:
+        """Pays."""
+        tried.append(f"pay {day}")
+        return "paid"
+
+    model = ScriptedModel(*[[Call("book", day=day), Call("pay", day=day)] for day in ("a", "b")], "Sorry.")
+    result = run(model, tools=[book, pay], policy=Policy(tool_retries=0))
+    assert tried == ["a", "pay a", "pay b"]
+    assert [call.result.text for call in result.calls if call.error] == [
+        "Error: a is no day; do not call it again",
+        "Error: not executed: `book` has asked for a retry once",
+    ]
+
+
 # Redaction
 
 

@@ -149,6 +149,7 @@ class Agent(Generic[DepsT, OutputT]):
         self._reasoning: Effort | None = reasoning
         self._guidance = bool(guidance)
         self._language: Language | None = guidance if isinstance(guidance, str) else None
+        self._own_language: Language = language_of(instructions) if isinstance(instructions, str) else "en"
         self._trim = trim
         self._clock = clock
         self._results = ResultCache()
@@ -471,7 +472,7 @@ class Agent(Generic[DepsT, OutputT]):
             output=output,
             output_given=output is not self.output_type,
             handoffs=self.handoffs,
-            language=self._language or language_of(text),
+            language=self._language or (self._own_language if text is self.instructions else language_of(text)),
             deps=options.get("deps", self._deps),
             store=options.get("store", {}),
             results=self._results,

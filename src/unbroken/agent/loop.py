@@ -36,7 +36,7 @@ from unbroken.tools.toolbox import Toolbox
 Decisions: TypeAlias = Mapping[str, Approval | ToolResult]
 """Outside decisions about calls that waited, by call id."""
 
-NO_MORE_RETRIES = "not executed: `{name}` has asked for a retry {count} times"
+NO_MORE_RETRIES = "not executed: `{name}` has asked for a retry {count}"
 
 UNACCEPTED = "the run ended ({stop}) without an answer that its checks accept: {why}"
 
@@ -61,7 +61,8 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
 
 
 async def _play(run: Run, decisions: Decisions | None) -> Ending:
-    await run.check_prompt()
+    if run.plan.check_input is not None:
+        await run.check_prompt()
     stop = run.stop
     if not run.transcript.closed:
         stop = await finish_round(run, decisions)
@@ -133,7 +134,8 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     run.next_turn()
     toolbox = await run.toolbox()
     background.open_futures(run, toolbox)
-    await run.write_system()
+    if run.plan.write_system is not None:
+        await run.write_system()
     request = await run.request(toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
@@ -241,8 +243,8 @@ def _plan_round(
             prepared.refusal = BUDGET_EXHAUSTED
         elif run.repetition.verdict(prepared) == "refuse":
             prepared.refusal = REPEATED
-        elif run.out_of_retries(call.name):
-            prepared.refusal = NO_MORE_RETRIES.format(name=call.name, count=run.plan.policy.tool_retries)
+        elif run.retries and run.out_of_retries(call.name):
+            prepared.refusal = NO_MORE_RETRIES.format(name=call.name, count=_times(run.retries[call.name]))
         elif run.plan.handoffs and (refusal := refuse_handoff(run, call.name, planned)):
             prepared.refusal = refusal
         planned.append(prepared)
@@ -250,6 +252,10 @@ def _plan_round(
     run.mark_uncertain(planned)
     run.account.count_calls(len(calls) if allowed is None else min(len(calls), allowed))
     return planned
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decisions: Decisions) -> StopReason | None:
@@ -266,7 +272,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
             if not repetition.calm and repetition.verdict(each) == "remind":
                 result = note(result, REMINDER.format(count=repetition.of(each)))
             run.transcript.answer(result)
-            if result.outcome == "retry":
+            if result.ended_as == "retry":
                 run.retries[each.call.name] = run.retries.get(each.call.name, 0) + 1
             run.records.append(CallRecord(each.call, result, run.emitter.turn, seconds))
     repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
@@ -329,7 +335,8 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
         return False
     try:
         if output is None:
-            turn.message = await _checked_text(run, message)
+            if run.plan.check_output is not None:
+                turn.message = await _checked_text(run, message)
         else:
             run.output.append(await _checked_value(run, output.read_text(message.text)))
     except Retry as error:

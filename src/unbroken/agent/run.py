@@ -498,7 +498,8 @@ class Run:
             raise self.broken
 
     def out_of_retries(self, tool: str) -> bool:
-        return self.retries.get(tool, 0) >= self.plan.policy.tool_retries
+        asked = self.retries.get(tool, 0)
+        return asked > 0 and asked >= self.plan.policy.tool_retries
 
     def run_context(self) -> RunContext[Any]:
         """What functions of the agent know about the run."""

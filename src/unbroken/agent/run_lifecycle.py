@@ -105,7 +105,8 @@ class Performance:
         run.verdicts.extend(self.verdicts)
         if self.before is not None:
             _recall(run, self.before)
-        await run.choose_limits()
+        if plan.choose_limits is not None:
+            await run.choose_limits()
         await self.account.load_prices(models_of(plan.model), plan.clock)
         middleware = self._start(run, (*outermost, *self.middleware, *as_middleware(sinks)))
         self.account.start(plan.clock)
