@@ -27,7 +27,7 @@ from unbroken.errors import AnswerInvalid, UserError, Vetoed
 from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, User
 from unbroken.middleware import Ask, CheckInput, CheckOutput, Middleware, RunStart
 from unbroken.models.model import closing
-from unbroken.redacting import HeldAnswer, Redaction
+from unbroken.redacting import HeldAnswer, Redaction, answer_tool
 from unbroken.tools.caller import Caller, in_words, not_executed, prepare
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.results import Retry
@@ -263,6 +263,13 @@ class _CallCheck(_Check):
         self._veto = ""
         """Why the run ends after this round. No other call of it starts."""
         self._toolbox: Toolbox | None = None
+        self._answer_tool = ""
+        """Takes a typed answer, which `check_output` is for."""
+
+    def start(self, run: RunStart) -> Self:
+        started = super().start(run)
+        started._answer_tool = answer_tool(run)
+        return started
 
     def on_tools(self, turn: int, toolbox: Toolbox) -> None:
         self._toolbox = toolbox
@@ -288,7 +295,7 @@ class _CallCheck(_Check):
 
     async def _decision(self, call: ToolCall) -> tuple[dict[str, Any] | None, str]:
         """Other arguments, if there are any; or why it may not run."""
-        if self._veto or (self._tools and call.name not in self._tools):
+        if self._veto or call.name == self._answer_tool or (self._tools and call.name not in self._tools):
             return None, self._veto
         try:
             arguments = await self._checked(call)

@@ -71,6 +71,12 @@ class HeldAnswer:
         return [*before, kind(text), *rest] if text else [*before, *rest]
 
 
+def answer_tool(run: RunStart) -> str:
+    """The name of the tool with which the model gives a typed answer; empty if there is none."""
+    output = cast("dict[str, str] | None", run.settings.get("output"))
+    return output["tool"] if output else ""
+
+
 class Redaction(Middleware):
     """Replaces what matches a pattern (`unbroken.guardrails.redact`)."""
 
@@ -82,9 +88,8 @@ class Redaction(Middleware):
         """Takes a typed answer, which is part of what the model writes."""
 
     def start(self, run: RunStart) -> Self:
-        output = cast("dict[str, str] | None", run.settings.get("output"))
         started = copy(self)
-        started._answer_tool = output["tool"] if output else ""
+        started._answer_tool = answer_tool(run)
         return started
 
     def _clean(self, text: str) -> str:

@@ -236,6 +236,16 @@ def test_arguments_that_a_check_has_changed_do_not_go_around_an_approval() -> No
     assert sent == [500]  # it was approved
 
 
+def test_a_check_of_calls_does_not_see_the_typed_answer() -> None:
+    def small(call: ToolCall) -> None:
+        if (call.arguments or {})["amount"] > 10:
+            raise Veto("Too much.")
+
+    model = ScriptedModel(Call("pay", amount=5), Call("final_answer", city="Rome"))
+    result = ask(model, check_calls(small), tools=Bank().tools(), output=Place)
+    assert (result.output, result.calls[0].result.text) == (Place(city="Rome"), "paid 5")
+
+
 # The output, at a limit
 
 
