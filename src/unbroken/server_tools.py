@@ -157,7 +157,7 @@ def server_tool_to_json(tool: ServerTool) -> dict[str, Json]:
     for each in fields(tool):
         value = getattr(tool, each.name)
         if each.name not in _SECRET and value not in (None, "", (), [], {}, False):
-            saved[each.name] = sorted(value) if isinstance(value, frozenset) else _plain(value)
+            saved[each.name] = sorted(cast("frozenset[str]", value)) if isinstance(value, frozenset) else _plain(value)
     return saved
 
 

@@ -330,24 +330,24 @@ def test_a_script_can_play_a_provider_s_tool_without_a_server() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("wire", "body", "words"),
-    [
-        (ANTHROPIC, {"tools": [{"type": "mcp_toolset", "mcp_server_name": "a"}]}, "mcp_toolset"),
-        (
-            ANTHROPIC,
-            {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "model": "claude-3-haiku-20240307"},
-            "does not support tool types: web_search",
-        ),
-        (RESPONSES, {"tools": [{"type": "web_search"}], "model": "gpt-4.1-nano"}, "Hosted tool 'web_search'"),
-        (RESPONSES, {"tools": [{"type": "file_search"}]}, "vector_store_ids"),
-        (
-            GEMINI,
-            {"tools": [{"functionDeclarations": [{"name": "f", "description": "f"}]}, {"googleSearch": {}}]},
-            "include_server_side_tool_invocations",
-        ),
-    ],
-)
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (ANTHROPIC, {"tools": [{"type": "mcp_toolset", "mcp_server_name": "a"}]}, "mcp_toolset"),
+    (
+        ANTHROPIC,
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "model": "claude-3-haiku-20240307"},
+        "does not support tool types: web_search",
+    ),
+    (RESPONSES, {"tools": [{"type": "web_search"}], "model": "gpt-4.1-nano"}, "Hosted tool 'web_search'"),
+    (RESPONSES, {"tools": [{"type": "file_search"}]}, "vector_store_ids"),
+    (
+        GEMINI,
+        {"tools": [{"functionDeclarations": [{"name": "f", "description": "f"}]}, {"googleSearch": {}}]},
+        "include_server_side_tool_invocations",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wire", "body", "words"), REFUSED)
 def test_the_fake_servers_refuse_what_the_real_ones_refuse(wire: str, body: dict[str, Any], words: str) -> None:
     asked: dict[str, Any] = {
         ANTHROPIC: {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},

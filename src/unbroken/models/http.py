@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from math import inf
 from typing import Self
@@ -31,7 +32,7 @@ from unbroken.models.connect import Settings
 from unbroken.models.connections import HeadTimeout, Patience, Sent, Transport, Waiting, cause_of, refused_by_proxy
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_LIMIT
-from unbroken.models.quirks import fit_spelled
+from unbroken.models.quirks import Quirks, fit_spelled
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for
 from unbroken.models.request_writer import RequestWriter, Written
@@ -95,6 +96,14 @@ class HTTPModel:
         self._stream_headers = self._write_headers(stream=True)
         self._whole_headers = self._write_headers(stream=False)
         self._writer = RequestWriter(endpoint, settings, stream, self._stream_headers)
+
+    def with_quirks(self, quirks: Quirks) -> HTTPModel:
+        """The same model, as if its provider had these quirks."""
+        model = copy(self)
+        model.endpoint = replace(self.endpoint, quirks=quirks)
+        model._prepared = None, None
+        model._writer = RequestWriter(model.endpoint, self.settings, self._streams, self._stream_headers)
+        return model
 
     def __repr__(self) -> str:
         return f"HTTPModel({self.name!r}, {shown(self.endpoint.stream_url)!r})"

@@ -371,8 +371,8 @@ class _Player:
         uses = next((step for step in self._steps if isinstance(step, Uses)), None)
         reported = b""
         if uses is not None:  # one wire reports usage in its first event
-            counts = {"reasoning_tokens": uses.reasoning, "web_searches": uses.searches}
-            usage = Usage(uses.input, uses.output, uses.cached, **counts)
+            thoughts, searches = uses.reasoning, uses.searches
+            usage = Usage(uses.input, uses.output, uses.cached, reasoning_tokens=thoughts, web_searches=searches)
             reported = self._writer.feed(UsageReported(usage))
         return reported + self._writer.begin()
 

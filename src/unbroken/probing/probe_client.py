@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -329,9 +328,7 @@ class ProbeClient:
         return [OneTool(name) if isinstance(forces, OneTool) else forces, None]
 
     def _with(self, quirks: Quirks) -> HTTPModel:
-        model = copy(self.model)
-        model.endpoint = replace(model.endpoint, quirks=quirks)
-        return model
+        return self.model.with_quirks(quirks)
 
     async def _ask(self, model: HTTPModel, request: Request) -> Reply:
         reply = await self._ask_once(model, request)

@@ -13,7 +13,7 @@ from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text, outgoing_arguments
 from unbroken.wires.raw_history import same_input
-from unbroken.wires.values import Object
+from unbroken.wires.values import Object, as_list
 from unbroken.wires.wire import DeltaEncoder, ProviderCall
 
 _ERROR_TYPES = {
@@ -283,7 +283,7 @@ def _provider_result(call: ProviderCall, name: str, id: str) -> Object:
         url = str(call.arguments.get("url", "https://example.org/"))
         content = {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
     elif call.tool == "tool_search":
-        names: list[Json] = call.result if isinstance(call.result, list) else [call.result]
+        names = as_list(call.result) or [call.result]
         found = [{"type": "tool_reference", "tool_name": name} for name in names]
         content = {"type": "tool_search_tool_search_result", "tool_references": found}
     else:

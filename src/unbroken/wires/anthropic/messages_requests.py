@@ -146,7 +146,7 @@ SERVER_USES = ("server_tool_use", "mcp_tool_use")
 def _is_unanswered(message: Assistant) -> bool:
     """Does it end in a call that the provider had not finished? Then its turn was paused."""
     native = message.native
-    last: list[Object] = native.value[-1:] if native is not None and isinstance(native.value, list) else []
+    last = as_list(native.value)[-1:] if native is not None else []
     return bool(last) and as_dict(last[0]).get("type") in SERVER_USES
 
 

@@ -366,7 +366,7 @@ class ResponsesProviderWriter(ResponsesEncoder):
         done: Object = {**item, "status": "failed" if call.error else "completed", **_provider_fields(call)}
         events += self._done(index, done)
         if call.tool == "tool_search":
-            named = call.result if isinstance(call.result, list) else [call.result]
+            named = as_list(call.result) or [call.result]
             tools = [tool for tool in self._tools if tool.get("name") in named]
             index = self._next_index()
             found: Object = {"id": self._item_id("tso", index), "type": "tool_search_output", "call_id": None}
