@@ -1,18 +1,23 @@
-"""Tools that the provider runs, on every screen of a run: plain text, the viewer, OpenTelemetry, the UI message stream."""
+"""Tools that the provider runs, on every screen of a run: text, the viewer, OpenTelemetry, the UI message stream."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 
-import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from unbroken import Agent, OpenTelemetry, ScriptedModel
-from unbroken.agent.ui_messages import UIMessages
+from unbroken.agent.ui_messages import ui_messages
 from unbroken.cli.plain import PlainScreen
 from unbroken.events import Event
 from unbroken.server_tools import WebSearch
 from unbroken.testing import ProviderCall
+from unbroken.trajectory.recording import read_recording
+from unbroken.viewer.entries import Clipper
 from unbroken.viewer.folding import Lanes
 
 QUERY = {"query": "tides"}
@@ -43,11 +48,6 @@ def test_the_plain_screen_has_a_line_for_each() -> None:
 
 
 def test_opentelemetry_has_a_span_for_each() -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
     exporter, tracers = InMemorySpanExporter(), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
     played(middleware=[OpenTelemetry(tracers)])
@@ -57,10 +57,18 @@ def test_opentelemetry_has_a_span_for_each() -> None:
 
 
 def test_the_viewer_shows_them_at_their_turn(tmp_path: Path) -> None:
-    from unbroken.trajectory.recording import read_recording
-
     played(record=tmp_path)
-    lanes = Lanes()
-    for line in read_recording(next(tmp_path.glob("*.jsonl"))).lines:
-        lanes.read(line)
+    recording = read_recording(next(tmp_path.glob("*.jsonl")))
+    lanes = Lanes(Clipper(), recording.time)
+    lanes.read(recording.lines)
     assert lanes.turns[0].provider_calls == ["web_search(tides) done", "web_search(tides) max_uses_exceeded"]
+
+
+def test_a_ui_message_stream_has_them_as_data_and_not_as_calls_of_the_client() -> None:
+    async def chunks() -> list[str]:
+        model = ScriptedModel([ProviderCall("web_search", QUERY, "Noon"), "At noon."], wire="anthropic-messages")
+        return [chunk async for chunk in ui_messages(Agent(model, [WebSearch()]).stream("When?"))]
+
+    sent = "".join(map(str, asyncio.run(chunks())))
+    assert sent.count("data-server-call") == 2
+    assert "tool-input" not in sent
