@@ -311,6 +311,11 @@ class ServerTool:
     """Settings that a request must not lose. The others are wishes: a wire without them leaves them out, with a
     warning."""
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be written down."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class OneTool:

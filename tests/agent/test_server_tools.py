@@ -381,3 +381,16 @@ def test_wrong_settings_are_errors() -> None:
         FileSearch(stores=[])
     with pytest.raises(UserError, match="https"):
         MCPConnector("mcp.example.org", "docs")
+
+
+def test_the_token_of_a_connector_is_in_no_raw_log(tmp_path: Path) -> None:
+    async def ask() -> str:
+        async with ScriptedServer("Hi.") as server:
+            model = connect(MODELS[ANTHROPIC], base_url=server.url, api_key="k", raw_log=tmp_path / "raw.log")
+            await Agent(model, [MCPConnector("https://mcp.example.org/", "docs", token="secret-token")]).run("Hi")
+            return str(server.bodies[0])
+
+    assert "secret-token" in asyncio.run(ask())
+    logged = [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert logged
+    assert not any("secret-token" in text for text in logged)

@@ -390,7 +390,7 @@ class HTTPModel:
             body=body,
             stream=request.stream,
             recovers=self._recovers,
-            secrets=(key, *self._secrets),
+            secrets=(key, *self._secrets, *(each for tool in request.server_tools for each in tool.secrets)),
         )
 
     def _headers_for(self, stream: bool, key: str, more: Mapping[str, str]) -> CIMultiDict[str]:
