@@ -38,6 +38,9 @@ class PromptTemplate:
     """The arguments that have to be given."""
 
 
+_STORAGE = ("get_tokens", "set_tokens", "get_client_info", "set_client_info")
+
+
 @checked
 @dataclass(frozen=True, slots=True)
 class OAuth:
@@ -55,7 +58,7 @@ class OAuth:
     """The scopes to ask for, separated by spaces. By default those that the server names."""
     issuer: str = ""
     """The authorization server that `client_id` belongs to: its secret is sent to no other."""
-    storage: str | Path | Any = field(default=None, repr=False)
+    storage: Any = field(default=None, repr=False)
     """Where tokens are kept: a file that only its owner can read, or an object with `get_tokens`, `set_tokens`,
     `get_client_info` and `set_client_info` (a `TokenStorage` of the package `mcp`). By default they live as long as the
     `MCPServer`."""
@@ -70,5 +73,8 @@ class OAuth:
     def __post_init__(self) -> None:
         if self.grant == "client_credentials" and not (self.client_id and self.client_secret and self.issuer):
             raise UserError("OAuth(grant='client_credentials') needs client_id, client_secret and issuer")
+        kept = self.storage is None or isinstance(self.storage, str | Path)
+        if not kept and not all(callable(getattr(self.storage, name, None)) for name in _STORAGE):
+            raise UserError(f"OAuth(storage=…): expected a path, or an object with {', '.join(_STORAGE)}")
         if self.client_secret and not self.client_id:
             raise UserError("OAuth(client_secret=…) needs the client_id that it belongs to")
