@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scenes import PROVIDERS, WIRES
 
 from unbroken import Agent, Request, ScriptedModel, connect, tool
+from unbroken.agent.recorded_agent import agent_of
 from unbroken.compaction import ClearResults, Compaction
 from unbroken.events import Compacted, Event
 from unbroken.messages import Managed, User
 from unbroken.models.scripted import Call, Raw, Say, Uses
 from unbroken.testing import ScriptedServer, run_virtual
+from unbroken.trajectory.recording import read_recording
 from unbroken.wires.values import Object
 
 BLOCK = {"type": "compaction", "content": "What was before."}
@@ -137,3 +140,19 @@ def test_another_provider_of_the_wire_does_not_get_the_field() -> None:
     model = connect("compatible:m", base_url="http://127.0.0.1:1", wire="anthropic-messages", api_key="k").model
     assert model.manages == frozenset()
     assert b"context_management" not in model.write(Request((User.of("Hi"),), managed=Managed(60_000)))[1]
+
+
+def test_a_recorded_run_with_a_native_compaction_replays_with_its_agent_and_without(tmp_path: Path) -> None:
+    path, wire = tmp_path / "run.jsonl", "anthropic-messages"
+
+    async def main() -> tuple[Agent, Any]:
+        async with ScriptedServer([anthropic_answer()], [Say("Done."), Uses(800, 5)]) as server:
+            model = connect(PROVIDERS[wire], base_url=server.base_url(wire), wire=wire, api_key="k")
+            agent = Agent(model, [look], middleware=[Compaction(60_000, native=True)], record=path)
+            return agent, await agent.run("Go.")
+
+    agent, result = asyncio.run(main())
+    again = agent.replay(path)
+    assert (again.messages, again.usage) == (result.messages, result.usage)
+    recording = read_recording(path)
+    assert agent_of(recording).replay(recording).messages == result.messages
