@@ -30,6 +30,7 @@ from unbroken import (
     connect,
     tool,
 )
+from unbroken.agent.recorded_agent import agent_of, output_of
 from unbroken.events import AgentChanged
 from unbroken.guardrails import Veto
 from unbroken.messages import Assistant, Message, Sampling, System, ToolMessage
@@ -149,6 +150,8 @@ def test_the_output_type_of_the_other_agent_applies(tmp_path: Path) -> None:
     result = run_virtual(lambda: make(record=record).run("Go."))
     assert result.output == Refund(amount=5)
     assert make().replay(record).output == Refund(amount=5)
+    recording = read_recording(record)
+    assert agent_of(recording).replay(recording, output=output_of(recording)).text == result.text
 
 
 def test_an_output_type_that_was_given_for_the_run_stays() -> None:
@@ -254,6 +257,15 @@ def test_a_recorded_hand_off_is_replayed(tmp_path: Path) -> None:
     replayed = team(desk).replay(record, sinks=[again.append])
     assert again == told == read_recording(record).events
     assert (replayed.messages, replayed.agent, desk.names) == (result.messages, "billing", ["look", "refund"])
+
+
+def test_a_recorded_hand_off_is_replayed_without_its_code(tmp_path: Path) -> None:
+    record, again = tmp_path / "run.jsonl", list[Event]()
+    result = run_virtual(lambda: team(Desk(), record=record).run("Go."))
+    recording = read_recording(record)
+    replayed = agent_of(recording).replay(recording, sinks=[again.append])
+    assert (replayed.messages, replayed.agent) == (result.messages, "billing")
+    assert again == recording.events
 
 
 def test_after_a_crash_at_any_line_the_run_is_resumed_with_the_agent_that_had_taken_over(tmp_path: Path) -> None:

@@ -113,3 +113,33 @@ def test_an_answer_to_a_call_of_the_inner_agent_is_given_by_its_id(tmp_path: Pat
             assert "refund" not in [tool for tool, _, _ in ledger.rows()]
 
     asyncio.run(main())
+
+
+def test_a_durable_run_that_was_handed_off_is_continued_by_the_agent_that_took_over(tmp_path: Path) -> None:
+    """It waits after the hand-off, in one process, and continues in another."""
+
+    def agents(ledger: Ledger) -> dict[str, Agent]:
+        def script(request: Request) -> Answer:
+            said = sum(isinstance(message, Assistant) for message in request.messages)
+            return [Call("refund", number=said)] if said == 1 else "Refunded."
+
+        tools = agents_of(ledger)["payer"].toolset.fixed
+        assert tools is not None
+        billing = Agent(ScriptedModel(script), tools, "You are billing.", name="billing")
+        first = ScriptedModel(Call("transfer_to_billing"), loop_last=True)
+        return {"triage": Agent(first, instructions="You are triage.", handoffs=[billing])}
+
+    async def main() -> None:
+        ledger = Ledger(tmp_path / "ledger.db")
+        async with await open_journal(f"sqlite:///{tmp_path / 'runs.db'}") as journal:
+            run_id = await journal.start("triage", "My money, please.")
+            assert (await drive(agents(ledger), journal, run_id)).state == "waiting"
+            outcome = await drive_to_the_end(journal, agents(ledger), run_id)
+            assert outcome.result is not None
+            assert (outcome.result.text, outcome.result.agent, outcome.changed) == ("Refunded.", "billing", ())
+            assert [tool for tool, _, _ in ledger.rows()] == ["refund"]
+            again = await drive(agents(ledger), journal, run_id)
+            assert again.result is not None
+            assert again.result.agent == "billing"
+
+    asyncio.run(main())

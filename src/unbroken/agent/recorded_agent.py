@@ -13,16 +13,17 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from unbroken.agent.agent import Agent
+from unbroken.agent.handoffs import Handoff
 from unbroken.agent.limits import limits_of
 from unbroken.agent.options import Instructions, Policy, Trim
 from unbroken.agent.output import ANSWER, DOES_NOT_FIT, Output, why_of
 from unbroken.agent.resuming import reading
 from unbroken.deltas import Delta
 from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UserError
-from unbroken.events import ApprovalAsked, CallFinished, Compacted, Event, RunFailed, TextFinished
+from unbroken.events import AgentChanged, ApprovalAsked, CallFinished, Compacted, Event, RunFailed, TextFinished
 from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolSpec, User
 from unbroken.middleware import Middleware, NextRequest, RunStart
 from unbroken.models.model import Model
@@ -37,6 +38,8 @@ from unbroken.trajectory.lines import Line, read_sampling
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.transcript import Transcript, from_json
 from unbroken.wires.values import as_dict
+
+T = TypeVar("T")
 
 _DO_NOT_FIT = "Error: the arguments of `{name}` do not fit: "
 
@@ -74,6 +77,7 @@ def agent_of(
             name=recording.agent_name,
             schedule=settings["schedule"],
             limits=limits_of(recording),
+            handoffs=_handoffs(recording) if model is None else (),
             several_calls=settings.get("several_calls", True),
             on_error=settings.get("on_error", "continue"),
             on_approval=on_approval,
@@ -84,6 +88,44 @@ def agent_of(
             middleware=[asides] if model is None and (asides := _Asides(recording)).needed else [],
             policy=Policy(**{name: settings[name] for name in _POLICY if name in settings}),
         )
+
+
+def _handoffs(recording: Recording) -> list[Handoff]:
+    """The hand-offs of the first agent, and behind them the agents that took over."""
+    changes = [event for event in recording.events if isinstance(event, AgentChanged)]
+    offered: dict[int, list[Line]] = {}
+    for line in recording.of("tools"):
+        offered[line["turn"]] = [tool for tool in line["tools"] if tool.get("role") == "handoff"]
+    nobody = Agent(_AbsentModel(recording.model), name="nobody")
+    following: list[Handoff] = []
+    for place in range(len(changes), -1, -1):
+        turn = changes[place - 1].turn + 1 if place else 0
+        then = changes[place] if place < len(changes) else None
+        agent = nobody if then is None else _agent_after(recording, then, following)
+        following = [
+            Handoff(agent if then is not None and saved["name"] == then.tool else nobody, _stub(saved, {}, set()))
+            for saved in _at(offered, turn)
+        ]
+    return following
+
+
+def _agent_after(recording: Recording, change: AgentChanged, handoffs: Sequence[Handoff]) -> Agent:
+    settings: Line = change.settings
+    return Agent(
+        _AbsentModel(change.model),
+        _tools(recording),
+        _system(recording),
+        name=change.agent,
+        output=_output(recording, settings.get("output")),
+        schedule=settings["schedule"],
+        several_calls=settings.get("several_calls", True),
+        on_error=settings.get("on_error", "continue"),
+        guidance=False,
+        sampling=read_sampling(settings.get("sampling") or {}),
+        reasoning=settings.get("reasoning"),
+        handoffs=handoffs,
+        policy=Policy(**{name: settings[name] for name in _POLICY if name in settings}),
+    )
 
 
 _POLICY = [each.name for each in fields(Policy) if each.name != "open_calls"]
@@ -207,13 +249,16 @@ _OF_EVENTS = len(fields(Event))
 
 def output_of(recording: Recording) -> Output[Any] | None:
     with reading(recording):
-        saved = cast("Line | None", recording.settings.get("output"))
-        if saved is None:
-            return None
-        refused, texts = _refused(recording), _refused_texts(recording)
-        return Output.of_schema(
-            saved["schema"], lambda given: refused.get(_mark(ANSWER, given)), texts.get, saved.get("via", "auto")
-        )
+        return _output(recording, recording.settings.get("output"))
+
+
+def _output(recording: Recording, saved: Line | None) -> Output[Any] | None:
+    if saved is None:
+        return None
+    refused, texts = _refused(recording), _refused_texts(recording)
+    return Output.of_schema(
+        saved["schema"], lambda given: refused.get(_mark(ANSWER, given)), texts.get, saved.get("via", "auto")
+    )
 
 
 def _allow(call: ToolCall) -> Approval:
@@ -232,7 +277,7 @@ def _had_approver(recording: Recording) -> bool:
 def _tools(recording: Recording) -> list[Source] | Callable[[int, Transcript], Iterable[Source]]:
     refused, asked = _refused(recording), _asked(recording)
     sets: dict[int, list[Source]] = {
-        line["turn"]: [_stub(tool, refused, asked) for tool in line["tools"] if tool["name"] != ANSWER]
+        line["turn"]: [_stub(tool, refused, asked) for tool in line["tools"] if _is_own(tool)]
         for line in recording.of("tools")
     }
     by_provider = _server_tools(recording)
@@ -245,7 +290,12 @@ def _tools(recording: Recording) -> list[Source] | Callable[[int, Transcript], I
     return choose
 
 
-def _at(sets: Mapping[int, list[Source]], turn: int) -> list[Source]:
+def _is_own(tool: Line) -> bool:
+    """The others are added by the run: the one that takes a typed answer, and hand-offs."""
+    return tool["name"] != ANSWER and tool.get("role") != "handoff"
+
+
+def _at(sets: Mapping[int, list[T]], turn: int) -> list[T]:
     """Those of the turn, or of the last one before it that has any."""
     return sets[max((known for known in sets if known <= turn), default=min(sets))] if sets else []
 
@@ -291,6 +341,7 @@ def _stub(saved: Line, refused: dict[str, str], asked: set[str]) -> Tool:
         repeat=saved.get("repeat", False),
         approve=approve if saved.get("approve") == "sometimes" else bool(saved.get("approve")),
         after_crash="wait" if saved.get("after_crash") == "wait" else None,
+        role=saved.get("role", ""),
     )
 
 
