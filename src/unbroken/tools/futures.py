@@ -393,7 +393,8 @@ class Futures:
 
     @property
     def calls(self) -> tuple[BackgroundCall, ...]:
-        return tuple(future.saved() for future in self._futures.values())
+        """In the order of their calls."""
+        return tuple(sorted((future.saved() for future in self._futures.values()), key=lambda call: call.place))
 
     def undelivered(self) -> list[Future]:
         """In the order of their calls, whichever of them went to the background first."""

@@ -57,6 +57,11 @@ class BackgroundCall:
     shared_by: tuple[tuple[int, ToolCall], ...] = ()
     """Identical calls of its message, which share its execution, with their numbers."""
 
+    @property
+    def place(self) -> int:
+        """The number in its handle: that of the call in the conversation."""
+        return int(self.handle.rpartition("_")[2])
+
     def to_json(self) -> dict[str, Json]:
         """All of it; `from_json` reads it."""
         saved: dict[str, Json] = {"handle": self.handle, "call": write_call(self.call), "turn": self.turn}

@@ -14,14 +14,14 @@ from unbroken.transcript.saved import read_result
 
 
 def background_calls(recording: Recording, *, interrupted: bool = False) -> tuple[BackgroundCall, ...]:
-    """In the order in which they went to the background.
+    """In the order of their calls.
 
     `interrupted`: as they were when the model was asked last. The calls of its answer are left out, because the resumed
     run runs that round again; and a call that was cancelled with its process has no result."""
     reading = _Reading()
     for line in recording.lines:
         reading.take(line)
-    calls = reading.calls.values()
+    calls = sorted(reading.calls.values(), key=lambda call: call.place)
     if not interrupted:
         return tuple(replace(call, delivered=call.handle in reading.arrived) for call in calls)
     return tuple(
@@ -41,8 +41,8 @@ class _Reading:
         """The handles of those whose results are in the history."""
         self.known: set[str] = set()
         """Those of them that were when the model was asked last."""
-        self.returned: set[int] = set()
-        """The numbers of the calls whose results are recorded."""
+        self.returned: dict[int, ToolResult] = {}
+        """The recorded results of calls, by number: the line may come before the call went to the background."""
         self._written: dict[int, tuple[int, ToolCall]] = {}
         """Turn and call, by number."""
         self._nth: dict[int, int] = {}
@@ -53,9 +53,10 @@ class _Reading:
             case "request":
                 self.turn, self.known = line["turn"], set(self.arrived)
             case "result" if line.get("call") in self._written:
-                number = line["call"]
-                self.returned.add(number)
-                self._finish(number, read_result(line["result"]))
+                number, result = line["call"], read_result(line["result"])
+                self.returned[number] = result
+                if number in self.calls:
+                    self.calls[number] = replace(self.calls[number], result=result)
             case "event":
                 self._take_event(line)
             case _:
@@ -91,19 +92,16 @@ class _Reading:
                 self.calls[known.number] = replace(known, shared_by=shared_by)
                 return
         self.calls[number] = BackgroundCall(
-            handle, call, turn, number, nth=self._nth.get(number, 1), arguments=self._started.get(number)
+            *(handle, call, turn, number, self.returned.get(number)),
+            nth=self._nth.get(number, 1),
+            arguments=self._started.get(number),
         )
-
-    def _finish(self, number: int, result: ToolResult) -> None:
-        call = self.calls.get(number)
-        if call is not None:
-            self.calls[number] = replace(call, result=result)
 
     def _end(self, line: Line) -> None:
         call = self.calls.get(line["call"])
         if call is not None:
             told = replace(ToolResult.of(call.call, line["text"], error=line["error"]), ended_as=line["outcome"])
-            result = call.result if call.result is not None and line["call"] in self.returned else told
+            result = self.returned.get(line["call"]) or told
             self.calls[line["call"]] = replace(call, seconds=line["seconds"], result=result)
 
 
