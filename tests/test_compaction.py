@@ -39,6 +39,7 @@ from unbroken.models.model import Model
 from unbroken.models.scripted import Answer, Call, End, Fail, Say, Think, Uses
 from unbroken.run_view import RunView
 from unbroken.testing import ScriptedServer, run_virtual
+from unbroken.tools.tool import Tool
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording
 from unbroken.transcript.summaries import is_summary, sent_part
@@ -229,7 +230,7 @@ def recorded(path: Path, *middleware: Any, rounds: int = 9) -> Any:
 @pytest.mark.parametrize("clear", [False, True], ids=["compaction", "both"])
 def test_a_recorded_run_replays_the_same_with_its_agent_and_without(tmp_path: Path, clear: bool) -> None:
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
-    middleware = [Compaction(4000, keep=2), *([ClearResults(1, step=2)] if clear else [])]
+    middleware = [*([ClearResults(1, step=2)] if clear else []), Compaction(4000, keep=2)]
     result = recorded(first, *middleware)
     agent = Agent(ScriptedModel(), [look], middleware=middleware)
     again = agent.replay(first, sinks=[Recorder(second)])
@@ -381,7 +382,7 @@ def test_every_wire_accepts_what_is_sent_with_a_summary_and_cleared_results(wire
     async def main() -> None:
         async with ScriptedServer(looks(10)) as server:
             model = connect(PROVIDERS[wire], base_url=server.base_url(wire), wire=wire, api_key="k")
-            middleware = [Compaction(2000, keep=3), ClearResults(1, step=1)]
+            middleware = [ClearResults(1, step=1), Compaction(2000, keep=3)]
             agent = Agent(model, [look], "Look around.", middleware=middleware, policy=Policy(cache=True))
             result = await agent.run("Go.")
             assert result.text == "Done."
@@ -390,3 +391,113 @@ def test_every_wire_accepts_what_is_sent_with_a_summary_and_cleared_results(wire
             assert sent_part(result.messages) != result.messages
 
     asyncio.run(main())
+
+
+def test_a_summary_is_made_of_what_is_sent_if_results_are_cleared_first() -> None:
+    asked = list[Request]()
+    answer = looks(40)
+
+    def remember(request: Request) -> Answer:
+        asked.append(request)
+        return answer(request)
+
+    run(ScriptedModel(remember), ClearResults(1, step=1), Compaction(2500, keep=1), limits=Limits(rounds=None))
+    summarised = [request for request in asked if wants_summary(request)]
+    assert summarised
+    for request in summarised:
+        assert CLEARED in str(request.messages)
+        assert tokens_of(request) < 2 * 2500
+
+
+def builds_and_looks(rounds: int) -> Callable[[Request], Answer]:
+    """A model that starts something slow, and looks meanwhile."""
+    count = 0
+
+    def answer(request: Request) -> Answer:
+        nonlocal count
+        uses = Uses(tokens_of(request), 10)
+        if wants_summary(request):
+            return [Say("All was well."), uses]
+        count += 1
+        if count == 1:
+            return [Call("build"), uses]
+        return [Call("look", n=count), uses] if count <= rounds else [Say("So far."), uses]
+
+    return answer
+
+
+def slow_build(seconds: float, answer: str = "built") -> Tool:
+    @tool(effect="write", background=0, timeout=None)
+    async def build() -> str:
+        """Builds."""
+        await asyncio.sleep(seconds)
+        return answer
+
+    return build
+
+
+def test_a_summary_keeps_the_handles_of_calls_that_are_still_running(tmp_path: Path) -> None:
+    path, asked = tmp_path / "run.jsonl", list[Request]()
+    answer = builds_and_looks(9)
+
+    def remember(request: Request) -> Answer:
+        asked.append(request)
+        return answer(request)
+
+    middleware = [Compaction(2000, keep=1)]
+    agent = Agent(ScriptedModel(remember), [look, slow_build(100)], middleware=middleware, record=path)
+    result = run_virtual(agent.run("Build it."))
+    summaries = [message.text for message in result.messages if isinstance(message, User) and is_summary(message)]
+    assert "still running in the background: $call_1 (`build`). Do not make them again" in summaries[0]
+    assert "still running" not in summaries[-1]  # written after its result had arrived
+    arrived = next(at for at, request in enumerate(asked) if "$call_1 (`build`) has finished" in str(request.messages))
+    for request in asked[1:arrived]:
+        assert "$call_1" in str(request.messages), "a request does not know of the open call"
+    assert [call.outcome for call in result.calls if call.name == "build"] == ["done"]
+    replayed = Agent(ScriptedModel(), [look, slow_build(100)], middleware=middleware).replay(path)
+    assert replayed.messages == result.messages
+
+
+def test_the_handle_of_a_background_call_is_never_cleared() -> None:
+    asked = list[Request]()
+    answer = builds_and_looks(6)
+
+    def remember(request: Request) -> Answer:
+        asked.append(request)
+        return answer(request)
+
+    agent = Agent(
+        ScriptedModel(remember), [look, slow_build(100)], middleware=[ClearResults(keep=1, step=1, least=100)]
+    )
+    run_virtual(agent.run("Build it."))
+    assert CLEARED in str(asked[-1].messages)
+    for request in asked[1:]:
+        assert "in the background, as $call_1" in str(request.messages)
+
+
+def test_results_that_arrive_are_no_prompt_of_their_own() -> None:
+    """The prompt that a turn works on is sent beside the summary, and not the result that arrived last."""
+    asked = list[Request]()
+    answer = builds_and_looks(12)
+
+    def remember(request: Request) -> Answer:
+        asked.append(request)
+        return answer(request)
+
+    @tool(effect="read")
+    async def look(n: int) -> str:
+        """Looks."""
+        await asyncio.sleep(1)
+        return f"result {n}: {LONG}"
+
+    tools = [look, slow_build(2, "the build log " + LONG)]
+    agent = Agent(ScriptedModel(remember), tools, middleware=[Compaction(2000, keep=1)])
+    chat = Conversation(agent, messages=[User.of("Hello."), Assistant("Hello! What shall I do?")])
+    result = run_virtual(chat.say("Build the blue house."))
+    assert any(isinstance(message, User) and message.arrived for message in result.messages)
+    last = [str(message) for message in asked[-1].messages]
+    assert any(map(is_summary, asked[-1].messages))
+    assert any("Build the blue house." in message for message in last)
+    assert not any("the build log" in message for message in last)
+    again = Conversation.from_json(agent, chat.to_json())
+    assert again.messages == chat.messages

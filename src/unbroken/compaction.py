@@ -39,6 +39,12 @@ MORE_AFTER_FAILURE = 1.1
 SUMMARY = "This is a summary of the conversation before this point, which is not shown any more:\n\n"
 """Begins the message that the model reads in place of the older messages."""
 
+STILL_RUNNING = (
+    "\n\n[Calls that are still running in the background: {calls}. Do not make them again: their results will arrive "
+    "in later messages. A call that needs one may have its handle as the value of an argument.]"
+)
+"""Ends a summary if it takes the place of handles whose results have not arrived."""
+
 SUMMARISE = """\
 The conversation is becoming too long for you, so its messages up to this one will be replaced by a summary that you \
 write now. Do not call a tool and do not continue the task. Write everything that is needed to continue without these \
@@ -189,7 +195,16 @@ class Compaction(Middleware):
             return None, f"the summary broke off: {verdict.reason or verdict.finish}", answer.cost
         if not text:
             return None, "the model gave no summary", answer.cost
+        handles = _handles_before(request, cut)
+        text += STILL_RUNNING.format(calls=", ".join(handles)) if handles else ""
         return User((Text(SUMMARY + text),), len(request.history) - cut), "", answer.cost
+
+
+def _handles_before(request: NextRequest, cut: int) -> list[str]:
+    """The background calls whose results have not arrived, except those whose handles are still sent."""
+    shown = [message for message in request.history[cut:] if isinstance(message, ToolMessage)]
+    sent = {result.call_id for message in shown for result in message.results if result.outcome == "running"}
+    return [f"{each.handle} (`{each.call.name}`)" for each in request.background if each.call.id not in sent]
 
 
 def _kept(message: Message) -> int:
@@ -278,6 +293,8 @@ class ClearResults(Middleware):
 
     def _clear(self, result: ToolResult, names: dict[str, str]) -> ToolResult:
         if names.get(result.call_id, result.name) in self.never or size_of(result) < self.least:
+            return result
+        if result.outcome == "running":  # the handle; "make the call again" would run it twice
             return result
         return replace(result, content=(Text(CLEARED),), native=None)
 

@@ -175,6 +175,8 @@ class User:
     kept: int | None = field(default=None, repr=False)
     """Set if this message is a summary (see `transcript.summaries`): it stands for the history before it, except for
     this many messages right before it."""
+    arrived: bool = field(default=False, repr=False)
+    """Set if this message brings results of background calls: then nobody has asked for anything with it."""
 
     @classmethod
     def of(cls, *parts: str | Part) -> User:

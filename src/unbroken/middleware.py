@@ -21,6 +21,7 @@ from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext, RunContext
+from unbroken.tools.handles import BackgroundCall
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 
@@ -112,6 +113,8 @@ class NextRequest:
     run. It counts for the usage and the cost of the run, and it is recorded. No call in the answer runs."""
     add: Callable[[User], None]
     """Adds a message to the history."""
+    background: tuple[BackgroundCall, ...] = ()
+    """The background calls whose results are not in the history yet."""
 
 
 class Middleware:

@@ -47,7 +47,10 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
         if not preparing:
             return sent
         tokens = _tokens(run, sent, toolbox.specs)
-        request = NextRequest(sent, shown, toolbox.specs, tokens, final, run.notes, aside.ask, transcript.add)
+        request = NextRequest(
+            *(sent, shown, toolbox.specs, tokens, final, run.notes, aside.ask, transcript.add),
+            background=() if run.futures is None else tuple(each.saved() for each in run.futures.undelivered()),
+        )
         for each in preparing:
             await each.before_request(request)
         if len(transcript.messages) == len(history):

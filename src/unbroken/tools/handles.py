@@ -104,7 +104,7 @@ def arrival(arrived: Iterable[tuple[str, ToolResult]]) -> User:
         parts += result.content
     texts = "".join(part.text for part in parts if isinstance(part, Text))
     media = [part for part in parts if isinstance(part, Media)]
-    return User(tuple(parts) if media else (Text(texts),))
+    return User(tuple(parts) if media else (Text(texts),), arrived=True)
 
 
 def find_handles(value: Json) -> tuple[str, ...]:

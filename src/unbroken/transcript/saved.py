@@ -72,6 +72,8 @@ def _write_message(message: Message) -> Object:
             return {"role": "system", "content": [_write_part(part) for part in message.parts]}
         case User():
             said: Object = {"role": "user", "content": [_write_part(part) for part in message.parts]}
+            if message.arrived:
+                said["arrived"] = True
             return said if message.kept is None else {**said, "kept": message.kept}
         case Assistant():
             saved: Object = {"role": "assistant", "content": message.text}
@@ -151,7 +153,8 @@ def _read_message(saved: Object) -> Message:
             raise _Unreadable("a system message holds nothing but text")
         return System(texts)
     if role == "user":
-        return User(_read_parts(saved), _get(saved, "kept", 0) if "kept" in saved else None)
+        kept = _get(saved, "kept", 0) if "kept" in saved else None
+        return User(_read_parts(saved), kept, _get(saved, "arrived", False))
     if role == "assistant":
         calls = tuple(_read_call(_object(call)) for call in _get(saved, "calls", list[Json]()))
         return Assistant(_get(saved, "content", ""), calls, _get(saved, "reasoning", ""), _read_native(saved))

@@ -18,8 +18,8 @@ def is_summary(message: Message) -> bool:
 
 
 def is_prompt(message: Message) -> TypeGuard[User]:
-    """A message of the user that is not a summary."""
-    return isinstance(message, User) and message.kept is None
+    """A message of the user: neither a summary nor the results of background calls."""
+    return isinstance(message, User) and message.kept is None and not message.arrived
 
 
 def sent_part(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -53,7 +53,8 @@ def may_cut(messages: Sequence[Message], place: int) -> int:
 
 
 def before_last_rounds(messages: Sequence[Message], rounds: int) -> int:
-    """Where the last rounds begin: an answer of the model with all that follows it, and with its prompt."""
+    """Where the last rounds begin: an answer of the model with all that follows it, and with its prompt, or the
+    results that arrived for it."""
     left = rounds
     place = len(messages)
     for at in range(len(messages) - 1, -1, -1):
@@ -65,6 +66,6 @@ def before_last_rounds(messages: Sequence[Message], rounds: int) -> int:
             place = at
     if left > 0:
         return 0
-    while place and is_prompt(messages[place - 1]):
+    while place and isinstance(messages[place - 1], User) and not is_summary(messages[place - 1]):
         place -= 1
     return may_cut(messages, place)
