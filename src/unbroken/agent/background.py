@@ -46,7 +46,10 @@ class _Reporter:
 def open_futures(run: Run, toolbox: Toolbox) -> None:
     """Prepares the run for background calls, if there may be any; continues those of an earlier part of the run."""
     plan, policy = run.plan, run.plan.policy
-    if run.futures is None:
+    foreground = ANSWER if plan.output is not None else ""
+    if run.futures is not None:
+        run.futures.configure(plan.schedule, policy.background, foreground, policy.tool_errors)
+    else:
         if policy.background is None and not (toolbox.background or run.restored):
             return
         run.futures = Futures(
@@ -55,7 +58,7 @@ def open_futures(run: Run, toolbox: Toolbox) -> None:
             _Reporter(run),
             lambda call: _place(run, call),
             seconds=policy.background,
-            foreground=ANSWER if plan.output is not None else "",
+            foreground=foreground,
             errors=policy.tool_errors,
             decided=run.earlier.went_to_background if run.earlier is not None else lambda turn, id: None,
         )

@@ -118,14 +118,11 @@ class Futures:
         errors: ToolErrors = "full",
         decided: Callable[[int, str], bool | None] = lambda turn, id: None,
     ) -> None:
-        self._schedule = schedule
         self._clock = clock
         self._reports = reports
         self._place = place
-        self._default = seconds
-        self._foreground = foreground
-        self._errors: ToolErrors = errors
         self._decided = decided
+        self.configure(schedule, seconds, foreground, errors)
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(self._loop)
         self._futures: dict[str, Future] = {}
@@ -135,6 +132,13 @@ class Futures:
         """The current message is complete: its calls may go to the background."""
         self.refused: RecordingFailed | None = None
         """A call could not start because the run cannot be recorded: the run ends with this error."""
+
+    def configure(self, schedule: Schedule, seconds: float | None, foreground: str, errors: ToolErrors) -> None:
+        """Sets what an agent that takes over brings. Calls that are in the background stay there."""
+        self._schedule = schedule
+        self._default = seconds
+        self._foreground = foreground
+        self._errors: ToolErrors = errors
 
     # Before a call starts
 
