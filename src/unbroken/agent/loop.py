@@ -14,9 +14,11 @@ from typing import Any, TypeAlias
 
 from unbroken.agent import background
 from unbroken.agent.announced_calls import announces
+from unbroken.agent.checking import check_client_calls, check_prompt, checked_output, raise_broken
 from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.handoffs import change_agent, refuse_handoff
 from unbroken.agent.limits import REMINDER, REPEATED, StopReason
+from unbroken.agent.outgoing import write_request
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER
 from unbroken.agent.response_reader import BROKE_OFF, Listener, Turn, listen
@@ -62,7 +64,7 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
 
 async def _play(run: Run, decisions: Decisions | None) -> Ending:
     if run.plan.check_input is not None:
-        await run.check_prompt()
+        await check_prompt(run)
     stop = run.stop
     if not run.transcript.closed:
         stop = await finish_round(run, decisions)
@@ -75,7 +77,7 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
         run.account.extra = 0.0
         if run.vetoed is not None:  # for a call that the answer does not have after a restart
             run.voided = bool(turn.message.text)
-            run.raise_broken()
+            raise_broken(run)
         if turn.message.calls:
             stop = turn.stop if turn.stop != "answered" else await background.accept_output(run)
             if stop is None and run.plan.handoffs:
@@ -136,7 +138,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     background.open_futures(run, toolbox)
     if run.plan.write_system is not None:
         await run.write_system()
-    request = await run.request(toolbox, final)
+    request = await write_request(run, toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, futures=run.futures)
@@ -165,7 +167,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             await background.wait_for_approvable(run, listener.prepared.values())
             prepared = _plan_round(run, toolbox, message.calls, listener, closed)
             if run.plan.client_checks:
-                await run.check_client_calls(prepared)
+                await check_client_calls(run, prepared)
             stop = await _run_calls(run, batch, prepared, {})
             observer.drop_loose(NOT_IN_MESSAGE)
     except BaseException as error:
@@ -193,7 +195,7 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, len(prepared), run.futures)
     numbers = {each.call.id: _renumber(run, each, observer) for each in prepared}
     if decisions is None and run.plan.client_checks:
-        await run.check_client_calls(prepared)
+        await check_client_calls(run, prepared)
     # If only some calls are answered, the rest keeps waiting; without a handler it would be denied.
     waits = None if decisions is None else _keep_waiting
     batch = run.batch(toolbox, observer, run.plan.on_approval or waits)
@@ -277,7 +279,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
             run.records.append(CallRecord(each.call, result, run.emitter.turn, seconds))
     repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
     repetition.next_round(prepared)
-    run.raise_broken()
+    raise_broken(run)
     if None in results:
         run.wait_for(order)
         return "waiting"
@@ -355,7 +357,7 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
 async def _checked_value(run: Run, value: Any) -> Any:
     """The typed answer, as its checks have accepted it."""
     try:
-        return await run.checked_output(value)
+        return await checked_output(run, value)
     except Vetoed:
         run.voided = True
         raise
@@ -381,7 +383,7 @@ async def _checked_rest(run: Run, stop: StopReason, said: str) -> str:
     if not said or run.plan.check_output is None:
         return said
     try:
-        accepted: str = await run.checked_output(said)
+        accepted: str = await checked_output(run, said)
     except Retry as error:
         raise AnswerInvalid(UNACCEPTED.format(stop=stop, why=error)) from None
     except Vetoed:
@@ -398,7 +400,7 @@ async def _recall_output(run: Run, calls: Sequence[Prepared]) -> None:
     accepted = {result.call_id for result in run.transcript.answered if not result.error}
     for each in calls:
         if run.plan.output is not None and each.call.name == ANSWER and each.call.id in accepted:
-            run.output.append(await run.checked_output(run.plan.output.read(each.call.arguments or {})))
+            run.output.append(await checked_output(run, run.plan.output.read(each.call.arguments or {})))
 
 
 def _keep_waiting(call: ToolCall) -> Approval:

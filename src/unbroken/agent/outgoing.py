@@ -1,6 +1,6 @@
-"""What is sent of a run's history: its last summary in place of what that stands for, what middleware makes of it
-(`before_request`), and what `trim=` chooses of that. Middleware may ask a model meanwhile, beside the rounds of the
-run: that is a turn of its own."""
+"""The next request of a run. What is sent of the history: its last summary in place of what that stands for, what
+middleware makes of it (`before_request`), and what `trim=` chooses of that. Middleware may ask a model meanwhile,
+beside the rounds of the run: that is a turn of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from unbroken.agent.aside import estimate
 from unbroken.agent.options import Trim
+from unbroken.agent.output import ANSWER
+from unbroken.agent.prompts import ANSWER_NOW
 from unbroken.deltas import AttemptFailed, Delta, Ended, PartialResponse, UsageReported, Verdict
 from unbroken.errors import TimedOut, UserError
 from unbroken.events import RequestSent
-from unbroken.messages import Assistant, Message, Request, System, ToolSpec, Usage, User
+from unbroken.messages import Assistant, Message, OneTool, Request, System, ToolCall, ToolSpec, Usage, User
 from unbroken.middleware import AsideAnswer, NextRequest, wrap_model
 from unbroken.models.model import Model, closing, refuse_single
 from unbroken.tools.caller import in_words
@@ -28,6 +30,51 @@ if TYPE_CHECKING:
 
 ASIDE = "aside"
 """In the notes of a run: how many requests were made beside its rounds."""
+
+
+async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
+    """The next request of the run. With `final`, the model may not call tools."""
+    plan, messages, tools = run.plan, run.transcript.messages, toolbox.specs
+    taken: frozenset[str] = frozenset()
+    filtered = run.changing is not None and run.changing.shown is not None
+    if plan.trim is not None or plan.preparing or run.transcript.summarised or filtered:
+        messages = await messages_to_send(run, toolbox, final)
+        taken = frozenset(call.id for message in run.transcript.messages for call in _calls_of(message))
+    if not tools and (called := _called(messages)):
+        # Providers refuse a history with calls but no tools. These tools no longer exist, so nothing can be called.
+        tools, final = tuple(ToolSpec(name) for name in called), True
+    if plan.system is not None:
+        messages = (plan.system, *messages)
+    if run.nudge:
+        messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else run.nudge_text()))
+    choice = plan.choice if run.account.requests - run.notes.get("aside", 0) == 1 else None
+    output = plan.output
+    if output is not None and (final or run.corrections):
+        choice, final = (OneTool(ANSWER), False) if output.has_tool else (None, True)
+    parallel = None if plan.several_calls else False
+    return Request(
+        messages,
+        tools,
+        choice,
+        parallel,
+        final,
+        reasoning=plan.reasoning,
+        cache=plan.policy.cache,
+        sampling=plan.sampling,
+        taken=taken,
+        server_tools=toolbox.server_tools,
+        pieces=False,
+        output=None if output is None else output.wanted,
+    )
+
+
+def _calls_of(message: Message) -> tuple[ToolCall, ...]:
+    return message.calls if isinstance(message, Assistant) else ()
+
+
+def _called(messages: tuple[Message, ...]) -> dict[str, None]:
+    """The names of all tools that were called, in order."""
+    return dict.fromkeys(call.name for message in messages for call in _calls_of(message))
 
 
 async def messages_to_send(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, ...]:

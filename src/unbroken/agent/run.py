@@ -6,47 +6,44 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from unbroken.agent.aside import ask_aside, estimate
+from unbroken.agent.checking import take_output
 from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.handoff_state import Changing
-from unbroken.agent.limits import NOTHING_USED, Account, Limits, Repetition, StopReason
+from unbroken.agent.limits import Account, Limits, Repetition, StopReason
 from unbroken.agent.options import Plan
-from unbroken.agent.outgoing import messages_to_send
-from unbroken.agent.output import ANSWER
-from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
+from unbroken.agent.prompts import CONTINUE, TIME_IS_UP, language_of
 from unbroken.agent.server_calls import ServerCalls
 from unbroken.deltas import Delta, Verdict
 from unbroken.errors import UnbrokenError, UserError, Vetoed
-from unbroken.events import Checked, LimitReached, RequestRetried
+from unbroken.events import LimitReached, RequestRetried
 from unbroken.frozen import quick
 from unbroken.messages import (
     Assistant,
     Json,
     Message,
-    OneTool,
     Outcome,
     Request,
     ToolCall,
     ToolMessage,
     ToolResult,
-    ToolSpec,
     Usage,
     User,
 )
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.caller import NOT_EXECUTED, Prepared, in_words, prepare
+from unbroken.tools.caller import Prepared, in_words, prepare
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.execution import Batch
 from unbroken.tools.futures import Futures
 from unbroken.tools.handles import BackgroundCall
-from unbroken.tools.results import CallWaits, Retry, ToolFailed
+from unbroken.tools.results import CallWaits
 from unbroken.tools.schedule import Order
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.lines import read_usage
 from unbroken.transcript import Transcript
 from unbroken.transcript.shorten import characters
 from unbroken.transcript.summaries import is_prompt
@@ -282,63 +279,6 @@ class Run:
         if self.server_calls is not None:
             self.server_calls.begin_answer()
 
-    def state(self) -> dict[str, Json]:
-        """What another process needs besides the history to continue from here. Values that have not changed since the
-        start are left out, except for the counters."""
-        account = self.account
-        state: dict[str, Json] = {
-            "rounds": account.rounds,
-            "requests": account.requests,
-            "calls": account.calls,
-            "usage": account.usage.to_json(),
-            "attempts": self.attempts,
-        }
-        if account.usage.cost is not None:
-            state["cost"] = account.usage.cost
-        if account.usage.cache_saving is not None:
-            state["cache_saving"] = account.usage.cache_saving
-        if self.fallback_used:
-            state["fallback_used"] = True
-        if self.nudge:
-            state["nudge"] = True
-        if self.nudges:
-            state["nudges"] = self.nudges
-        if self.pauses:
-            state["pauses"] = self.pauses
-        if self.corrections:
-            state["corrections"] = self.corrections
-        if self.retries:
-            state["retries"] = dict(self.retries)
-        if streaks := self.repetition.streaks:
-            state["streaks"] = streaks
-        if self.stop is not None:
-            state["stop"] = self.stop
-        if self.emitter.next_call:
-            state["next_call"] = self.emitter.next_call
-        if self.plan.preparing:
-            state["tokens"] = self.tokens
-            if self.aside:
-                state["aside"] = True
-            if self.notes:
-                state["notes"] = dict(self.notes)
-        if self.changing is not None and self.changing.taken:
-            state["handoffs"] = [asdict(each) for each in self.changing.taken]
-        return state
-
-    def recall(self, state: Mapping[str, Any]) -> None:
-        """Restores the state from before the last request, which is sent again."""
-        account = self.account
-        account.rounds, account.calls = state.get("rounds", 0), state.get("calls", 0)
-        account.requests = max(state.get("requests", 1) - 1, 0)
-        account.usage = read_usage(state.get("usage"), state.get("cost"), state.get("cache_saving")) or NOTHING_USED
-        self.attempts, self.fallback_used = max(state.get("attempts", 1) - 1, 0), state.get("fallback_used", False)
-        self.nudge, self.nudges = state.get("nudge", False), state.get("nudges", 0)
-        self.pauses, self.corrections = state.get("pauses", 0), state.get("corrections", 0)
-        self.stop = state.get("stop")
-        self.retries = dict(state.get("retries", {}))
-        self.repetition.recall(state.get("streaks", {}))
-        self.tokens, self.notes = state.get("tokens", 0), dict(state.get("notes", {}))
-
     @property
     def awaits_results(self) -> bool:
         """Are there background calls whose results the model has to read before the run may end?"""
@@ -418,84 +358,14 @@ class Run:
         if self.plan.handoffs:
             tools = Toolbox(tools, *(handoff.tool for handoff in self.plan.handoffs.values()))
         if self.plan.output is not None and self.plan.output.has_tool:
-            tools = Toolbox(tools, self.plan.output.tool(self._take_output))
+            tools = Toolbox(tools, self.plan.output.tool(partial(take_output, self)))
         for middleware in self.plan.middleware:
             middleware.on_tools(self.emitter.turn, tools)
         return tools
 
-    async def _take_output(self, output: Any) -> None:
-        """A typed answer that fits. `Retry` is a result that the model reads; other errors of checks end the run."""
-        try:
-            self.output.append(await self.checked_output(output))
-        except Retry:
-            raise
-        except UnbrokenError as error:
-            self.broken = error
-            raise ToolFailed(str(error)) from None
-
-    async def check_prompt(self) -> None:
-        """Checks the prompt of a run that has asked nothing yet. Raises `Vetoed`."""
-        check, messages = self.plan.check_input, self.transcript.messages
-        asked = self.question or (messages[-1] if messages else None)
-        if check is None or self.account.requests or not isinstance(asked, User):
-            return
-        try:
-            accepted: User = await check(asked)
-        except UnbrokenError as error:
-            self._report_refusal("input", error)
-            raise
-        if accepted is asked:
-            return
-        if self.question is not None:
-            self.question = accepted
-        else:
-            self.transcript.replace_prompt(accepted)
-        self.emitter.emit(Checked, "input", "replaced", accepted.text)
-
-    async def checked_output(self, output: Any) -> Any:
-        """The final output, as the checks leave it. Raises `Retry`, or `Vetoed`."""
-        check = self.plan.check_output
-        if check is None:
-            return output
-        try:
-            accepted = await check(output)
-        except Retry as error:
-            self.refused = str(error)
-            self.emitter.emit(Checked, "output", "retry", self.refused)
-            raise
-        except UnbrokenError as error:
-            self._report_refusal("output", error)
-            raise
-        if accepted is output or accepted == output:
-            return output
-        kind = self.plan.output
-        self.emitter.emit(Checked, "output", "replaced", str(accepted) if kind is None else kind.text_of(accepted))
-        return accepted
-
-    async def check_client_calls(self, calls: Iterable[Prepared]) -> None:
-        """Checks calls that are given to the client: no caller runs them, so no middleware sees them otherwise."""
-        for each in calls:
-            if each.tool is None or each.tool.function is not None or each.refusal:
-                continue
-            for middleware in self.plan.client_checks:
-                if reason := await middleware.check_client_call(each.call):
-                    each.refusal = f"{NOT_EXECUTED}: {reason}"
-                    break
-
-    def _report_refusal(self, value: str, error: UnbrokenError) -> None:
-        self.emitter.emit(Checked, value, "veto" if isinstance(error, Vetoed) else "failed", str(error))
-
     def veto(self, error: Vetoed) -> None:
         """A check of a call ends the run when the round is over."""
         self.vetoed = self.vetoed or error
-
-    def raise_broken(self) -> None:
-        """Ends the run if a check has decided so in this round."""
-        if self.vetoed is not None:
-            self.emitter.emit(Checked, "call", "veto", str(self.vetoed))
-            raise self.vetoed
-        if self.broken is not None:
-            raise self.broken
 
     def out_of_retries(self, tool: str) -> bool:
         asked = self.retries.get(tool, 0)
@@ -544,40 +414,6 @@ class Run:
         if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
             raise UserError(f"the function given as limits= returned {limits!r}, and not Limits(…)")
         self.account.limits = limits
-
-    async def request(self, toolbox: Toolbox, final: bool) -> Request:
-        plan, messages, tools = self.plan, self.transcript.messages, toolbox.specs
-        taken: frozenset[str] = frozenset()
-        filtered = self.changing is not None and self.changing.shown is not None
-        if plan.trim is not None or plan.preparing or self.transcript.summarised or filtered:
-            messages = await messages_to_send(self, toolbox, final)
-            taken = frozenset(call.id for message in self.transcript.messages for call in _calls_of(message))
-        if not tools and (called := _called(messages)):
-            # Providers refuse a history with calls but no tools. These tools no longer exist, so nothing can be called.
-            tools, final = tuple(ToolSpec(name) for name in called), True
-        if plan.system is not None:
-            messages = (plan.system, *messages)
-        if self.nudge:
-            messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else self.nudge_text()))
-        choice = plan.choice if self.account.requests - self.notes.get("aside", 0) == 1 else None
-        output = plan.output
-        if output is not None and (final or self.corrections):
-            choice, final = (OneTool(ANSWER), False) if output.has_tool else (None, True)
-        parallel = None if plan.several_calls else False
-        return Request(
-            messages,
-            tools,
-            choice,
-            parallel,
-            final,
-            reasoning=plan.reasoning,
-            cache=plan.policy.cache,
-            sampling=plan.sampling,
-            taken=taken,
-            server_tools=toolbox.server_tools,
-            pieces=False,
-            output=None if output is None else output.wanted,
-        )
 
     def shown_messages(self, until: int | None = None) -> tuple[Message, ...]:
         """The history as the agent sees it that has taken over; or so many messages of it."""
@@ -654,12 +490,3 @@ class Run:
             self._characters += characters(message)
         self._counted = len(messages)
         return estimate(self._characters, answer)
-
-
-def _calls_of(message: Message) -> tuple[ToolCall, ...]:
-    return message.calls if isinstance(message, Assistant) else ()
-
-
-def _called(messages: tuple[Message, ...]) -> dict[str, None]:
-    """The names of all tools that were called, in order."""
-    return dict.fromkeys(call.name for message in messages for call in _calls_of(message))

@@ -18,6 +18,7 @@ from unbroken.agent.loop import Decisions, play
 from unbroken.agent.options import OpenCalls, Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
 from unbroken.agent.run import CallRecord, Earlier, Ending, Run
+from unbroken.agent.saved_state import recall, saved_state
 from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock, current_clock
 from unbroken.deltas import ServerCallSeen, Verdict
@@ -99,7 +100,7 @@ class Performance:
             restored=self.background,
         )
         if self.state:
-            run.recall(self.state)
+            recall(run, self.state)
         run.records.extend(self.records)
         emitter.counted.extend(self.events)
         run.verdicts.extend(self.verdicts)
@@ -185,7 +186,7 @@ class Performance:
             self.question,
             resumed=self.continued or self.before is not None,
             history=lambda: self.transcript.messages,
-            state=run.state,
+            state=partial(saved_state, run),
             decisions=self.decisions or {},
             emit=run.emitter.emit,
             veto=run.veto,

@@ -14,7 +14,7 @@ from unbroken.models.connect import connect
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.transcript import from_json
-from unbroken.wires import find_wire
+from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.values import as_dict
 
 Language: TypeAlias = Literal["curl", "python"]
@@ -42,7 +42,7 @@ def _curl(name: str, request: Request) -> str:
         endpoint, body = model.endpoint, model.prepare(request).body
     except UnbrokenError:  # a provider of another machine, or a script
         url, headers, key = _UNKNOWN_URL, {}, "Authorization: Bearer $API_KEY"
-        body, secrets = find_wire("openai-chat").encode_request(request), ()
+        body, secrets = find_wire(DEFAULT_WIRE).encode_request(request), ()
     else:
         url = str(endpoint.stream_url if request.stream else endpoint.whole_url)
         headers, secrets = dict(endpoint.headers), endpoint.secrets

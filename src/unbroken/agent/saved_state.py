@@ -1,0 +1,73 @@
+"""The state of a run as its recording keeps it with each request: another process continues from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from unbroken.agent.limits import NOTHING_USED
+from unbroken.messages import Json
+from unbroken.trajectory.lines import read_usage
+
+if TYPE_CHECKING:
+    from unbroken.agent.run import Run
+
+
+def saved_state(run: Run) -> dict[str, Json]:
+    """What another process needs besides the history to continue from here. Values that have not changed since the
+    start are left out, except for the counters."""
+    account = run.account
+    state: dict[str, Json] = {
+        "rounds": account.rounds,
+        "requests": account.requests,
+        "calls": account.calls,
+        "usage": account.usage.to_json(),
+        "attempts": run.attempts,
+    }
+    if account.usage.cost is not None:
+        state["cost"] = account.usage.cost
+    if account.usage.cache_saving is not None:
+        state["cache_saving"] = account.usage.cache_saving
+    if run.fallback_used:
+        state["fallback_used"] = True
+    if run.nudge:
+        state["nudge"] = True
+    if run.nudges:
+        state["nudges"] = run.nudges
+    if run.pauses:
+        state["pauses"] = run.pauses
+    if run.corrections:
+        state["corrections"] = run.corrections
+    if run.retries:
+        state["retries"] = dict(run.retries)
+    if streaks := run.repetition.streaks:
+        state["streaks"] = streaks
+    if run.stop is not None:
+        state["stop"] = run.stop
+    if run.emitter.next_call:
+        state["next_call"] = run.emitter.next_call
+    if run.plan.preparing:
+        state["tokens"] = run.tokens
+        if run.aside:
+            state["aside"] = True
+        if run.notes:
+            state["notes"] = dict(run.notes)
+    if run.changing is not None and run.changing.taken:
+        state["handoffs"] = [asdict(each) for each in run.changing.taken]
+    return state
+
+
+def recall(run: Run, state: Mapping[str, Any]) -> None:
+    """Restores the state from before the last request, which is sent again."""
+    account = run.account
+    account.rounds, account.calls = state.get("rounds", 0), state.get("calls", 0)
+    account.requests = max(state.get("requests", 1) - 1, 0)
+    account.usage = read_usage(state.get("usage"), state.get("cost"), state.get("cache_saving")) or NOTHING_USED
+    run.attempts, run.fallback_used = max(state.get("attempts", 1) - 1, 0), state.get("fallback_used", False)
+    run.nudge, run.nudges = state.get("nudge", False), state.get("nudges", 0)
+    run.pauses, run.corrections = state.get("pauses", 0), state.get("corrections", 0)
+    run.stop = state.get("stop")
+    run.retries = dict(state.get("retries", {}))
+    run.repetition.recall(state.get("streaks", {}))
+    run.tokens, run.notes = state.get("tokens", 0), dict(state.get("notes", {}))
