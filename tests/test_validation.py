@@ -118,7 +118,7 @@ ENTRY_POINTS: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "Conversation.say": (say, {}, TurnOptions),
     "Conversation.stream": (stream_turn, {}, TurnOptions),
     "Limits": (Limits, {}, Limits.__init__),
-    "Output": (Output, {"kind": int}, Output.__init__),
+    "Output": (Output, {"kind": int}, Output[Any].__init__),
     "Policy": (Policy, {}, Policy.__init__),
     "Prices": (Prices, {"input": 1, "output": 1}, Prices.__init__),
     "Sampling": (sample, {}, Sampling.__init__),

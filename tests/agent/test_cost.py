@@ -307,6 +307,8 @@ def test_writing_to_the_cache_costs_more_and_reading_from_it_less() -> None:
     assert listed.cache_saving(Usage(1000, 1, cache_write_tokens=1000)) < 0 < listed.cache_saving(Usage(1000, 1, 1000))
     used = Usage(3000, 10, 1000, 500)
     fresh = Usage(3000, 10)
-    assert listed.cache_saving(used) == pytest.approx(listed.of(fresh) - listed.of(used))
-    own = Prices(3.0, 15.0, 0.3, 3.75)
-    assert own.cache_saving(used) == pytest.approx(own.of(fresh) - own.of(used))
+    for prices in (listed, Prices(3.0, 15.0, 0.3, 3.75)):
+        without, cost = prices.of(fresh), prices.of(used)
+        assert without is not None
+        assert cost is not None
+        assert prices.cache_saving(used) == pytest.approx(without - cost)

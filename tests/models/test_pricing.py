@@ -143,7 +143,9 @@ def test_a_price_that_depends_on_the_time_of_day_is_that_of_the_request() -> Non
     day, night = (find_prices("deepseek:deepseek-chat", NOW.replace(hour=hour).timestamp()) for hour in (12, 20))
     assert day is not None
     assert night is not None
-    assert day.of(Usage(1000, 1000)) == pytest.approx(2 * night.of(Usage(1000, 1000)))
+    cheap = night.of(Usage(1000, 1000))
+    assert cheap is not None
+    assert day.of(Usage(1000, 1000)) == pytest.approx(2 * cheap)
 
 
 def run(program: str) -> str:

@@ -343,7 +343,8 @@ class Attempt:
         loop = asyncio.get_running_loop()
         if waits and self.timeout is not None:
             # Its time-out begins when it has a thread, not while it waits for one.
-            job.on_start = partial(loop.call_soon_threadsafe, partial(self.time.begin, self.timeout))
+            begin = partial(self.time.begin, self.timeout)
+            job.on_start = lambda: loop.call_soon_threadsafe(begin)
         value, error = await loop.run_in_executor(THREADS, job)
         if error is not None:
             raise Raised(error) if isinstance(error, _CANNOT_PASS) else error

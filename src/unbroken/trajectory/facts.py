@@ -158,7 +158,7 @@ _GIVEN_UP = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit", "
 class Pricing(Protocol):
     """What tokens cost: `Prices` is one."""
 
-    def of(self, usage: Usage) -> float: ...
+    def of(self, usage: Usage) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,12 @@ class Facts:
         # A recording may come from anywhere.
         tokens = tuple(max(count(event.usage.get(f"{kind}_tokens")), 0) for kind in TOKENS)
         input, output, cached, written, reasoning = tokens
-        usage = Usage(input, output, cached, written, reasoning, estimated=bool(event.usage.get("estimated")))
+        usage = Usage(
+            *(input, output, cached, written, reasoning),
+            estimated=bool(event.usage.get("estimated")),
+            web_searches=max(count(event.usage.get("web_searches")), 0),
+            server_calls=max(count(event.usage.get("server_calls")), 0),
+        )
         cost = self.prices.of(usage) if self.prices is not None else event.cost
         estimated, saving = int(usage.estimated), _millionths(event.cache_saving)
         if cost is None or not isfinite(cost * COST):

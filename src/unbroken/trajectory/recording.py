@@ -317,8 +317,8 @@ def _ending(file: BinaryIO, size: int) -> Line:
 def _so_far(lines: list[bytes]) -> Line:
     """How long it ran at least, what it had used by its last request, and the calls since then."""
     found: Line = {}
-    last = next((line for raw in reversed(lines) if raw.startswith(b"{") and (line := read_json(raw))), {})
-    if is_number(last.get("at")):
+    last = next((line for raw in reversed(lines) if raw.startswith(b"{") and (line := read_json(raw))), None)
+    if last is not None and is_number(last.get("at")):
         found["seconds"] = last["at"]
     calls = started = 0
     for raw in reversed(lines):
