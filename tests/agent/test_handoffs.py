@@ -244,6 +244,25 @@ def test_a_run_that_was_handed_off_waits_and_is_resumed_by_the_other_agent() -> 
     assert (result.text, result.agent, desk.names) == ("Refunded.", "billing", ["look", "refund"])
 
 
+def test_a_call_that_waits_beside_a_hand_off_is_resumed_and_the_other_agent_takes_over(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    def triage(desk: Desk) -> Agent[Any, Any]:
+        billing = Agent(ScriptedModel("Refunded."), name="billing")
+        model = ScriptedModel([Call("refund", id="r"), Call("transfer_to_billing", id="t")])
+        return Agent(model, [desk.tool("refund", approve=True)], handoffs=[billing], on_approval=wait, record=path)
+
+    for from_path in (False, True):
+        desk = Desk()
+        agent = triage(desk)
+        waiting = play(agent)
+        assert ([call.id for call in waiting.pending], desk.names) == (["r"], [])
+        saved = path if from_path else waiting.to_json()
+        result = run_virtual(agent.resume(saved, {"r": Allow()}))
+        assert (result.text, result.agent, desk.names) == ("Refunded.", "billing", ["refund"])
+        path.unlink()
+
+
 def test_without_the_hand_off_such_a_run_is_not_resumed() -> None:
     waiting = play(team(Desk(), approve=True, on_approval=wait))
     with pytest.raises(UserError, match="handed off with `transfer_to_billing`, and agent `main` has no such hand-off"):

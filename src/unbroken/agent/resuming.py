@@ -117,10 +117,11 @@ def _prepare_waiting(
     account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
     performance = agent.performance(result.run, transcript, account, options, output)
     performance.decisions = dict(result.decided)
-    tools = performance.tools.fixed
+    tools, answering = performance.tools.fixed, final_agent(agent, result.handoffs)
     if result.handoffs:
-        answering = final_agent(agent, result.handoffs)
         tools = None if answering is None else answering.toolset.fixed
+    if tools is not None and answering is not None and answering.handoffs:
+        tools = Toolbox(tools, *(handoff.tool for handoff in answering.handoffs.values()))
     answers, performance.inner_answers = _split_answers(result, answers)
     decisions = _decisions(transcript, answers, tools)
     if strict:
