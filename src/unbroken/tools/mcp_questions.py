@@ -17,14 +17,15 @@ from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 import mcp_types as types
-from jsonschema.validators import validator_for
 from mcp.client import ClientRequestContext
+from pydantic import ValidationError
 
 from unbroken.errors import UnbrokenError
 from unbroken.messages import Json, User
 from unbroken.tools.approval import Allow, Approval, Edit, Question, Wait, ask_within
 from unbroken.tools.context import CallContext
 from unbroken.tools.mcp_content import sampling_request, sampling_result
+from unbroken.tools.mcp_forms import defaults_of, why_not
 from unbroken.tools.results import ToolFailed
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class Questions:
         if call is None:
             return types.ElicitResult(action="decline")
         schema = {} if isinstance(params, types.ElicitRequestURLParams) else dict(params.requested_schema)
-        defaults = _defaults(schema)
+        defaults = defaults_of(schema)
         question = Question(
             id=call.context.call_id,
             name="elicitation/create",
@@ -181,13 +182,11 @@ class Questions:
 
     def _filled_in(self, schema: Mapping[str, Json], values: dict[str, Json]) -> types.ElicitResult:
         """The answer to a form. Values that do not fit are not sent: the server would take them as checked."""
-        error = next(validator_for(schema)(schema).iter_errors(values), None)
-        if error is None:
-            return types.ElicitResult(action="accept", content=values)
-        LOG.warning("The answer to a form of %s does not fit, and was not sent: %s", self._label(), error.message)
+        why = why_not(schema, values)
+        try:
+            if not why:
+                return types.ElicitResult(action="accept", content=values)
+        except ValidationError:
+            why = "a form takes texts, numbers, booleans and lists of texts"
+        LOG.warning("The answer to a form of %s does not fit, and was not sent: %s", self._label(), why)
         return types.ElicitResult(action="cancel")
-
-
-def _defaults(schema: Mapping[str, Any]) -> dict[str, Json]:
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    return {name: one["default"] for name, one in properties.items() if isinstance(one, dict) and "default" in one}
