@@ -501,3 +501,20 @@ def test_results_that_arrive_are_no_prompt_of_their_own() -> None:
     assert not any("the build log" in message for message in last)
     again = Conversation.from_json(agent, chat.to_json())
     assert again.messages == chat.messages
+
+
+def test_trimmed_messages_follow_their_prompt_and_not_a_result_that_arrived() -> None:
+    asked = list[Request]()
+    answer = builds_and_looks(4)
+
+    def remember(request: Request) -> Answer:
+        asked.append(request)
+        return answer(request)
+
+    def last_round(messages: Sequence[Message]) -> Sequence[Message]:
+        return messages[-2:]
+
+    agent = Agent(ScriptedModel(remember), [look, slow_build(0)], trim=last_round, guidance=False)
+    result = run_virtual(agent.run("Build it."))
+    assert any(isinstance(message, User) and message.arrived for message in result.messages)
+    assert all(request.messages[0] == User.of("Build it.") for request in asked)

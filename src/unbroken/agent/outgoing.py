@@ -23,7 +23,7 @@ from unbroken.tools.caller import in_words
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import repair
 from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
-from unbroken.transcript.summaries import sent_part
+from unbroken.transcript.summaries import is_prompt, sent_part
 
 if TYPE_CHECKING:
     from unbroken.agent.run import Run
@@ -139,11 +139,12 @@ def takes_two(function: Callable[..., Any]) -> bool:
 
 def _after_prompt(kept: tuple[Message, ...], messages: tuple[Message, ...]) -> tuple[Message, ...]:
     start = next((at for at, message in enumerate(kept) if not isinstance(message, System)), len(kept))
-    if start < len(kept) and isinstance(kept[start], User):
-        return kept
     first = kept[start] if start < len(kept) else None
+    if isinstance(first, User) and not first.arrived:
+        return kept
     place = next((at for at, message in enumerate(messages) if message is first), len(messages))
-    asked = next((message for message in reversed(messages[:place]) if isinstance(message, User)), None)
+    before = [message for message in reversed(messages[:place]) if isinstance(message, User)]
+    asked = next(filter(is_prompt, before), before[0] if before else None)
     return kept if asked is None else (*kept[:start], asked, *kept[start:])
 
 
