@@ -73,6 +73,13 @@ def test_json_written_as_text_is_accepted(text: str) -> None:
     accepted(model, result)
 
 
+def test_half_a_surrogate_pair_in_an_answer_is_kept() -> None:
+    text = r'{"name":"\ud83d","people":1}'
+    result = play(Agent(ScriptedModel(text)), output=City)
+    assert result.output == City(name="\ud83d", people=1)
+    assert result.text == text
+
+
 def test_text_may_be_a_bare_list() -> None:
     assert play(Agent(ScriptedModel("[1, 2, 3]")), output=list[int]).output == [1, 2, 3]
 

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -45,6 +46,25 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         done = invoke("mcp", "serve", f"{APP}:agent", "--http", f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.exit_code == 2
     assert "in use" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--http", "127.0.0.1:0")], ids=["pipes", "http"])
+def test_a_server_behind_it_that_does_not_start_is_one_line(tmp_path: Path, options: tuple[str, ...]) -> None:
+    file = tmp_path / "behind.py"
+    command = [sys.executable, "-c", "raise SystemExit('no disk')"]
+    file.write_text(f"from unbroken import MCPServer\n\ntools = [MCPServer({command!r}, name='disk')]\n")
+    done = subprocess.run(
+        [*COMMAND, "mcp", "serve", f"{file}:tools", *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "Traceback" not in done.stderr
+    assert "unbroken: the server could not start: MCP server `disk`" in done.stderr
 
 
 def test_a_file_of_tools_over_http_with_a_key(tmp_path: Path) -> None:

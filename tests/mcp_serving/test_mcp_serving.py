@@ -216,6 +216,18 @@ async def test_several_agents_are_several_tools_and_a_typed_answer_has_its_schem
     assert text_of(result) == '{"city":"Rome","degrees":21}'
 
 
+@pytest.mark.parametrize(
+    ("name", "fits"), [("either", {"value": {"city": "Rome"}}), ("tree", {"value": {"kids": [{"kids": []}]}})]
+)
+@in_loop
+async def test_a_typed_answer_that_is_a_union_or_contains_itself_fits_its_schema(
+    name: str, fits: dict[str, Any]
+) -> None:
+    async with client("http", "wrapped") as connected:
+        result = await connected.call_tool(name, {"prompt": "Go."})  # the client checks it
+    assert result.structured_content == fits
+
+
 @pytest.mark.parametrize("key", ["", "our-key-0123"])
 @in_loop
 async def test_http_is_open_to_this_machine_alone_or_to_those_with_the_key(key: str) -> None:

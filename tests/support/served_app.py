@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from unbroken import Agent, CallContext, MCPServer, ToolFailed, tool
 from unbroken.agent import Image
 from unbroken.testing import Call, ScriptedModel
@@ -99,8 +101,20 @@ class Answer:
     degrees: int
 
 
+class Town(BaseModel):
+    city: str
+
+
+class Tree(BaseModel):
+    kids: list[Tree] = []
+
+
 agent = Agent(Scripted(), tools=TOOLS, name="helper")
 typed = Agent(ScriptedModel([Call("final_answer", city="Rome", degrees=21)]), name="typed", output=Answer)
 everything = [agent, *TOOLS]
 agents = {"first": agent, "second": typed}
+wrapped = {
+    "either": Agent(ScriptedModel([Call("final_answer", value={"city": "Rome"})]), output=Town | Tree),
+    "tree": Agent(ScriptedModel([Call("final_answer", value={"kids": [{}]})]), output=Tree),
+}
 library = [MCPServer([sys.executable, str(Path(__file__).with_name("mcp_library.py"))])]

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Literal, TypeAlias, cast
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict, TypeVar
 
 from unbroken.errors import UserError
@@ -158,7 +159,15 @@ class Output(Generic[T]):
 
     def text_of(self, value: T) -> str:
         """The value as JSON."""
-        return self._adapter.dump_json(value).decode()
+        try:
+            return self._adapter.dump_json(value).decode()
+        except PydanticSerializationError:  # half a surrogate pair is escaped, as the model has written it
+            return json.dumps(self._adapter.dump_python(value, mode="json"), separators=(",", ":"))
+
+    def object_of(self, value: T) -> dict[str, Json]:
+        """The value as an object that fits `schema`."""
+        found: Json = json.loads(self.text_of(value))
+        return {"value": found} if self._wrapped else cast("dict[str, Json]", found)
 
 
 def _fits(answer: object) -> None:

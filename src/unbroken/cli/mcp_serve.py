@@ -18,7 +18,7 @@ from unbroken.agent import Agent
 from unbroken.agent.named_objects import find_object
 from unbroken.cli.exits import FAILED, INTERRUPTED, MISUSED, print_line
 from unbroken.cli.options import LogLevelName
-from unbroken.errors import UnbrokenError, UserError
+from unbroken.errors import InvalidTool, UnbrokenError, UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox, ToolServer
@@ -26,6 +26,10 @@ from unbroken.tools.toolbox import Toolbox, ToolServer
 app = typer.Typer(no_args_is_help=True)
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+class _NotStarted(UnbrokenError):
+    """What is served could not be opened."""
 
 
 @app.callback()
@@ -80,6 +84,9 @@ def serve(
             _serve_http(found, host, port, with_key, name, description)
         else:
             _serve_stdio(found, name, description)
+    except _NotStarted as error:
+        print_line(f"the server could not start: {error}")
+        raise typer.Exit(FAILED) from None
     except UnbrokenError as error:
         print_line(str(error))
         raise typer.Exit(MISUSED if isinstance(error, UserError) else FAILED) from None
@@ -90,27 +97,45 @@ def serve(
 def _serve_stdio(found: Any, name: str, description: str) -> None:
     from unbroken.mcp import serve_stdio  # noqa: PLC0415 - an optional extra
 
-    asyncio.run(serve_stdio(found, name=name, description=description))
+    try:
+        asyncio.run(serve_stdio(found, name=name, description=description))
+    except InvalidTool as error:  # a server that it uses, or two of the same name
+        raise _NotStarted(str(error)) from None
 
 
 def _serve_http(found: Any, host: str, port: int, key: str, name: str, description: str) -> None:
     import uvicorn  # noqa: PLC0415 - an optional extra
 
     from unbroken.mcp import asgi_app  # noqa: PLC0415 - an optional extra
+    from unbroken.mcp.serving import cause_in  # noqa: PLC0415 - an optional extra
 
     application = asgi_app(found, key=key, name=name, description=description)
-    config = uvicorn.Config(application, log_level="critical", lifespan="on", timeout_graceful_shutdown=3)
+    reasons: list[BaseException] = []
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await application(scope, receive, send)
+        except Exception as error:
+            if scope["type"] == "lifespan":  # uvicorn ends without a reason
+                reasons.append(cause_in(error) or error)
+            raise
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            place = f"[{host}]" if ":" in host else host
+            typer.echo(f"listens on http://{place}:{listening.getsockname()[1]}/mcp")
+
+    config = uvicorn.Config(watched, log_level="critical", lifespan="on", timeout_graceful_shutdown=3)
     try:
         listening = _listen(host, port)
     except OSError as error:
         raise UserError(f"--http {host}:{port}: {error.strerror or error}") from None
-    place = f"[{host}]" if ":" in host else host
     with listening:
-        typer.echo(f"listens on http://{place}:{listening.getsockname()[1]}/mcp")
-        server = uvicorn.Server(config)
-        server.run([listening])
-        if not server.started:
-            raise UserError("the server could not start; --log-level debug shows why")
+        try:
+            Server(config).run([listening])
+        except SystemExit:
+            raise _NotStarted(str(reasons[0]) if reasons else "no reason is known") from None
 
 
 def _find(given: str) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, cast
+from typing import Any
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
@@ -69,10 +68,8 @@ class ServedAgent:
         kind = self.agent.output_type
         if kind is None:
             return types.CallToolResult(content=[types.TextContent(text=result.text)])
-        text = kind.text_of(result.output)
-        value: Any = json.loads(text)
-        structured = cast("dict[str, Any]", value) if isinstance(value, dict) else {"value": value}
-        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=structured)
+        text = types.TextContent(text=kind.text_of(result.output))
+        return types.CallToolResult(content=[text], structured_content=kind.object_of(result.output))
 
 
 class _AsksClient(Middleware):

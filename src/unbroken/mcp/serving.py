@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from unbroken.agent import Agent
 from unbroken.agent.toolset import ToolSet
 from unbroken.asgi import Receive, Response, Scope, Send, read_headers
-from unbroken.errors import InvalidTool, UserError
+from unbroken.errors import InvalidTool, UnbrokenError, UserError
 from unbroken.mcp.client_user import Waiting
 from unbroken.mcp.served_agent import ServedAgent
 from unbroken.mcp.served_tools import ServedTools
@@ -70,9 +70,20 @@ async def serve_stdio(
     """Serves the client that started this program, over standard input and output, until it closes them. What tools
     print goes to standard error. Arguments as for `asgi_app`."""
     server = build(served, name=name, description=description, deps=deps)
-    async with stdio_server() as (reading, writing):
-        with redirect_stdout(sys.stderr):  # Python would write it when the client has its pipe back
-            await server.run(reading, writing, server.create_initialization_options())
+    try:
+        async with stdio_server() as (reading, writing):
+            with redirect_stdout(sys.stderr):  # Python would write it when the client has its pipe back
+                await server.run(reading, writing, server.create_initialization_options())
+    except BaseExceptionGroup as group:
+        raise cause_in(group) or group from None
+
+
+def cause_in(error: BaseException) -> UnbrokenError | None:
+    """Our own error in what the tasks of a server raised together."""
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return next((found for each in group.exceptions if (found := cause_in(each)) is not None), None)
+    return error if isinstance(error, UnbrokenError) else None
 
 
 def build(
