@@ -394,15 +394,9 @@ def test_every_wire_accepts_what_is_sent_with_a_summary_and_cleared_results(wire
 
 
 def test_a_summary_is_made_of_what_is_sent_if_results_are_cleared_first() -> None:
-    asked = list[Request]()
-    answer = looks(40)
-
-    def remember(request: Request) -> Answer:
-        asked.append(request)
-        return answer(request)
-
-    run(ScriptedModel(remember), ClearResults(1, step=1), Compaction(2500, keep=1), limits=Limits(rounds=None))
-    summarised = [request for request in asked if wants_summary(request)]
+    model = ScriptedModel(looks(40))
+    run(model, ClearResults(1, step=1), Compaction(2500, keep=1), limits=Limits(rounds=None))
+    summarised = [request for request in model.requests if wants_summary(request)]
     assert summarised
     for request in summarised:
         assert CLEARED in str(request.messages)
@@ -437,52 +431,35 @@ def slow_build(seconds: float, answer: str = "built") -> Tool:
 
 
 def test_a_summary_keeps_the_handles_of_calls_that_are_still_running(tmp_path: Path) -> None:
-    path, asked = tmp_path / "run.jsonl", list[Request]()
-    answer = builds_and_looks(9)
-
-    def remember(request: Request) -> Answer:
-        asked.append(request)
-        return answer(request)
-
+    path = tmp_path / "run.jsonl"
+    model = ScriptedModel(builds_and_looks(9))
     middleware = [Compaction(2000, keep=1)]
-    agent = Agent(ScriptedModel(remember), [look, slow_build(100)], middleware=middleware, record=path)
+    agent = Agent(model, [look, slow_build(100)], middleware=middleware, record=path)
     result = run_virtual(agent.run("Build it."))
     summaries = [message.text for message in result.messages if isinstance(message, User) and is_summary(message)]
     assert "still running in the background: $call_1 (`build`). Do not make them again" in summaries[0]
     assert "still running" not in summaries[-1]  # written after its result had arrived
-    arrived = next(at for at, request in enumerate(asked) if "$call_1 (`build`) has finished" in str(request.messages))
-    for request in asked[1:arrived]:
-        assert "$call_1" in str(request.messages), "a request does not know of the open call"
+    asked = [str(request.messages) for request in model.requests]
+    arrived = next(at for at, sent in enumerate(asked) if "$call_1 (`build`) has finished" in sent)
+    for sent in asked[1:arrived]:
+        assert "$call_1" in sent, "a request does not know of the open call"
     assert [call.outcome for call in result.calls if call.name == "build"] == ["done"]
     replayed = Agent(ScriptedModel(), [look, slow_build(100)], middleware=middleware).replay(path)
     assert replayed.messages == result.messages
 
 
 def test_the_handle_of_a_background_call_is_never_cleared() -> None:
-    asked = list[Request]()
-    answer = builds_and_looks(6)
-
-    def remember(request: Request) -> Answer:
-        asked.append(request)
-        return answer(request)
-
-    agent = Agent(
-        ScriptedModel(remember), [look, slow_build(100)], middleware=[ClearResults(keep=1, step=1, least=100)]
-    )
+    model = ScriptedModel(builds_and_looks(6))
+    agent = Agent(model, [look, slow_build(100)], middleware=[ClearResults(keep=1, step=1, least=100)])
     run_virtual(agent.run("Build it."))
-    assert CLEARED in str(asked[-1].messages)
-    for request in asked[1:]:
+    assert CLEARED in str(model.requests[-1].messages)
+    for request in model.requests[1:]:
         assert "in the background, as $call_1" in str(request.messages)
 
 
 def test_results_that_arrive_are_no_prompt_of_their_own() -> None:
     """The prompt that a turn works on is sent beside the summary, and not the result that arrived last."""
-    asked = list[Request]()
-    answer = builds_and_looks(12)
-
-    def remember(request: Request) -> Answer:
-        asked.append(request)
-        return answer(request)
+    model = ScriptedModel(builds_and_looks(12))
 
     @tool(effect="read")
     async def look(n: int) -> str:
@@ -491,12 +468,12 @@ def test_results_that_arrive_are_no_prompt_of_their_own() -> None:
         return f"result {n}: {LONG}"
 
     tools = [look, slow_build(2, "the build log " + LONG)]
-    agent = Agent(ScriptedModel(remember), tools, middleware=[Compaction(2000, keep=1)])
+    agent = Agent(model, tools, middleware=[Compaction(2000, keep=1)])
     chat = Conversation(agent, messages=[User.of("Hello."), Assistant("Hello! What shall I do?")])
     result = run_virtual(chat.say("Build the blue house."))
     assert any(isinstance(message, User) and message.arrived for message in result.messages)
-    last = [str(message) for message in asked[-1].messages]
-    assert any(map(is_summary, asked[-1].messages))
+    last = [str(message) for message in model.requests[-1].messages]
+    assert any(map(is_summary, model.requests[-1].messages))
     assert any("Build the blue house." in message for message in last)
     assert not any("the build log" in message for message in last)
     again = Conversation.from_json(agent, chat.to_json())
@@ -504,17 +481,12 @@ def test_results_that_arrive_are_no_prompt_of_their_own() -> None:
 
 
 def test_trimmed_messages_follow_their_prompt_and_not_a_result_that_arrived() -> None:
-    asked = list[Request]()
-    answer = builds_and_looks(4)
-
-    def remember(request: Request) -> Answer:
-        asked.append(request)
-        return answer(request)
+    model = ScriptedModel(builds_and_looks(4))
 
     def last_round(messages: Sequence[Message]) -> Sequence[Message]:
         return messages[-2:]
 
-    agent = Agent(ScriptedModel(remember), [look, slow_build(0)], trim=last_round, guidance=False)
+    agent = Agent(model, [look, slow_build(0)], trim=last_round, guidance=False)
     result = run_virtual(agent.run("Build it."))
     assert any(isinstance(message, User) and message.arrived for message in result.messages)
-    assert all(request.messages[0] == User.of("Build it.") for request in asked)
+    assert all(request.messages[0] == User.of("Build it.") for request in model.requests)

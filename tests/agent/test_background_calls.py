@@ -518,21 +518,3 @@ def test_the_model_may_start_other_calls_with_each_result_as_it_arrives() -> Non
 def only_new(seen: list[list[str]]) -> list[list[str]]:
     """Each request repeats what was there before."""
     return [texts for before, texts in zip([[], *seen], seen, strict=False) if texts[: len(before)] == before]
-
-
-def test_an_agent_that_takes_over_brings_its_own_background_policy_and_schedule() -> None:
-    desk = Desk()
-    report = desk.tool("report", "42 pages", seconds=10.0, effect="read", background=0)
-    build = desk.tool("build", "built", seconds=10.0)
-
-    def run(script: tuple[Any, ...], first: Policy | None = None, **options: Any) -> Result:
-        other = Agent(ScriptedModel(*script), [build], name="other", **options)
-        model = ScriptedModel([Call("report"), Call("transfer_to_other")])
-        return play(Agent(model, [report], handoffs=[other], policy=first or Policy()))
-
-    both = run(([Call("build")], "Waiting.", "Waiting.", "Done."), policy=Policy(background=1.0))
-    assert [call.handle for call in both.background] == ["$call_1", "$call_3"]
-    one = run(([Call("build")], "Done."), first=Policy(background=1.0))
-    assert [call.handle for call in one.background] == ["$call_1"]
-    in_turn = run(([Call("build")], "Done."), schedule=Schedule.SEQUENTIAL)
-    assert in_turn.seconds == 20.0

@@ -21,8 +21,10 @@ from unbroken import (
     Model,
     Policy,
     Request,
+    Result,
     RunFinished,
     RunView,
+    Schedule,
     ScriptedModel,
     ToolCall,
     UserError,
@@ -206,6 +208,24 @@ def test_checks_of_the_agent_that_takes_over_apply_too() -> None:
 
     result = play(Agent(ScriptedModel(Call("transfer_to_billing")), handoffs=[other]))
     assert (desk.names, result.text, ended) == ([], "Done. Bye.", ["Done."])
+
+
+def test_an_agent_that_takes_over_brings_its_own_background_policy_and_schedule() -> None:
+    desk = Desk()
+    report = desk.tool("report", "42 pages", seconds=10.0, effect="read", background=0)
+    build = desk.tool("build", "built", seconds=10.0)
+
+    def run(script: tuple[Any, ...], first: Policy | None = None, **options: Any) -> Result:
+        other = Agent(ScriptedModel(*script), [build], name="other", **options)
+        model = ScriptedModel([Call("report"), Call("transfer_to_other")])
+        return play(Agent(model, [report], handoffs=[other], policy=first or Policy()))
+
+    both = run(([Call("build")], "Waiting.", "Waiting.", "Done."), policy=Policy(background=1.0))
+    assert [call.handle for call in both.background] == ["$call_1", "$call_3"]
+    one = run(([Call("build")], "Done."), first=Policy(background=1.0))
+    assert [call.handle for call in one.background] == ["$call_1"]
+    in_turn = run(([Call("build")], "Done."), schedule=Schedule.SEQUENTIAL)
+    assert in_turn.seconds == 20.0
 
 
 def test_of_two_hand_offs_in_one_message_the_first_counts() -> None:

@@ -166,6 +166,16 @@ def test_a_decision_about_an_inner_call_may_deny_it_or_edit_it() -> None:
     assert desk.ran == [("look", {"what": "x"}), ("put", {"what": "z"})]
 
 
+def test_a_call_whose_agent_has_begun_cannot_be_denied_as_if_nothing_had_run() -> None:
+    desk = Desk()
+    agent = outer_of(researcher_of(desk), on_approval=wait)
+    waiting = play(agent)
+    with pytest.raises(UserError, match=r"call `r` cannot be denied any more: .* deny `r/p`, or give `r` a result"):
+        run_virtual(agent.resume(waiting, {"r": Deny("stop")}))
+    result = run_virtual(agent.resume(waiting, {"r": "It was stopped halfway."}))
+    assert (texts(result), desk.names) == (["It was stopped halfway."], ["look"])
+
+
 def test_a_run_may_wait_for_a_result_of_an_inner_client() -> None:
     inner = Agent(in_turn(Call("ask_user", id="u"), "They said: 7."), [client_tool("ask_user", "Asks.", {})])
     agent = outer_of(inner)

@@ -212,6 +212,12 @@ def _split_answers(result: Result[Any], answers: Answers) -> tuple[Answers, dict
             if outer is not None:
                 inner.setdefault(outer, {})[id.removeprefix(f"{outer}/")] = answer
         elif id in open_calls:
+            if isinstance(answer, Deny) and (asks := [each for each in inside if each.startswith(f"{id}/")]):
+                names = ", ".join(f"`{each}`" for each in sorted(asks))
+                raise UserError(
+                    f"resume: call `{id}` cannot be denied any more: it runs an agent that waits inside; deny {names}, "
+                    f"or give `{id}` a result"
+                )
             own[id] = answer
         else:
             known = ", ".join(f"`{call.id}` ({call.name})" for call in result.pending)
