@@ -18,6 +18,7 @@ from unbroken import (
     CallContext,
     ChainBroken,
     Conversation,
+    Policy,
     ScriptedModel,
     TextAdded,
     Transcript,
@@ -27,7 +28,7 @@ from unbroken import (
     client_tool,
     tool,
 )
-from unbroken.errors import Unauthorized
+from unbroken.errors import ProviderError, Unauthorized
 from unbroken.messages import Message
 from unbroken.testing import Break, Call, Fail, Pause, Say, run_virtual
 
@@ -351,3 +352,36 @@ def test_every_turn_gets_the_deps_of_the_conversation() -> None:
     loaded = Conversation.from_json(chat.agent, chat.to_json(), deps="Ada's again")
     told.append(loaded.say_sync("3"))
     assert [result.calls[0].result.text for result in told] == ["Ada's", "Grace's", "Ada's again"]
+
+
+@pytest.mark.parametrize("ends_with", ["cancellation", "error", "answer", "another prompt"])
+def test_the_next_turn_knows_how_calls_ended_that_were_in_the_background(ends_with: str) -> None:
+    @tool(background=0)
+    async def build() -> str:
+        """Builds."""
+        await asyncio.sleep(10)
+        return "built"
+
+    @tool(approve=True)
+    async def pay() -> str:
+        """Pays."""
+        return "paid"
+
+    second: Any = {"error": Fail(ProviderError("down")), "another prompt": Call("pay")}.get(ends_with, "Wait.")
+    model = ScriptedModel([Call("build")], [second], "Fine.")
+    policy = Policy(wait_for_background=ends_with != "answer")
+    chat = Conversation(Agent(model, [build, pay], policy=policy, on_approval=lambda call: Wait()))
+
+    async def main() -> None:
+        turn = asyncio.create_task(chat.say("Build it."))
+        await asyncio.sleep(3)
+        if ends_with == "cancellation":
+            turn.cancel()
+        await asyncio.wait([turn])
+        assert (await chat.say("And now?")).text == "Fine."
+
+    run_virtual(main())
+    arrived = [message.text for message in model.requests[-1].messages if isinstance(message, User) and message.arrived]
+    how = "has finished. Its result:]\nbuilt" if ends_with == "another prompt" else "was cancelled:]"
+    assert len(arrived) == 1
+    assert arrived[0].startswith(f"[Background call $call_1 (`build`) {how}")

@@ -181,9 +181,13 @@ async def end(run: Run, error: BaseException | None = None) -> None:
         return
     reason = ENDED if error is None else LEFT if error.args == (LEFT,) else CANCELLED
     cancelled = await futures.end(f"cancelled: {reason}")
+    unread: list[tuple[str, ToolResult]] = []
     for future in futures.undelivered():
         if (result := future.result) is not None:
             _update_records(run, future, result)
+            unread.append((future.handle, result))
+    if unread and error is not None and run.transcript.closed:
+        run.transcript.add(arrival(unread))  # a conversation continues with this history
     if cancelled is not None and error is None:
         raise cancelled
 

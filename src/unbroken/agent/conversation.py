@@ -22,6 +22,7 @@ from unbroken.events import Sink
 from unbroken.messages import Json, Message, ToolCall
 from unbroken.middleware import Middleware
 from unbroken.tools.caller import failure
+from unbroken.tools.handles import arrival
 from unbroken.transcript import Transcript, from_json, repair, to_json
 from unbroken.validation import check_options, checked
 from unbroken.wires.jsontext import dumps
@@ -175,6 +176,8 @@ class Conversation(Generic[DepsT, OutputT]):
         prompt = None if prompt is None else to_user(prompt)  # before anything is changed, because it may raise
         for call in self._transcript.open:
             self._transcript.answer(failure(call, SPOKE_INSTEAD, "not_executed"))
+        if self._waiting is not None:
+            self._add_unread(self._waiting)
         self._waiting = None
         return self.agent.prepare(prompt, {**self._own_options(), **options, "history": self._transcript}, output)
 
@@ -204,7 +207,15 @@ class Conversation(Generic[DepsT, OutputT]):
             self._going = False
         if result.pending:
             self._waiting = result
+        else:
+            self._add_unread(result)
         return result
+
+    def _add_unread(self, result: Result[Any]) -> None:
+        """The history names handles whose results have not arrived: the next turn has to know how those calls ended."""
+        unread = [(each.handle, each.result) for each in result.background if each.result and not each.delivered]
+        if unread:
+            self._transcript.add(arrival(unread))
 
     def _wait(self, waiting: Result[Any]) -> None:
         self._waiting = waiting
