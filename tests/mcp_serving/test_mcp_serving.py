@@ -216,9 +216,31 @@ async def test_several_agents_are_several_tools_and_a_typed_answer_has_its_schem
     assert text_of(result) == '{"city":"Rome","degrees":21}'
 
 
-@pytest.mark.parametrize(
-    ("name", "fits"), [("either", {"value": {"city": "Rome"}}), ("tree", {"value": {"kids": [{"kids": []}]}})]
-)
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_half_a_surrogate_pair_in_a_result_does_not_end_the_connection(kind: str) -> None:
+    reports: list[str | None] = []
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        reports.append(message)
+
+    async with client(kind, "halves") as connected:
+        half = await connected.call_tool("half", {}, progress_callback=report)
+        answer = await connected.call_tool("answer", {"prompt": "Go."})
+        asked = await connected.call_tool("typed", {"prompt": "Go."})
+    assert text_of(half) == "half: \ufffd"
+    assert reports == ["at \ufffd"]
+    assert text_of(answer) == "\ufffd"
+    assert asked.structured_content == {"city": "\ufffd"}
+
+
+TYPED: list[tuple[str, Any]] = [
+    ("either", {"value": {"city": "Rome"}}),
+    ("tree", {"value": {"kids": [{"kids": []}]}}),
+]
+
+
+@pytest.mark.parametrize(("name", "fits"), TYPED)
 @in_loop
 async def test_a_typed_answer_that_is_a_union_or_contains_itself_fits_its_schema(
     name: str, fits: dict[str, Any]

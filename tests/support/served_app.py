@@ -23,6 +23,13 @@ def get_weather(city: str) -> str:
     return f"Sunny in {city}."
 
 
+@tool(effect="read")
+def half(context: CallContext[Any]) -> str:
+    """Half of a character."""
+    context.report("at \ud83d")
+    return "half: \ud83d"
+
+
 @tool(approve=True)
 def pay(amount: int) -> str:
     """Pay an amount."""
@@ -117,4 +124,9 @@ wrapped = {
     "either": Agent(ScriptedModel([Call("final_answer", value={"city": "Rome"})]), output=Town | Tree),
     "tree": Agent(ScriptedModel([Call("final_answer", value={"kids": [{}]})]), output=Tree),
 }
+halves = [
+    half,
+    Agent(ScriptedModel("\ud83d", loop_last=True), name="answer"),
+    Agent(ScriptedModel([Call("final_answer", r'{"city": "\ud83d"}')], loop_last=True), name="typed", output=Town),
+]
 library = [MCPServer([sys.executable, str(Path(__file__).with_name("mcp_library.py"))])]

@@ -20,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from unbroken.events import CallFinished, CallProgress, CallStarted, Event
+from unbroken.mcp.content import well_formed
 from unbroken.messages import Json, ToolCall
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Question, Wait
 
@@ -98,8 +99,8 @@ def decision(result: Any) -> Approval:
 
 def _asked(call: ToolCall) -> str:
     if isinstance(call, Question):
-        return f"{call.server} asks the model: {call.message}"
-    return f"Run `{call.name}` with {json.dumps(call.arguments or {}, ensure_ascii=False)}?"
+        return well_formed(f"{call.server} asks the model: {call.message}")
+    return well_formed(f"Run `{call.name}` with {json.dumps(call.arguments or {}, ensure_ascii=False)}?")
 
 
 def questions(calls: tuple[ToolCall, ...], secret: str) -> types.InputRequiredResult:
@@ -158,4 +159,4 @@ class Progress:
                 sent, total = done, 1.0
             else:
                 sent, total = sent + 1, None  # it has to grow
-            await self._session.report_progress(sent, total, message)
+            await self._session.report_progress(sent, total, well_formed(message))

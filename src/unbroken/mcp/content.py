@@ -1,10 +1,13 @@
-"""Tools and results of ours in the form of MCP."""
+"""Tools and results of ours in the form of MCP. Half a surrogate pair becomes U+FFFD: the package cannot write it, and
+would end the connection."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import mcp_types as types
 
-from unbroken.messages import Media, Part, Text, ToolResult
+from unbroken.messages import Json, Media, Part, Text, ToolResult
 from unbroken.tools.tool import Tool
 
 
@@ -23,13 +26,41 @@ def read_result(result: ToolResult) -> types.CallToolResult:
 
 
 def failed(text: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+    return types.CallToolResult(content=[types.TextContent(text=well_formed(text))], is_error=True)
+
+
+def typed(text: str, value: dict[str, Json]) -> types.CallToolResult:
+    """A structured answer, and its JSON."""
+    return types.CallToolResult(
+        content=[types.TextContent(text=well_formed(text))], structured_content=_well_formed_inside(value)
+    )
+
+
+def well_formed(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _well_formed_inside(value: Json) -> Any:
+    match value:
+        case str():
+            return well_formed(value)
+        case list():
+            return [_well_formed_inside(each) for each in cast("list[Json]", value)]
+        case dict():
+            given = cast("dict[str, Json]", value)
+            return {well_formed(name): _well_formed_inside(each) for name, each in given.items()}
+        case _:
+            return value
 
 
 def _block(part: Part) -> types.ContentBlock:
     match part:
         case Text():
-            return types.TextContent(text=part.text)
+            return types.TextContent(text=well_formed(part.text))
         case Media(url=url) if url:
             return types.ResourceLink(name=part.name or "file", uri=url, mime_type=part.mime or None)
         case Media(mime=mime) if mime.startswith("image/"):

@@ -12,7 +12,7 @@ from unbroken.agent import Agent
 from unbroken.agent.result import Result
 from unbroken.errors import UnbrokenError
 from unbroken.mcp.client_user import Progress, Waiting, approver, can_ask, decision, questions
-from unbroken.mcp.content import failed
+from unbroken.mcp.content import failed, typed, well_formed
 from unbroken.messages import ToolCall
 from unbroken.middleware import Middleware
 from unbroken.tools.approval import Approval, Deny, OnApproval, Question, Wait
@@ -67,9 +67,8 @@ class ServedAgent:
     def _answer(self, result: Result[Any]) -> types.CallToolResult:
         kind = self.agent.output_type
         if kind is None:
-            return types.CallToolResult(content=[types.TextContent(text=result.text)])
-        text = types.TextContent(text=kind.text_of(result.output))
-        return types.CallToolResult(content=[text], structured_content=kind.object_of(result.output))
+            return types.CallToolResult(content=[types.TextContent(text=well_formed(result.text))])
+        return typed(kind.text_of(result.output), kind.object_of(result.output))
 
 
 class _AsksClient(Middleware):
