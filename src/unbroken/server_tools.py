@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, cast
+from urllib.parse import urlsplit, urlunsplit
 
 from unbroken.errors import UserError
 from unbroken.messages import Json, ServerTool
@@ -102,7 +103,7 @@ class FileSearch(ServerTool):
 
 
 @checked
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MCPConnector(ServerTool):
     """The provider connects to an MCP server and calls its tools. Nothing asks you before a call: if you want to
     approve calls, or the server is only reachable from here, use `MCPServer`."""
@@ -110,6 +111,7 @@ class MCPConnector(ServerTool):
     firm: ClassVar[tuple[str, ...]] = ("tools", "headers")
 
     url: str
+    """Its query, and a user and password in it, are treated as secrets."""
     name: str
     """How its calls are reported."""
     token: str = field(default="", repr=False)
@@ -121,14 +123,20 @@ class MCPConnector(ServerTool):
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("https://", "http://")):
-            raise UserError(f"MCPConnector(url={self.url!r}): the provider connects to an address with https://")
+            raise UserError(
+                f"MCPConnector(url={_shown(self.url)!r}): the provider connects to an address with https://"
+            )
         if not _NAME.fullmatch(self.name):
             raise UserError(f"MCPConnector(name={self.name!r}): a name has up to 64 letters, digits, `_` and `-`")
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be written down: the token and the values of the headers."""
-        return tuple(value for value in (self.token, *self.headers.values()) if value)
+        """What must not be written down: the token, the values of the headers, and those in the address."""
+        parts = urlsplit(self.url)
+        return tuple(filter(None, (self.token, *self.headers.values(), parts.query, parts.password)))
+
+    def __repr__(self) -> str:
+        return f"MCPConnector(url={_shown(self.url)!r}, name={self.name!r}, tools={self.tools!r})"
 
 
 @checked
@@ -155,7 +163,7 @@ def server_tool_to_json(tool: ServerTool) -> dict[str, Json]:
     """For recordings: the settings that are set, without secrets."""
     saved: dict[str, Json] = {"tool": type(tool).__name__}
     for each in fields(tool):
-        value = getattr(tool, each.name)
+        value = _shown(tool.url) if each.name == "url" and isinstance(tool, MCPConnector) else getattr(tool, each.name)
         if each.name not in _SECRET and value not in (None, "", (), [], {}, False):
             saved[each.name] = sorted(cast("frozenset[str]", value)) if isinstance(value, frozenset) else _plain(value)
     return saved
@@ -177,6 +185,12 @@ _KINDS: dict[Json, type[ServerTool]] = {
     kind.__name__: kind
     for kind in (WebSearch, WebFetch, CodeExecution, FileSearch, MCPConnector, ImageGeneration, DeferredTools)
 }
+
+
+def _shown(url: str) -> str:
+    """The address without what may be a key in it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def _plain(value: Json) -> Json:

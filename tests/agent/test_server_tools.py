@@ -286,7 +286,10 @@ def test_a_tool_without_a_known_price_makes_the_cost_unknown() -> None:
 
 
 def test_a_recorded_run_replays_with_the_provider_s_tools_and_without_their_secrets(tmp_path: Path) -> None:
-    connector = MCPConnector("https://mcp.example.org/", "docs", token="secret-token")
+    connector = MCPConnector(
+        "https://user:secret-word@mcp.example.org/x?key=secret-query", "docs", token="secret-token"
+    )
+    assert repr(connector) == "MCPConnector(url='https://mcp.example.org/x', name='docs', tools=None)"
 
     async def record() -> Agent:
         async with ScriptedServer([SEARCH, Call("pack", item="umbrella")], "An umbrella.") as server:
@@ -296,7 +299,7 @@ def test_a_recorded_run_replays_with_the_provider_s_tools_and_without_their_secr
 
     agent = asyncio.run(record())
     (path,) = tmp_path.glob("*.jsonl")
-    assert "secret-token" not in path.read_text()
+    assert not any(secret in path.read_text() for secret in ("secret-token", "secret-word", "secret-query"))
     result = agent.replay(path)
     assert result.text == "An umbrella."
     assert [call.tool for call in result.server_calls] == ["web_search"]
@@ -387,10 +390,16 @@ def test_the_token_of_a_connector_is_in_no_raw_log(tmp_path: Path) -> None:
     async def ask() -> str:
         async with ScriptedServer("Hi.") as server:
             model = connect(MODELS[ANTHROPIC], base_url=server.url, api_key="k", raw_log=tmp_path / "raw.log")
-            await Agent(model, [MCPConnector("https://mcp.example.org/", "docs", token="secret-token")]).run("Hi")
+            connector = MCPConnector("https://mcp.example.org/?key=secret-query", "docs", token="secret-token")
+            await Agent(model, [connector]).run("Hi")
             return str(server.bodies[0])
 
     assert "secret-token" in asyncio.run(ask())
     logged = [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.is_file()]
     assert logged
-    assert not any("secret-token" in text for text in logged)
+    assert not any("secret-token" in text or "secret-query" in text for text in logged)
+
+
+def test_a_model_without_a_connector_names_the_class_that_connects_from_here() -> None:
+    with pytest.raises(UserError, match=r"MCPConnector: .* use MCPServer, which connects from here"):
+        asyncio.run(run_on(GEMINI, [MCPConnector("https://mcp.example.org/", "docs")], ["Hi."]))

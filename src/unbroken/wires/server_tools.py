@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from unbroken.errors import UserError
 from unbroken.messages import Json, ServerTool
-from unbroken.server_tools import WebFetch, WebSearch
+from unbroken.server_tools import MCPConnector, WebFetch, WebSearch
 from unbroken.wires.values import Object
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def add_server_tools(
 def _way_out(tool: ServerTool) -> str:
     if isinstance(tool, WebSearch | WebFetch):
         return "give a function that does it among tools=, or choose another model"
+    if isinstance(tool, MCPConnector):
+        return "use MCPServer, which connects from here, or choose another model"
     return "choose another model, or give a function of your own among tools="
 
 
