@@ -103,6 +103,16 @@ async def test_no_answer_and_one_that_does_not_fit_are_not_sent_as_an_answer(
         assert await result_of(server, Call("book", day="Monday"), answer, []) == f"Monday: {said}"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_half_a_surrogate_pair_does_not_end_the_connection(kind: str) -> None:
+    async with library(kind, sampling=ScriptedModel("Half: \ud83d", loop_last=True)) as server:
+        call = Call("book", r'{"day": "\ud83d"}')
+        assert await result_of(server, call, Deny(), []) == "\ufffd: decline None"
+        assert "\ufffd" in await result_of(server, Call("name_it"), None, [])
+        assert await result_of(server, Call("book", day="Monday"), Deny(), []) == "Monday: decline None"
+
+
 USER: ContextVar[str] = ContextVar("user")
 
 

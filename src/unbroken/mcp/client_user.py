@@ -20,9 +20,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from unbroken.events import CallFinished, CallProgress, CallStarted, Event
-from unbroken.mcp.content import well_formed
 from unbroken.messages import Json, ToolCall
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Question, Wait
+from unbroken.tools.mcp_content import well_formed
 
 MOST_WAITING = 1000
 """Calls that wait for an answer of a user. Beyond it the oldest is forgotten."""

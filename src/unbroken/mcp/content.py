@@ -3,11 +3,10 @@ would end the connection."""
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import mcp_types as types
 
 from unbroken.messages import Json, Media, Part, Text, ToolResult
+from unbroken.tools.mcp_content import well_formed, well_formed_inside
 from unbroken.tools.tool import Tool
 
 
@@ -32,29 +31,8 @@ def failed(text: str) -> types.CallToolResult:
 def typed(text: str, value: dict[str, Json]) -> types.CallToolResult:
     """A structured answer, and its JSON."""
     return types.CallToolResult(
-        content=[types.TextContent(text=well_formed(text))], structured_content=_well_formed_inside(value)
+        content=[types.TextContent(text=well_formed(text))], structured_content=well_formed_inside(value)
     )
-
-
-def well_formed(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def _well_formed_inside(value: Json) -> Any:
-    match value:
-        case str():
-            return well_formed(value)
-        case list():
-            return [_well_formed_inside(each) for each in cast("list[Json]", value)]
-        case dict():
-            given = cast("dict[str, Json]", value)
-            return {well_formed(name): _well_formed_inside(each) for name, each in given.items()}
-        case _:
-            return value
 
 
 def _block(part: Part) -> types.ContentBlock:

@@ -12,10 +12,11 @@ from unbroken.agent import Agent
 from unbroken.agent.result import Result
 from unbroken.errors import UnbrokenError
 from unbroken.mcp.client_user import Progress, Waiting, approver, can_ask, decision, questions
-from unbroken.mcp.content import failed, typed, well_formed
+from unbroken.mcp.content import failed, typed
 from unbroken.messages import ToolCall
 from unbroken.middleware import Middleware
 from unbroken.tools.approval import Approval, Deny, OnApproval, Question, Wait
+from unbroken.tools.mcp_content import well_formed
 
 
 class ServedAgent:

@@ -8,10 +8,11 @@ text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import mcp_types as types
 
-from unbroken.messages import Assistant, Media, Message, Part, Request, Sampling, System, Text, User
+from unbroken.messages import Assistant, Json, Media, Message, Part, Request, Sampling, System, Text, User
 from unbroken.tools.mcp_items import PromptTemplate, Resource
 from unbroken.tools.results import ToolFailed, to_parts
 
@@ -77,7 +78,7 @@ def sampling_request(params: types.CreateMessageRequestParams) -> Request:
 
 def sampling_result(answer: Assistant, model: str) -> types.CreateMessageResult:
     return types.CreateMessageResult(
-        role="assistant", content=types.TextContent(text=answer.text), model=model, stop_reason="endTurn"
+        role="assistant", content=types.TextContent(text=well_formed(answer.text)), model=model, stop_reason="endTurn"
     )
 
 
@@ -130,3 +131,28 @@ def _read_file(data: str, mime: str, uri: str, kept: Sequence[str]) -> Part:
     if data and mime.startswith(tuple(kept)):
         return Media(mime=mime, data=data)
     return Text(f"[{mime or 'a file'}{f' at {uri}' if uri else ''}, {len(data) * 3 // 4:,} bytes, not shown]")
+
+
+# The package cannot write half a surrogate pair: it would end the connection, for all calls. It becomes U+FFFD.
+
+
+def well_formed(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def well_formed_inside(value: Json) -> Any:
+    """The value with all of its texts well-formed."""
+    match value:
+        case str():
+            return well_formed(value)
+        case list():
+            return [well_formed_inside(each) for each in cast("list[Json]", value)]
+        case dict():
+            given = cast("dict[str, Json]", value)
+            return {well_formed(name): well_formed_inside(each) for name, each in given.items()}
+        case _:
+            return value

@@ -24,7 +24,7 @@ from unbroken.errors import UnbrokenError
 from unbroken.messages import Json, User
 from unbroken.tools.approval import Allow, Approval, Edit, Question, Wait, ask_within
 from unbroken.tools.context import CallContext
-from unbroken.tools.mcp_content import sampling_request, sampling_result
+from unbroken.tools.mcp_content import sampling_request, sampling_result, well_formed_inside
 from unbroken.tools.mcp_forms import defaults_of, why_not
 from unbroken.tools.results import ToolFailed
 
@@ -185,7 +185,7 @@ class Questions:
         why = why_not(schema, values)
         try:
             if not why:
-                return types.ElicitResult(action="accept", content=values)
+                return types.ElicitResult(action="accept", content=well_formed_inside(values))
         except ValidationError:
             why = "a form takes texts, numbers, booleans and lists of texts"
         LOG.warning("The answer to a form of %s does not fit, and was not sent: %s", self._label(), why)

@@ -30,7 +30,7 @@ from unbroken.messages import Json, Part, ToolSpec
 from unbroken.tools.context import CallContext
 from unbroken.tools.mcp import Target
 from unbroken.tools.mcp_catalog import Catalog, Changes, all_pages, described
-from unbroken.tools.mcp_content import IN_RESULTS, read_result
+from unbroken.tools.mcp_content import IN_RESULTS, read_result, well_formed_inside
 from unbroken.tools.mcp_oauth import SignIn, in_short
 from unbroken.tools.mcp_questions import Questions
 from unbroken.tools.mcp_transports import Answer, LastWords, noting, transport
@@ -278,7 +278,8 @@ class Session:
         self._calls += 1
         with noting() as answer, self._questions.during(name, context):
             try:
-                return read_result(await self._client.call_tool(name, arguments, progress_callback=report))
+                given = well_formed_inside(arguments)
+                return read_result(await self._client.call_tool(name, given, progress_callback=report))
             except MCPError as error:
                 if _not_taken(error, answer):
                     self.retire()
