@@ -490,3 +490,13 @@ def test_trimmed_messages_follow_their_prompt_and_not_a_result_that_arrived() ->
     result = run_virtual(agent.run("Build it."))
     assert any(isinstance(message, User) and message.arrived for message in result.messages)
     assert all(request.messages[0] == User.of("Build it.") for request in model.requests)
+
+
+def test_a_model_for_summaries_that_raises_does_not_end_the_run() -> None:
+    def fail(request: Request) -> Answer:
+        raise RuntimeError("boom")
+
+    result, events = run(ScriptedModel(looks(8)), Compaction(2000, keep=1, model=ScriptedModel(fail)))
+    assert result.text == "Done."
+    problems = [event.problem for event in events if isinstance(event, Compacted)]
+    assert problems[0] == "model `scripted:demo` failed: boom"

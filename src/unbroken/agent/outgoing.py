@@ -14,7 +14,7 @@ from unbroken.agent.options import Trim
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ANSWER_NOW
 from unbroken.deltas import AttemptFailed, Delta, Ended, PartialResponse, UsageReported, Verdict
-from unbroken.errors import TimedOut, UserError
+from unbroken.errors import ProviderError, TimedOut, UnbrokenError, UserError
 from unbroken.events import RequestSent
 from unbroken.messages import Assistant, Message, OneTool, Request, System, ToolCall, ToolSpec, Usage, User
 from unbroken.middleware import AsideAnswer, NextRequest, wrap_model
@@ -199,6 +199,10 @@ class _Aside:
                 await self._read(asked, request)
         except TimeoutError as error:
             raise TimedOut(f"`{asked.name}` did not answer within the time of the run") from error
+        except UnbrokenError:
+            raise
+        except Exception as error:
+            raise ProviderError(f"model `{asked.name}` failed: {in_words(error)}") from error
         finally:
             self._count(asked, request)
             run.aside = False
