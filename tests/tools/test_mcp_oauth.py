@@ -212,3 +212,20 @@ def test_wrong_settings_are_refused_at_once() -> None:
         OAuth(client_secret="x")
     with pytest.raises(UserError, match="is for a server at a url"):
         MCPServer("program", auth=OAuth())
+
+
+@in_loop
+async def test_a_page_that_cannot_be_shown_leaves_no_port_open() -> None:
+    shown: list[str] = []
+
+    def show(url: str) -> None:
+        shown.append(url)
+        raise LookupError("there is no screen")
+
+    async with guarded() as oauth:
+        with pytest.raises(Exception, match=r"MCP server|screen"):
+            await MCPServer(url=oauth.resource, auth=OAuth(show=show)).open()
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(shown[0]).query)
+        back = urllib.parse.urlsplit(query["redirect_uri"][0])
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", back.port or 0), timeout=5)

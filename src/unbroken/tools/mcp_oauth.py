@@ -185,11 +185,15 @@ class _Loopback:
         self._server = await asyncio.start_server(self._answer, sock=self._socket)
         self._socket = None
         self.waiting = True
-        if self._oauth.show is not None:
-            await call_anywhere(self._oauth.show, url)
-        else:
-            sys.stderr.write(f"To sign in, open: {url}\n")
-            await asyncio.to_thread(webbrowser.open, url)
+        try:
+            if self._oauth.show is not None:
+                await call_anywhere(self._oauth.show, url)
+            else:
+                sys.stderr.write(f"To sign in, open: {url}\n")
+                await asyncio.to_thread(webbrowser.open, url)
+        except BaseException:
+            self._stop()
+            raise
 
     async def wait(self) -> AuthorizationCodeResult:
         assert self._result is not None
@@ -199,10 +203,13 @@ class _Loopback:
         except TimeoutError:
             raise OAuthFlowError(f"nobody signed in within {self._oauth.timeout:g} s") from None
         finally:
-            self.waiting = False
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+            self._stop()
+
+    def _stop(self) -> None:
+        self.waiting = False
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request of the browser. One without the right state is not from the page that we showed."""
