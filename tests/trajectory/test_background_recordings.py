@@ -211,3 +211,39 @@ def test_a_cancelled_run_can_be_resumed_with_its_background_calls(tmp_path: Path
     result = run_virtual(lambda: agent(tmp_path / "done").resume(record))
     assert result.text == "Done."
     assert [outcome for _, outcome, _ in told(result)] == ["done", "unknown", "done", "done", "done"]
+
+
+@pytest.mark.parametrize("same_name", [False, True])
+def test_a_background_call_of_an_agent_that_handed_the_run_over_is_not_run_by_a_tool_of_another(
+    tmp_path: Path, same_name: bool
+) -> None:
+    ran: list[str] = []
+
+    @tool(effect="read", background=0)
+    async def crawl() -> str:
+        ran.append("first")
+        await asyncio.sleep(10)
+        return "crawled"
+
+    @tool(name="crawl", effect="read", background=0)
+    async def other_crawl() -> str:
+        ran.append("other")
+        return "another function"
+
+    def team(**options: Any) -> Agent[Any, Any]:
+        second = Agent(ScriptedModel("Wait.", "Done."), [other_crawl] if same_name else [], name="second")
+        first = ScriptedModel([Call("crawl"), Call("transfer_to_second")])
+        return Agent(first, [crawl], handoffs=[second], **options)
+
+    path = tmp_path / "run.jsonl"
+    run_virtual(team(record=path).run("Go."))
+    lines = path.read_bytes().splitlines(keepends=True)
+    cut = next(at for at, line in enumerate(lines) if b'"line":"request"' in line and b'"turn":1' in line) + 1
+    path.write_bytes(b"".join(lines[:cut]))
+    ran.clear()
+    result = run_virtual(team().resume(path))
+    (call,) = result.background
+    assert ran == []
+    assert call.result is not None
+    assert call.result.outcome == ("not_executed" if same_name else "unknown")
+    assert "the agent that made this call has handed the run over" in call.result.text

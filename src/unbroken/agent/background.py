@@ -92,6 +92,8 @@ def _restore(run: Run, futures: Futures, saved: BackgroundCall, toolbox: Toolbox
         prepared = run.prepare(saved.call, toolbox)
     prepared.number = saved.number
     prepared.uncertain = run.earlier is not None and run.earlier.began(own, saved.turn)
+    if _before_handoff(run, saved.call):
+        prepared.refusal = "the agent that made this call has handed the run over"
     context = run.context(own, saved.turn)
     context.arguments = prepared.arguments
     future = futures.restore(saved, prepared, context)
@@ -100,6 +102,17 @@ def _restore(run: Run, futures: Futures, saved: BackgroundCall, toolbox: Toolbox
     else:
         caller = run.plan.caller_of(toolbox)
         futures.resume(future, caller, lambda call: prepare(call, toolbox, errors))
+
+
+def _before_handoff(run: Run, call: ToolCall) -> bool:
+    """Was it made by an agent that has handed the run over since? Another agent's tool of the same name is another
+    tool."""
+    if run.changing is None or not run.changing.taken:
+        return False
+    earlier = run.transcript.messages[: run.changing.taken[-1].messages]
+    return any(
+        isinstance(message, Assistant) and any(each.id == call.id for each in message.calls) for message in earlier
+    )
 
 
 async def deliver(run: Run) -> StopReason | None:
