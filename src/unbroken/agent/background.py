@@ -160,7 +160,7 @@ async def wait_for_first(run: Run, turn: Turn) -> bool:
 
 async def accept_output(run: Run) -> StopReason | None:
     """The model has given a typed answer. If calls are in the background, it is dropped: waits for the first of them,
-    so that the model is asked again with its result."""
+    so that the next request has its result."""
     if not run.awaits_results or run.futures is None:
         return "answered"
     run.output.clear()

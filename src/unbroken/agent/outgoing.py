@@ -85,7 +85,7 @@ async def messages_to_send(run: Run, toolbox: Toolbox, final: bool) -> tuple[Mes
 
 
 async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, ...]:
-    """As middleware leaves it, which is asked again if it has added to the history."""
+    """As middleware leaves it. If middleware has added to the history, it is called again."""
     transcript, preparing = run.transcript, run.plan.preparing
     aside = _Aside(run, toolbox)
     while True:

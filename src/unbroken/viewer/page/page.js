@@ -107,7 +107,7 @@ const look = async () => {
       const runs = await loadRuns();
       if (!state.picture && JSON.stringify(runs) !== JSON.stringify(state.runs)) { state.runs = runs; show?.update?.(); }
     }
-  } catch { /* the server has ended, or has no time: it is asked again later */ }
+  } catch { /* the server has ended, or has no time: the next look comes later */ }
   looking = setTimeout(look, Math.max(wait, (Date.now() - began) * 5)); // never more than a fifth of the time
 };
 if (!given) looking = setTimeout(look, SOON);
