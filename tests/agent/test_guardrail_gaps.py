@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from scenes import Bank
 
 from unbroken import (
     Agent,
@@ -34,26 +35,6 @@ from unbroken.models.scripted import Answer
 from unbroken.testing import Break, Call, Cut, End, Fail, Say, run_virtual
 from unbroken.tools.approval import Allow
 from unbroken.trajectory.recording import read_recording
-
-
-class Bank:
-    def __init__(self) -> None:
-        self.paid: list[int] = []
-
-    def tools(self) -> list[Any]:
-        @tool
-        async def pay(amount: int) -> str:
-            """Pays."""
-            self.paid.append(amount)
-            return f"paid {amount}"
-
-        @tool(effect="read")
-        async def look(amount: int) -> str:
-            """Looks."""
-            self.paid.append(-amount)
-            return "seen"
-
-        return [pay, look]
 
 
 def ask(model: Any, *middleware: Middleware, prompt: str = "Pay.", tools: Any = (), **options: Any) -> Result[Any]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from scenes import Bank
 
 from unbroken import Agent, Limits, Middleware, Policy, Result, Schedule, ScriptedModel, tool
 from unbroken.agent.recorded_agent import agent_of
@@ -31,28 +32,6 @@ from unbroken.models.scripted import Answer, Call, Say
 from unbroken.testing import Think, run_virtual
 from unbroken.tools.context import RunContext
 from unbroken.trajectory.recording import read_recording
-
-
-class Bank:
-    """Tools that change something, and a ledger of what they did."""
-
-    def __init__(self) -> None:
-        self.paid: list[int] = []
-
-    def tools(self) -> list[Any]:
-        @tool
-        async def pay(amount: int) -> str:
-            """Pays."""
-            self.paid.append(amount)
-            return f"paid {amount}"
-
-        @tool(effect="read")
-        async def look(amount: int) -> str:
-            """Looks."""
-            self.paid.append(-amount)
-            return "seen"
-
-        return [pay, look]
 
 
 def run(model: Any, *middleware: Middleware, prompt: str = "Pay.", tools: Any = (), **options: Any) -> Result[Any]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from call_lives import assert_lives
 
-from unbroken import Agent, Event, Request, Result, Schedule, ScriptedModel, Tool, Transcript, User
+from unbroken import Agent, Event, Request, Result, Schedule, ScriptedModel, Tool, Transcript, User, tool
 from unbroken.clock import current_clock
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolSpec
 from unbroken.testing import Raw, ScriptedServer, check_request, run_virtual
@@ -175,3 +175,25 @@ def run_bytes(wire: str, body: bytes, desk: Desk, *names: str, size: int = 1 << 
     assert (result.text, result.stop_reason) == ("Done.", "answered")
     accepted(model, result)
     return result
+
+
+class Bank:
+    """Tools that change something, and a ledger of what they did: amounts that were looked at are negative."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+
+    def tools(self) -> list[Any]:
+        @tool
+        async def pay(amount: int) -> str:
+            """Pays."""
+            self.paid.append(amount)
+            return f"paid {amount}"
+
+        @tool(effect="read")
+        async def look(amount: int) -> str:
+            """Looks."""
+            self.paid.append(-amount)
+            return "seen"
+
+        return [pay, look]
