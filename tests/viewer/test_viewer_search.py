@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,22 @@ def test_a_folder_that_is_too_large_is_searched_in_part_and_says_so(folder: Path
     size = (folder / "long.jsonl").stat().st_size
     answer = search(Shelf(folder), "Akureyri", most=size + 10)
     assert (len(answer.found), answer.skipped) == (1, 1)
+
+
+def test_a_recording_that_is_deleted_during_the_search_is_counted_and_the_others_are_searched(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name in ("kept", "deleted"):
+        (tmp_path / f"{name}.jsonl").write_bytes((folder / "long.jsonl").read_bytes())
+
+    class Deleting(Shelf):
+        def raw_lines(self, name: str) -> Iterator[bytes]:
+            if name == "deleted.jsonl":
+                (tmp_path / name).unlink()
+            return super().raw_lines(name)
+
+    answer = search(Deleting(tmp_path), "Akureyri")
+    assert (list(answer.found), answer.skipped) == (["kept.jsonl"], 1)
 
 
 def test_a_text_that_is_too_short_is_refused(folder: Path) -> None:

@@ -39,7 +39,7 @@ class FoundRuns:
     found: dict[str, Found]
     """By the name of the recording."""
     skipped: int
-    """Recordings that were not searched, because there are too many bytes."""
+    """Recordings that were not searched: there are too many bytes, or they can no longer be read."""
 
 
 def search(listing: Listing, wanted: str, most: int = SEARCHED) -> FoundRuns:
@@ -56,7 +56,12 @@ def search(listing: Listing, wanted: str, most: int = SEARCHED) -> FoundRuns:
             skipped += 1
             continue
         most -= row.size
-        if (here := find(listing.raw_lines(row.name), wanted)) is not None:
+        try:
+            here = find(listing.raw_lines(row.name), wanted)
+        except UserError:  # it was deleted meanwhile
+            skipped += 1
+            continue
+        if here is not None:
             found[row.name] = here
     return FoundRuns(found, skipped)
 

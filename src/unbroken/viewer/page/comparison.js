@@ -1,6 +1,6 @@
 // Two runs side by side, and what differs: their numbers, their requests, their calls, their answers
 
-const LONGEST_TABLE = 3000; // calls of both runs, multiplied: about a thousand each
+const LONGEST_TABLE = 3000; // calls of each run: the table for longer ones would take too much memory
 
 const callsOf = (picture) => picture.turns.flatMap((turn) => turn.calls.filter((call) => call.state !== "withdrawn" && call.state !== "dropped"));
 const sameCall = (one, other) => one.name === other.name && (one.arguments?.text ?? "") === (other.arguments?.text ?? "");
