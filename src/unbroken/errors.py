@@ -56,6 +56,12 @@ class UserError(UnbrokenError):
     """The file that has to be corrected, if it is the user's file of provider profiles."""
 
 
+def needs_extra(what: str, package: str, extra: str) -> UserError:
+    """The error of a part that needs an optional package, with the command that installs it."""
+    install = f"pip install 'unbroken[{extra}]' (in a checkout: pip install '.[{extra}]')"
+    return UserError(f"{what} needs {package}: {install}")
+
+
 class UnknownWire(UserError):
     pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from terminals import environment
 from unbroken import Agent, Schedule
 from unbroken.testing import ScriptedModel, run_virtual
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 def run(example: str, *arguments: str) -> str:
@@ -66,3 +68,24 @@ def test_each_schedule_of_the_demo_is_faster_than_the_one_before(monkeypatch: py
 def test_the_decoding_tour_runs_to_its_end() -> None:
     shown = run("decode_tour.py")
     assert re.findall(r"^exit code (\d)", shown, re.MULTILINE) == ["0", "1", "0", "0", "0"]
+
+
+def install(*arguments: str, index: Path) -> subprocess.CompletedProcess[str]:
+    """As the Makefile installs, but into the environment of the tests, and without changing it."""
+    command = [sys.executable, str(ROOT / "tests" / "support" / "installing.py"), sys.prefix, "--dry-run", "--no-deps"]
+    places = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": index.as_uri(), "PIP_FIND_LINKS": ""}
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, check=False, timeout=120, env=environment(places)
+    )
+
+
+def test_installing_shows_no_warning_of_pip_unless_it_fails_and_then_everything(tmp_path: Path) -> None:
+    """The index has nothing, of which pip warns for each package that it looks for."""
+    done = install("--upgrade", "pydantic", index=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r".+: 0 packages installed in \d+ s\n", done.stdout)
+    failed = install("unbroken-no-such-package", index=tmp_path)
+    assert failed.returncode == 1
+    assert "WARNING: Location" in failed.stderr
+    assert "ERROR: No matching distribution found for unbroken-no-such-package" in failed.stderr
+    assert failed.stderr.endswith("pip could not install --dry-run --no-deps unbroken-no-such-package\n")

@@ -11,11 +11,11 @@ import pytest
 @pytest.mark.parametrize(
     ("package", "code", "extra"),
     [
-        ("psycopg", "asyncio.run(unbroken.durable.open_journal('postgresql://h/d'))", "unbroken[postgres]"),
-        ("temporalio", "import unbroken.durable.temporal", "unbroken[temporal]"),
-        ("dbos", "import unbroken.durable.dbos", "unbroken[dbos]"),
-        ("celery", "import unbroken.durable.celery", "unbroken[celery]"),
-        ("ag_ui", "import unbroken.agent.ag_ui", "unbroken[ag-ui]"),
+        ("psycopg", "asyncio.run(unbroken.durable.open_journal('postgresql://h/d'))", "postgres"),
+        ("temporalio", "import unbroken.durable.temporal", "temporal"),
+        ("dbos", "import unbroken.durable.dbos", "dbos"),
+        ("celery", "import unbroken.durable.celery", "celery"),
+        ("ag_ui", "import unbroken.agent.ag_ui", "ag-ui"),
     ],
 )
 def test_an_error_names_the_extra(package: str, code: str, extra: str) -> None:
@@ -23,4 +23,4 @@ def test_an_error_names_the_extra(package: str, code: str, extra: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("unbroken.errors.UserError: "), done.stderr
-    assert f"pip install '{extra}'" in last
+    assert f"pip install 'unbroken[{extra}]' (in a checkout: pip install '.[{extra}]')" in last

@@ -175,7 +175,7 @@ def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
 
 def test_yaml_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    with pytest.raises(UserError, match=r"need the package PyYAML: pip install 'unbroken\[eval\]'"):
+    with pytest.raises(UserError, match=r"needs the package PyYAML: pip install 'unbroken\[eval\]'"):
         read_cases(write(tmp_path, "cases.yaml", "- id: a"))
 
 

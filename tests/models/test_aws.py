@@ -142,7 +142,7 @@ def test_without_a_region_the_setting_is_named() -> None:
 
 def test_without_the_extra_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.auth", None)
-    with pytest.raises(UserError, match=r'pip install "unbroken\[bedrock\]", or set AWS_BEARER_TOKEN_BEDROCK'):
+    with pytest.raises(UserError, match=r"_BEARER_TOKEN_BEDROCK, needs botocore .*: pip install 'unbroken\[bedrock\]'"):
         connect("bedrock:m", location="us-east-1")
 
 

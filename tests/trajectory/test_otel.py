@@ -618,8 +618,10 @@ def test_without_the_package_the_extra_is_named() -> None:
         "except UserError as error:",
         "    print(error)",
     )
-    assert said.startswith("OpenTelemetry() needs the package `opentelemetry-api` (")
-    assert said.endswith("); pip install 'unbroken[otel]'")
+    assert said == (
+        "OpenTelemetry() needs the package opentelemetry-api: "
+        "pip install 'unbroken[otel]' (in a checkout: pip install '.[otel]')"
+    )
 
 
 def test_its_repr_describes_it() -> None:

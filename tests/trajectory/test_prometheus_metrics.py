@@ -76,7 +76,7 @@ def test_each_metric_has_its_own_name_and_help() -> None:
 def test_without_the_library_the_error_explains_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     module = importlib.import_module("unbroken.trajectory.prometheus")
-    with pytest.raises(UserError, match=r"needs prometheus-client, .*: pip install 'unbroken\[metrics\]'"):
+    with pytest.raises(UserError, match=r"needs the package prometheus-client: pip install 'unbroken\[metrics\]'"):
         module.PrometheusMetrics()
 
 

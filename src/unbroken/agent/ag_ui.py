@@ -11,14 +11,14 @@ from typing import Any
 
 from unbroken.agent.streaming import closing
 from unbroken.agent.ui_messages import Chunk, ChunkWriter, Failed, generic_error
-from unbroken.errors import UserError
+from unbroken.errors import needs_extra
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted
 from unbroken.wires.jsontext import dumps, loads_faithful
 
 try:
     from ag_ui import core
 except ModuleNotFoundError as error:  # pragma: no cover - the extra is part of the development environment
-    raise UserError("AG-UI needs the package ag-ui-protocol: pip install 'unbroken[ag-ui]'") from error
+    raise needs_extra("AG-UI", "the package ag-ui-protocol", "ag-ui") from error
 
 
 async def ag_ui_events(

@@ -18,7 +18,7 @@ from unbroken.agent import Agent
 from unbroken.agent.named_objects import find_object
 from unbroken.cli.exits import FAILED, INTERRUPTED, MISUSED, print_line
 from unbroken.cli.options import LogLevelName
-from unbroken.errors import InvalidTool, UnbrokenError, UserError
+from unbroken.errors import InvalidTool, UnbrokenError, UserError, needs_extra
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox, ToolServer
@@ -149,7 +149,7 @@ def _find(given: str) -> Any:
 
 def _check_extra() -> None:
     if find_spec("mcp") is None:
-        raise UserError("an MCP server needs mcp: pip install 'unbroken[mcp]' (in a checkout: pip install '.[mcp]')")
+        raise needs_extra("an MCP server", "the package mcp", "mcp")
 
 
 def _key(variable: str) -> str:

@@ -57,7 +57,7 @@ def serve_runs_command(
             )
         ring = KeyRing(keys_file) if keys_file else None
         shown = in_journal(journal, _name, create=True)
-        with missing_extra():
+        with missing_extra("the page of durable runs"):
             from unbroken.gateway.durable_runs import served_runs  # noqa: PLC0415 - start-up time
             from unbroken.gateway.http.uvicorn_server import serve  # noqa: PLC0415 - an optional extra
         settings = GatewaySettings(

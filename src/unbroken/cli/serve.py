@@ -18,7 +18,7 @@ from yarl import URL
 
 from unbroken.cli.exits import MISUSED, print_line
 from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
-from unbroken.errors import UnbrokenError, UserError
+from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
 from unbroken.gateway.config.mistakes import Mistakes
 from unbroken.gateway.durable_runs import journal_url
@@ -159,15 +159,13 @@ def _telling(words: dict[str, str]) -> Generator[None]:
 
 
 @contextmanager
-def missing_extra() -> Generator[None]:
+def missing_extra(what: str = "the gateway") -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        raise UserError(
-            f"the gateway needs {error.name}: pip install 'unbroken[gateway]' (in a checkout: pip install '.[gateway]')"
-        ) from None
+        raise needs_extra(what, error.name or "a package", "gateway") from None
 
 
 def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None:

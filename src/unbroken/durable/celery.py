@@ -21,13 +21,13 @@ from unbroken.durable.driving import Outcome, drive, unknown_agent
 from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded, UnknownAgent
 from unbroken.durable.journal import Journal, open_journal
 from unbroken.durable.records import RunRow, StartOptions
-from unbroken.errors import UserError
+from unbroken.errors import UserError, needs_extra
 
 try:
     from celery import Celery, Task
     from celery.signals import worker_ready
 except ImportError:
-    raise UserError("durable runs on Celery need the package celery: pip install 'unbroken[celery]'") from None
+    raise needs_extra("durable runs on Celery", "the package celery", "celery") from None
 
 LOG = logging.getLogger("unbroken.durable")
 T = TypeVar("T")

@@ -25,14 +25,14 @@ from unbroken.durable.jobs import Job, JobLimits, orphaned_jobs
 from unbroken.durable.journal import Journal
 from unbroken.durable.records import RunRow, StartOptions
 from unbroken.durable.remote_tools import JobRunner, RemoteTools
-from unbroken.errors import UserError
+from unbroken.errors import needs_extra
 from unbroken.tools.toolbox import Source
 
 try:
     from dbos import DBOS, DBOSClient, EnqueueOptions
     from sqlalchemy.exc import DBAPIError
 except ImportError:
-    raise UserError("durable runs on DBOS need the package dbos: pip install 'unbroken[dbos]'") from None
+    raise needs_extra("durable runs on DBOS", "the package dbos", "dbos") from None
 
 LOG = logging.getLogger("unbroken.durable")
 

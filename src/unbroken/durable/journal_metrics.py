@@ -19,7 +19,7 @@ from unbroken.durable.errors import JournalUnavailable
 from unbroken.durable.journal import Journal
 from unbroken.durable.records import STATES
 from unbroken.durable.worker import Progress, Worker
-from unbroken.errors import UserError
+from unbroken.errors import UserError, needs_extra
 
 HOST = "127.0.0.1"
 _LOG = logging.getLogger("unbroken.durable.metrics")
@@ -115,6 +115,4 @@ def _import() -> tuple[Any, Any]:
     try:
         return importlib.import_module("prometheus_client"), importlib.import_module("prometheus_client.core")
     except ImportError:
-        raise UserError(
-            "metrics need the package prometheus-client, which is not installed: pip install 'unbroken[metrics]'"
-        ) from None
+        raise needs_extra("a page of metrics", "the package prometheus-client", "metrics") from None

@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from unbroken.durable.database import Database, Disconnected, redirect_to_nothing
-from unbroken.errors import UserError
+from unbroken.errors import UserError, needs_extra
 
 try:
     import psycopg
 except ImportError:
-    raise UserError("a journal in PostgreSQL needs the package psycopg: pip install 'unbroken[postgres]'") from None
+    raise needs_extra("a journal in PostgreSQL", "the package psycopg", "postgres") from None
 
 LOG = logging.getLogger("unbroken.durable")
 

@@ -39,7 +39,7 @@ from unbroken.durable.temporal_workflows import (
     RunInput,
     RunWorkflow,
 )
-from unbroken.errors import UnbrokenError, UserError
+from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.tools.toolbox import Source
 
 try:
@@ -57,7 +57,7 @@ try:
     from temporalio.service import RPCError, RPCStatusCode
     from temporalio.worker import Worker
 except ImportError:
-    raise UserError("durable runs on Temporal need the package temporalio: pip install 'unbroken[temporal]'") from None
+    raise needs_extra("durable runs on Temporal", "the package temporalio", "temporal") from None
 
 LOG = logging.getLogger("unbroken.durable")
 T = TypeVar("T")

@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from unbroken.errors import UserError
+from unbroken.errors import needs_extra
 
 try:
     from temporalio import workflow
     from temporalio.common import RetryPolicy, SearchAttributeKey
     from temporalio.exceptions import ApplicationError, is_cancelled_exception
 except ImportError:
-    raise UserError("durable runs on Temporal need the package temporalio: pip install 'unbroken[temporal]'") from None
+    raise needs_extra("durable runs on Temporal", "the package temporalio", "temporal") from None
 
 LOST_AFTER = 30.0
 """Seconds without a heartbeat after which a worker counts as lost."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 from unbroken.agent.limits import Limits, limits_from_json
 from unbroken.agent.named_objects import find_object
-from unbroken.errors import UserError
+from unbroken.errors import UserError, needs_extra
 from unbroken.evals.cases import Case, ExpectedCall, Scorer
 from unbroken.evals.judging import JUDGE_THRESHOLD, judge
 from unbroken.evals.scorers import called, contains, exact, fits
@@ -298,10 +298,7 @@ def _parse_yaml(reader: _Reader, text: str) -> list[_Entry]:
     try:
         yaml: Any = importlib.import_module("yaml")
     except ModuleNotFoundError:
-        raise UserError(
-            f"{reader.file}: cases in YAML need the package PyYAML: pip install 'unbroken[eval]' (in a checkout: pip "
-            "install '.[eval]'); cases in JSON need nothing"
-        ) from None
+        raise needs_extra(f"{reader.file}: YAML, unlike JSON,", "the package PyYAML", "eval") from None
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()

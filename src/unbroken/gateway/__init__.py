@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from unbroken.errors import UserError
+from unbroken.errors import needs_extra
 
 if TYPE_CHECKING:
     from unbroken.gateway.app import Gateway
@@ -41,9 +41,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "unbroken":
             raise
-        raise UserError(
-            f"the gateway needs {error.name}: pip install 'unbroken[gateway]' (in a checkout: pip install '.[gateway]')"
-        ) from error
+        raise needs_extra("the gateway", error.name or "a package", "gateway") from error
     globals()[name] = value
     return value
 

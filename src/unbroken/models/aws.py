@@ -13,7 +13,7 @@ from typing import Any
 
 from yarl import URL
 
-from unbroken.errors import Unauthorized, UserError
+from unbroken.errors import Unauthorized, needs_extra
 
 SERVICE = "bedrock"
 HOSTS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
@@ -27,10 +27,8 @@ class AwsSigner:
         try:  # by name: it has no types, and is an optional extra
             auth, awsrequest, session = map(import_module, ("botocore.auth", "botocore.awsrequest", "botocore.session"))
         except ImportError:
-            raise UserError(
-                f"provider `{provider}` signs its requests with botocore, which is not installed: "
-                f'pip install "unbroken[bedrock]", or set AWS_BEARER_TOKEN_BEDROCK to an API key'
-            ) from None
+            what = f"provider `{provider}`, without an API key in AWS_BEARER_TOKEN_BEDROCK,"
+            raise needs_extra(what, "botocore to sign its requests", "bedrock") from None
         self.region = region
         self._provider = provider
         self._auth: Any = auth.SigV4Auth

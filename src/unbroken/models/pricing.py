@@ -18,7 +18,7 @@ from unbroken.errors import UnknownProvider
 from unbroken.messages import Usage
 from unbroken.models.providers import find_provider
 
-EXTRA = "pip install 'unbroken[prices]'"
+EXTRA = "pip install 'unbroken[prices]' (in a checkout: pip install '.[prices]')"
 
 _KEPT = 60
 """Seconds for which a price is kept."""

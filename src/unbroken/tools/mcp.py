@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from unbroken.errors import InvalidTool, UserError
+from unbroken.errors import InvalidTool, UserError, needs_extra
 from unbroken.messages import Message, Part
 from unbroken.tools.mcp_items import OAuth, PromptTemplate, Resource
 from unbroken.tools.results import ToolFailed
@@ -276,7 +276,7 @@ class MCPServer(ToolServer):
             from unbroken.tools.mcp_oauth import SignIn  # noqa: PLC0415 - an optional package
             from unbroken.tools.mcp_session import Session  # noqa: PLC0415 - an optional package
         except ImportError as error:
-            raise UserError(f"{self._label} needs the package `mcp` ({error}); pip install 'mcp>=2'") from error
+            raise needs_extra(self._label, f"the package mcp ({error})", "mcp") from error
         if self._target.auth is not None and self._sign_in is None:
             self._sign_in = SignIn(self._target.url, self._target.auth)
         session = Session(self._target, self._alive, self._sign_in)

@@ -10,7 +10,7 @@ import importlib
 from threading import Lock
 from typing import Any
 
-from unbroken.errors import UserError
+from unbroken.errors import UserError, needs_extra
 from unbroken.events import Event
 from unbroken.middleware import Middleware
 from unbroken.trajectory.facts import COST, NANOSECONDS, Fact, Facts, Pricing
@@ -125,6 +125,4 @@ def _client() -> Any:
     try:
         return importlib.import_module("prometheus_client")
     except ImportError:
-        raise UserError(
-            "PrometheusMetrics needs prometheus-client, which is not installed: pip install 'unbroken[metrics]'"
-        ) from None
+        raise needs_extra("PrometheusMetrics", "the package prometheus-client", "metrics") from None

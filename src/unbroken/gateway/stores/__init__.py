@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from unbroken.errors import UserError
+from unbroken.errors import UserError, needs_extra
 from unbroken.gateway.stores.sqlite import SQLiteStore
 from unbroken.gateway.stores.store import (
     EntryTooLarge,
@@ -121,8 +121,5 @@ def _open_redis(url: str, max_entry: int) -> Store:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "redis":
             raise
-        raise UserError(
-            "a store on Redis or Valkey needs one more package: pip install 'unbroken[redis]'"
-            " (in a checkout: pip install '.[redis]')"
-        ) from None
+        raise needs_extra("a store on Redis or Valkey", "the package redis", "redis") from None
     return RedisStore(url, max_entry=max_entry)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unbroken.errors import UserError
+from unbroken.errors import UserError, needs_extra
 from unbroken.middleware import Middleware, RunStart
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ class OpenTelemetry(Middleware):
         except ImportError as error:
             if not (error.name or "").startswith("opentelemetry"):
                 raise
-            raise UserError(
-                f"OpenTelemetry() needs the package `opentelemetry-api` ({error}); pip install 'unbroken[otel]'"
-            ) from error
+            raise needs_extra("OpenTelemetry()", "the package opentelemetry-api", "otel") from error
         self._trace: Callable[[RunStart], Middleware] = tracing(tracer_provider, meter_provider, content)
         self._content = content
         self._last: RunStart | None = None
