@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
 import pytest
 from gateway_client import Client, run, serving, settings_for, upstream_settings
 
-from unbroken.errors import MissingKey, UserError
+from unbroken.errors import MissingKey, ProviderError, UserError
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.gateway.upstreams.upstream import open_upstreams
 from unbroken.messages import User
 from unbroken.models.retrying import RetryingModel
-from unbroken.testing import ScriptedServer
+from unbroken.testing import Fail, ScriptedServer
 from unbroken.wires import WIRES
 
 MODULE = '''
@@ -130,6 +131,22 @@ def test_an_alias_falls_back_to_another_across_wires() -> None:
             async with serving(settings_for(*aliases)) as url:
                 reply = await Client(url, "openai-responses", stream=True, parallel=None).ask(User.of("Hello?"))
                 assert reply.response.text == "From the spare."
+
+    run(story)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fallback_does_not_wait_for_the_retry_after_of_the_first(stream: bool) -> None:
+    limited = Fail(ProviderError("slow down", status=429, retry_after=40.0))
+
+    async def story() -> None:
+        async with ScriptedServer(limited, loop_last=True) as first, ScriptedServer("From the second.") as second:
+            main = upstream_settings(first, "openai-chat", alias="main", fallback=("spare",))
+            spare = upstream_settings(second, "anthropic-messages", alias="spare")
+            async with serving(settings_for(main, spare)) as url, asyncio.timeout(20):
+                reply = await Client(url, "openai-chat", stream, model="main").ask(User.of("Hello."))
+                assert reply.response.text == "From the second."
+                assert len(first.requests) == 1
 
     run(story)
 

@@ -31,6 +31,7 @@ from unbroken.errors import (
     TimedOut,
     Unauthorized,
     Unavailable,
+    Unreachable,
     UserError,
 )
 from unbroken.messages import Assistant, Sampling, ToolCall, ToolMessage, ToolResult, ToolSpec
@@ -355,11 +356,11 @@ def test_an_empty_answer_is_requested_once_more_and_then_passed_on(wire: str) ->
 def test_another_model_continues_with_the_history_of_the_first(wire: str, other: str) -> None:
     """The history contains what only the first wire knows (signatures, item ids)."""
     desk = Desk()
-    first = ScriptedModel([Think("Hm."), Say("Let me look."), Call("look")], BUSY, BUSY, BUSY, wire=wire, name="a:one")
+    first = ScriptedModel([Think("Hm."), Say("Let me look."), Call("look")], BUSY, wire=wire, name="a:one")
     second = ScriptedModel("There it is.", wire=other, name="b:two")
     result = play(Agent(guard(first, fallback=[second]), desk.tools("look")))
-    assert (result.text, result.fallback_used, result.attempts) == ("There it is.", True, 5)
-    assert [verdict.model for verdict in result.verdicts] == ["a:one"] * 3
+    assert (result.text, result.fallback_used, result.attempts) == ("There it is.", True, 3)
+    assert [verdict.model for verdict in result.verdicts] == ["a:one"]
     accepted(first, result)
     accepted(second)
 
@@ -390,6 +391,42 @@ def test_another_model_is_used_at_once_if_the_wait_for_the_first_is_too_long() -
     first = ScriptedModel(slow, name="a:one")
     deltas = hear(guard(first, fallback=[ScriptedModel("Hello.", name="b:two")]))
     assert (failures(deltas), said(deltas)) == ([("limited", 0.0)], "Hello.")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Fail(RateLimited("slow down", status=429, retry_after=40.0)),
+        Fail(Unavailable("busy", status=503, retry_after=40.0)),
+        Fail(Unavailable("busy", status=529)),
+        Fail(Unreachable("no connection")),
+    ],
+    ids=["429", "503", "529", "no connection"],
+)
+def test_another_model_is_used_at_once_instead_of_a_wait(failure: Fail) -> None:
+    async def main() -> float:
+        first = ScriptedModel(failure, name="a:one")
+        deltas = await listen(guard(first, fallback=[ScriptedModel("Hello.", name="b:two")]))
+        assert said(deltas) == "Hello."
+        assert [wait for _, wait in failures(deltas)] == [0.0]
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == 0.0
+
+
+def test_if_all_models_have_to_wait_the_one_that_is_ready_first_is_asked() -> None:
+    def limited(seconds: float) -> Fail:
+        return Fail(RateLimited("slow down", status=429, retry_after=seconds))
+
+    async def main() -> tuple[float, list[str]]:
+        first = ScriptedModel(limited(40.0), "from one", name="a:one")
+        second = ScriptedModel(limited(5.0), limited(50.0), name="b:two")
+        deltas = await listen(guard(first, fallback=[second]))
+        asked = [delta.verdict.model for delta in deltas if isinstance(delta, AttemptFailed)]
+        assert said(deltas) == "from one"
+        return asyncio.get_running_loop().time(), asked
+
+    assert run_virtual(main()) == (40.0, ["a:one", "b:two", "b:two"])
 
 
 def test_another_model_is_not_used_after_the_total_time() -> None:

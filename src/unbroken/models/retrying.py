@@ -1,11 +1,11 @@
 """`RetryingModel`: a model whose answers do not break. It retries, asks without streaming, and falls back to another.
 
-Strategy. As long as nothing was passed on, a failed attempt is simply repeated. Once something was, the consumer has
-shown text and started calls: it receives `Restarted`, then the complete answer of the next attempt, which is requested
-without streaming, because then it arrives complete or not at all. The consumer knows what was shown and decides what
-still has to be shown (`decoding.shown`); its `Batch` decides what still has to run. There is one budget for every kind
-of failure: `attempts` at each model, and `seconds` in which a new one may begin. Whether a response is complete is
-decided elsewhere (`decoding.verdict`).
+Strategy. As long as nothing was passed on, a failed attempt is simply repeated, at once if possible: rather with
+another model than after a wait. Once something was, the consumer has shown text and started calls: it receives
+`Restarted`, then the complete answer of the next attempt, which is requested without streaming, because then it arrives
+complete or not at all. The consumer knows what was shown and decides what still has to be shown (`decoding.shown`); its
+`Batch` decides what still has to run. There is one budget for every kind of failure: `attempts` at each model, and
+`seconds` in which a new one may begin. Whether a response is complete is decided elsewhere (`decoding.verdict`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ SECONDS = 300.0
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 """Maximum seconds between attempts at a provider that did not answer; each wait is twice as long as the one before."""
+NO_ANSWER = frozenset({"limited", "unavailable", "unreachable", "unanswered"})
+"""Kinds of failures of a provider that did not answer: another model is asked before this one again."""
 EMPTY_ANSWERS = 2
 """After this many empty answers, the answer is passed on: repeating the same request will not help, another may."""
 
@@ -49,10 +51,14 @@ class RetryingModel(Generic[M_co]):
     """Around any `Model`; `connect` puts it around its own.
 
     `attempts` are made at each model, including the first; none begins more than `seconds` after the first failure, so
-    that an answer that took long before it broke is retried too. `fallback` are the models to try after one has failed
-    for good. `stream_with_tools=False` does not stream requests with tools. Waits are `first_wait`, twice that, and so
-    on, each shortened by up to a half by `jitter` (a function that returns a number from 0 to 1). A provider's own
-    Retry-After comes before them; if it is longer than the rest of `seconds`, there is no next attempt.
+    that an answer that took long before it broke is retried too. `stream_with_tools=False` does not stream requests
+    with tools. Waits are `first_wait`, twice that, and so on, each shortened by up to a half by `jitter` (a function
+    that returns a number from 0 to 1). A provider's own Retry-After comes before them; if it is longer than the rest of
+    `seconds`, that model is not tried again.
+
+    `fallback` are other models. One of them is asked at once if a provider does not answer (429, 5xx, no connection)
+    and a retry would have to wait, or if a model has failed for good. Only if all have to wait, the shortest wait is
+    waited for.
     """
 
     def __init__(
@@ -212,6 +218,22 @@ def _says_something(deltas: Sequence[Delta]) -> bool:
     return any(not isinstance(delta, UsageReported) for delta in deltas)
 
 
+class _Candidate:
+    """A model, and what is known of it after its attempts."""
+
+    __slots__ = ("is_over", "model", "ready", "shortened", "tries")
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.tries = 0
+        self.ready = 0.0
+        """When it may be asked again, on the loop's clock."""
+        self.shortened = False
+        """It was asked with a shortened history."""
+        self.is_over = False
+        """It is not asked again."""
+
+
 class _Story:
     """The state of one answer over several attempts: the next model, its request, and the wait."""
 
@@ -221,16 +243,17 @@ class _Story:
         self._began = began
         self._verdicts: list[Verdict] = []
         self._empty = 0
-        self._tries = 0
-        """Attempts at this model."""
-        self._others = list(retrying.fallback)
+        self._candidates = [_Candidate(model) for model in (retrying.model, *retrying.fallback)]
+        self._asking = self._candidates[0]
         self._pause = 0.0
-        """Seconds before the next attempt."""
-        self._shortened = False
+        """Seconds before the next attempt at the same model."""
         self._shown = False
         """A part of a broken response was passed on: from then on requests are not streamed."""
-        self.model: Model = retrying.model
         self.request = request
+
+    @property
+    def model(self) -> Model:
+        return self._asking.model
 
     def judge(self, ended: Ended | None, error: Exception | None) -> Verdict:
         """The verdict of the attempt, with its number and model."""
@@ -242,7 +265,7 @@ class _Story:
             verdict = error.verdicts[-1] if error.verdicts else Verdict("damaged", str(error), again=True)
         else:
             verdict = judge_failure(Unreachable(f"model `{self.model.name}` failed: {error or type(error).__name__}"))
-        self._tries += 1
+        self._asking.tries += 1
         self._empty += verdict.kind == "empty"
         self._pause = self._wait(verdict, error)
         return replace(verdict, attempt=len(self._verdicts) + 1, model=self.model.name)
@@ -260,22 +283,34 @@ class _Story:
         """Prepares the next attempt and returns how long to wait for it. Raises the typed error if there is none."""
         self._verdicts.append(verdict)
         self._shown = self._shown or passed_on
-        if verdict.kind == "too_long" and not self._shortened and self._may_try(0.0):
+        asking, now = self._asking, asyncio.get_running_loop().time()
+        if verdict.kind == "too_long" and not asking.shortened and self._may_try(0.0):
             shorter = shorten(self._asked.messages)
             if shorter is not None:
-                self._shortened = True
+                asking.shortened = True
                 self._ask(replace(self._asked, messages=shorter))
                 return 0.0
-        if verdict.retryable and self._may_try(self._pause):
+        asking.is_over = not (verdict.retryable and self._may_try(self._pause))
+        asking.ready = now + self._pause
+        chosen = self._first_ready(now, stays=verdict.kind not in NO_ANSWER)
+        if chosen is asking:
             unanswered = verdict.kind == "unanswered" and not self.request.stream
             self._ask(self.request, streamed=unanswered)
             return self._pause
-        if self._others and verdict.kind != "too_large" and self._in_time(0.0):
-            self.model, self._tries, self._shortened = self._others.pop(0), 0, False
+        if chosen is not None and verdict.kind != "too_large" and self._in_time(wait := max(chosen.ready - now, 0.0)):
+            self._asking = chosen
             self._ask(self._asked)
-            return 0.0
+            return wait
         given = self._give_up(verdict, error)
         raise given from (given.__cause__ if error is given else error)
+
+    def _first_ready(self, now: float, stays: bool) -> _Candidate | None:
+        """The model to ask next: the same if it needs no wait or `stays`, else that with the shortest wait."""
+        asking = self._asking
+        if not asking.is_over and (stays or asking.ready <= now):
+            return asking
+        possible = [each for each in self._candidates if not each.is_over]
+        return min(possible, key=lambda each: max(each.ready, now), default=None)
 
     def _ask(self, request: Request, streamed: bool = False) -> None:
         """`streamed`: a non-streaming answer takes long to begin, and this one took too long."""
@@ -286,12 +321,12 @@ class _Story:
     def _wait(self, verdict: Verdict, error: Exception | None) -> float:
         if isinstance(error, ProviderError) and error.retry_after is not None:
             return error.retry_after
-        if verdict.kind not in ("limited", "unavailable", "unreachable", "error") and self._tries == 1:
+        if verdict.kind not in ("limited", "unavailable", "unreachable", "error") and self._asking.tries == 1:
             return 0.0  # a broken connection does not predict the next one
-        return self._retrying.backoff(self._tries)
+        return self._retrying.backoff(self._asking.tries)
 
     def _may_try(self, wait: float) -> bool:
-        return self._tries < self._retrying.attempts and self._in_time(wait)
+        return self._asking.tries < self._retrying.attempts and self._in_time(wait)
 
     def _in_time(self, wait: float) -> bool:
         seconds = self._retrying.seconds
