@@ -87,6 +87,7 @@ from unbroken.wires.values import as_text
 
 if TYPE_CHECKING:
     from unbroken.durable.web import RunsApp
+    from unbroken.gateway.admin.recordings_page import RecordingPages
     from unbroken.gateway.relay.request_recording import Recordings
 
 log = logging.getLogger("unbroken.gateway")
@@ -119,6 +120,7 @@ class Gateway:
         self._large_handlers: Handlers | None = None
         self._large_memory = MemoryBudget(settings.large_bodies)
         self._recordings = _recordings(settings)
+        self._recording_pages = _recording_pages(settings)
         self._runs = _runs(settings, self._limits)
         self._pages = Pages(settings, self.upstreams, self.store, self._stats, self._limits, now)
 
@@ -168,6 +170,8 @@ class Gateway:
                 await self._open(route, scope, receive, response)
             elif (page := self._pages.find(path)) is not None:
                 await self._open_page(page, scope, response)
+            elif self._recording_pages is not None and (path == "/recordings" or path.startswith("/recordings/")):
+                await self._open_page(self._recording_pages.find(scope), scope, response)
             elif self._runs is not None and _is_runs_path(path):
                 await self._runs(scope, receive, send)
             elif (stored := find_stored(path)) is not None:
@@ -258,7 +262,8 @@ class Gateway:
                     self._stats.metrics.tokens(upstream.alias, state.outcome.usage)
             else:
                 if self._recordings is not None:
-                    state.outcome.recording = self._recordings.sample(sent_key(state.headers, scope))
+                    secret, agent = sent_key(state.headers, scope), state.headers.get("user-agent", "")
+                    state.outcome.recording = self._recordings.sample(secret, agent)
                 await state.handlers.responder.answer(incoming, outlet, state.outcome)
                 await outlet.end()
 
@@ -479,6 +484,14 @@ def _recordings(settings: GatewaySettings) -> Recordings | None:
     from unbroken.gateway.relay.request_recording import Recordings  # noqa: PLC0415 - start-up: 0.1 s and 10 MB
 
     return Recordings(settings)
+
+
+def _recording_pages(settings: GatewaySettings) -> RecordingPages | None:
+    if not settings.record:
+        return None
+    from unbroken.gateway.admin.recordings_page import RecordingPages  # noqa: PLC0415 - start-up time
+
+    return RecordingPages(settings)
 
 
 def _runs(settings: GatewaySettings, limits: KeyLimits) -> RunsApp | None:

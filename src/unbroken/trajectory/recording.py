@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import nlargest
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -230,13 +231,19 @@ class Summary:
 def list_recordings(folder: str | os.PathLike[str]) -> list[Summary]:
     """Summaries of all recordings in a folder, the latest first. A file that is not a recording is listed with the
     reason. Only the beginning and the end of each file are read."""
+    return sorted(map(summarize, recording_files(folder)), key=lambda each: (-each.time, each.path.name))
+
+
+def recording_files(folder: str | os.PathLike[str], latest: int = 0) -> list[Path]:
+    """The files that may be recordings. `latest`: only so many, the last ones by their names."""
     try:
         files = [entry for entry in os.scandir(folder) if entry.name.endswith(SUFFIX) and _is_file(entry)]
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} cannot be listed: {why}; name a folder of recordings") from None
-    found = [summarize(Path(entry.path)) for entry in files]
-    return sorted(found, key=lambda each: (-each.time, each.path.name))
+    if latest:
+        files = nlargest(latest, files, key=lambda entry: entry.name)
+    return [Path(entry.path) for entry in files]
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

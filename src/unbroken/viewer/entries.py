@@ -183,11 +183,12 @@ State: TypeAlias = Literal[
     "running",
     "waiting",
     "handed",
+    "held",
     "withdrawn",
 ]
 """How a call ended: with a result, with an error, with the result of an identical call, answered without its tool,
-incomplete, lost with its answer; or not at all: it still ran, it still waited, it was handed to a client, it was not a
-call."""
+incomplete, lost with its answer; or not at all: it still ran, it still waited, it was handed to a client, it is held
+back by a gateway, it was not a call."""
 
 
 @dataclass(slots=True)
@@ -215,6 +216,7 @@ class Attempt:
     wait: float = 0.0
     elsewhere: bool = False
     model: str = ""
+    """The model that was asked, if that is recorded."""
 
 
 @dataclass(slots=True)

@@ -280,6 +280,7 @@ class Lanes:
             case "ended":
                 verdict = inner(line, "verdict")
                 turn.verdict, turn.finish = words(verdict, "kind"), words(verdict, "finish")
+                attempt.model = words(verdict, "model")
                 self._heard(turn)
                 self._end_answer(at)
                 if turn is self.turns[-1]:

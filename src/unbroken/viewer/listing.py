@@ -18,8 +18,8 @@ from unbroken.trajectory.recording import (
     Recording,
     Summary,
     is_recording,
-    list_recordings,
     read_recording,
+    recording_files,
     summarize,
 )
 from unbroken.viewer.entries import LONGEST_FIELD
@@ -87,10 +87,12 @@ class Listing(Protocol):
 
 
 class Shelf:
-    """`path` is a folder of recordings, or one recording."""
+    """`path` is a folder of recordings, or one recording. `latest`: at most so many are listed, the last ones by their
+    names, which begin with the time; 0 lists all."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, latest: int = 0) -> None:
         self.path = path
+        self._latest = latest
         self.name = shown_name(path)
         self.one = not path.is_dir()
         if self.one and path.exists() and not path.is_file():
@@ -99,18 +101,31 @@ class Shelf:
             raise UserError(problem)
         self._failed: dict[tuple[str, int], int] = {}
         """Counts of files, by name and size: a recording only ever grows."""
+        self._known: dict[str, tuple[str | None, Summary]] = {}
+        """By path: the version of a file, and its summary."""
 
     def rows(self, search: int = SEARCHED) -> list[Row]:
         """The rows, the latest first. Up to `search` bytes are read to count failed calls; for the rest `failed` is
         None."""
         rows: list[Row] = []
-        for summary in [summarize(self.path)] if self.one else list_recordings(self.path):
+        for summary in [summarize(self.path)] if self.one else self._summaries():
             failed = self._failed.get((summary.path.name, summary.size))
             if failed is None and not summary.problem and summary.size <= search:
                 search -= summary.size
                 failed = self._count(summary)
             rows.append(replace(row_of(summary, failed), changed=_changed(summary.path)))
         return rows
+
+    def _summaries(self) -> list[Summary]:
+        """Only files that have changed since the last time are read."""
+        now: dict[str, tuple[str | None, Summary]] = {}
+        for path in recording_files(self.path, self._latest):
+            version, known = _version_or_none(path), self._known.get(str(path))
+            if known is None or known[0] != version or known[1].problem:
+                known = version, summarize(path)
+            now[str(path)] = known
+        self._known = now
+        return sorted((found for _, found in now.values()), key=lambda each: (-each.time, each.path.name))
 
     def draw(self, name: str) -> Picture:
         """Raises `UserError` if there is no such recording, or if it cannot be read."""
@@ -131,10 +146,9 @@ class Shelf:
     def version(self, name: str) -> str:
         """Size and time of the file: another text whenever the recording has grown."""
         try:
-            found = self._find(name).stat()
+            return _version(self._find(name))
         except OSError as error:
             raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
-        return f"{found.st_size}-{found.st_mtime_ns}"
 
     def _find(self, name: str) -> Path:
         if self.one:
@@ -157,6 +171,18 @@ class Shelf:
             return None
         self._failed[summary.path.name, summary.size] = found
         return found
+
+
+def _version(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_size}-{found.st_mtime_ns}"
+
+
+def _version_or_none(path: Path) -> str | None:
+    try:
+        return _version(path)
+    except OSError:  # deleted meanwhile, or a link to nothing
+        return None
 
 
 def _changed(path: Path) -> float:

@@ -36,6 +36,7 @@ from unbroken.viewer.entries import (
     words,
 )
 from unbroken.viewer.folding import Lanes
+from unbroken.viewer.gateway_turn import GatewayTurn, gateway_turn
 from unbroken.wires.values import as_dict, as_list
 
 
@@ -226,6 +227,8 @@ class Picture:
     marks: tuple[Mark, ...]
     requests: tuple[AskedRequest, ...]
     entries: tuple[Entry, ...]
+    gateway: GatewayTurn | None = None
+    """Set if it is a request of a gateway's client."""
 
 
 def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
@@ -236,6 +239,7 @@ def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
     lanes.read(recording.lines)
     end = lanes.end or {}
     entries, missing = entries_of(recording, lanes.times)
+    gateway = gateway_turn(recording.head, lanes.turns)
     return Picture(
         shown_name(recording.path),
         words(recording.head, "run"),
@@ -254,6 +258,7 @@ def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
         tuple(lanes.marks),
         requests_of(recording, clips, lanes.times),
         entries,
+        gateway,
     )
 
 

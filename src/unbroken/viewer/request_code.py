@@ -14,6 +14,7 @@ from unbroken.models.connect import connect
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.transcript import from_json
+from unbroken.viewer.gateway_turn import AGENT
 from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.values import as_dict
 
@@ -31,9 +32,15 @@ def request_code(recording: Recording, number: int, language: Language) -> str:
     if language == "python":
         return _python(recording, number)
     try:
-        return _curl(recording.model, _request(recording.requests[number]))
+        return _curl(_model(recording), _request(recording.requests[number]))
     except (TypeError, ValueError, KeyError, AttributeError) as error:  # a recording may contain anything
         raise UserError(f"request {number + 1} of {recording.path.name} cannot be written: {error}") from None
+
+
+def _model(recording: Recording) -> str:
+    """Of a gateway's recording the model behind the alias."""
+    behind = recording.settings.get("model")
+    return behind if recording.agent_name == AGENT and isinstance(behind, str) else recording.model
 
 
 def _curl(name: str, request: Request) -> str:
@@ -64,7 +71,7 @@ from unbroken.trajectory.recording import read_recording
 from unbroken.transcript import from_json
 
 request = read_recording({recording.path.name!r}).requests[{number}]
-agent = Agent({recording.model!r}, tools=[])  # the tools of the run: {names!r}
+agent = Agent({_model(recording)!r}, tools=[])  # the tools of the run: {names!r}
 result = agent.run_sync(history=from_json(list(request.messages)))
 print(result.text)
 """

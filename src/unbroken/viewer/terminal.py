@@ -106,6 +106,7 @@ _MARKS = {
     "refused": "refused",
     "spoiled": "not whole",
     "handed": "handed",
+    "held": "held back",
     "waiting": "never ran",
     "uncertain": "unknown",
 }
@@ -345,7 +346,7 @@ def _facts(picture: Picture) -> str:
         f"{totals.early} started early" if totals.early else "",
         f"{totals.duplicates} shared" if totals.duplicates else "",
         _count(totals.restarts, "restart") if totals.restarts else "",
-        f"{totals.retries - totals.restarts} asked again" if totals.retries > totals.restarts else "",
+        f"{totals.retries - totals.restarts} retries" if totals.retries > totals.restarts else "",
         f"{'about ' if totals.estimated else ''}{_count(totals.input_tokens, 'token')} in, {totals.output_tokens:,} out"
         if totals.input_tokens or totals.output_tokens
         else "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unbroken import __version__
@@ -177,7 +177,7 @@ class Pages:
             started=self._stats.started,
             upstreams=self._stats.upstreams_of(key),
             in_flight=self._limits.in_flight(key),
-            recent=self._stats.recent.latest(key.id),
+            recent=tuple(replace(request, recording="") for request in self._stats.recent.latest(key.id)),
             keys=True,
             key=key.name,
             workers=self._settings.workers,

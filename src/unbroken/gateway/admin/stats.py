@@ -218,6 +218,8 @@ class RecentRequest:
     """Without secrets."""
     input_tokens: int = 0
     output_tokens: int = 0
+    recording: str = ""
+    """The file that it was recorded in; `/recordings/#NAME` shows it to operators."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Records requests of clients: each request that reached a model is one recording in the format of an agent's run
 (`trajectory`), so the same tools read it.
 
-It contains the model's request and answer, not the client's headers and keys. A held call that is released without
-asking a model makes no recording. Loaded only by a gateway that records. Nothing here may fail a request: a recording
-that cannot be written is logged once.
+It contains the model's request and answer; of the client's headers only its `User-Agent`, and no key. A held call that
+is released without asking a model makes no recording. Loaded only by a gateway that records. Nothing here may fail a
+request: a recording that cannot be written is logged once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import secrets
 import shutil
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from unbroken.gateway.settings import GatewaySettings
 from unbroken.messages import Assistant, Json, Message, Request, System, ToolCall, ToolMessage, Usage
 from unbroken.middleware import Ask, RunStart
 from unbroken.models.model import Model, closing
+from unbroken.models.pricing import find_prices, load_prices
 from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import SUFFIX
 
@@ -72,6 +73,8 @@ LEFT_FREE = 64 << 20
 SHORTEST_KEY = 12
 """Minimum characters of a secret: without a key, clients send some word in its place, which may occur in any text."""
 MOST_RECORDERS = 64
+LONGEST_AGENT = 200
+"""Characters that are recorded of the client's `User-Agent`."""
 LOOK_AGAIN = 60.0
 """Seconds until the folder is checked again after a failed write."""
 
@@ -98,9 +101,9 @@ class Recordings:
         self._looked = current_clock().elapsed()
         self._logged = False
 
-    def sample(self, secret: str = "") -> RequestRecording | None:
+    def sample(self, secret: str = "", user_agent: str = "") -> RequestRecording | None:
         """A recording for a new request, if it is sampled. `secret`: the key that the client sent."""
-        return RequestRecording(self, secret) if self._chance() < self._share else None
+        return RequestRecording(self, secret, user_agent) if self._chance() < self._share else None
 
     def keys_of(self, model: Model) -> tuple[str, ...]:
         """The providers' keys to redact. A key in a file may change, and a model knows it only from its first request
@@ -176,9 +179,12 @@ class Recordings:
 class RequestRecording:
     """The recording of one request. It has a file once a model is asked."""
 
-    def __init__(self, recordings: Recordings, secret: str) -> None:
+    def __init__(self, recordings: Recordings, secret: str, user_agent: str = "") -> None:
+        self.name = ""
+        """The name of its file, once it has one."""
         self._recordings = recordings
         self._secret = secret
+        self._user_agent = user_agent[:LONGEST_AGENT]
         self._clock = current_clock()
         self._began = self._clock.elapsed()
         self._run = secrets.token_hex(6)
@@ -194,14 +200,21 @@ class RequestRecording:
         self._elsewhere = False
         self._spent = Usage()
         self._usage = Usage()
+        self._costs: list[float | None] = []
+        """What each attempt cost that used tokens; None if that is not known."""
+        self._asked = ""
+        """The model behind the alias."""
         self._calls: dict[tuple[int, str], tuple[int, ToolCall]] = {}
         """The calls of this answer with their numbers, by index and id."""
         self._next_call = 0
         self._ended: Ended | None = None
         self._error: Exception | None = None
 
-    async def model(self, incoming: ClientRequest, request: Request, serial: bool, model: Model) -> Model:
-        """Wraps the model so that its answer is recorded."""
+    async def model(
+        self, incoming: ClientRequest, request: Request, serial: bool, model: Model, headers: Mapping[str, str]
+    ) -> Model:
+        """Wraps the model so that its answer is recorded. `headers`: those that report to the client what was repaired,
+        lost or left out."""
         upstream = incoming.upstream
         settings: dict[str, Json] = {
             "client": incoming.wire,
@@ -210,6 +223,8 @@ class RequestRecording:
             "key": incoming.key,
             "serial": serial,
             "stream": request.stream,
+            "user_agent": self._user_agent,
+            "headers": {**headers},
         }
         said = request.messages
         self._history = history = said[1:] if said and isinstance(said[0], System) else said
@@ -223,9 +238,12 @@ class RequestRecording:
             history=lambda: self._history,
             secrets=lambda: self._recordings.keys_of(upstream.model),
         )
+        self._asked = upstream.model.name
+        await load_prices(self._asked, self._clock.now())
         self._recorder = await self._recordings.open(head, self._secret)
         if self._recorder is None:
             return model
+        self.name = os.path.basename(self._recorder.path)
         self._emit(RunStarted, upstream.alias, BY_CLIENT)
         return _RecordedModel(model.name, self._recorder.recorded(model), self)
 
@@ -264,11 +282,26 @@ class RequestRecording:
         self._attempts += 1
         self._elsewhere = self._elsewhere or elsewhere
         self._verdicts.append(verdict)
-        self._spent, self._usage = self._spent + self._usage, Usage()
+        self._spend(verdict.model)
         self._emit(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
+
+    def _spend(self, model: str = "") -> None:
+        """Counts the tokens of an attempt that has ended, with what they cost."""
+        usage = self._usage
+        if usage.total_tokens or usage.cost is not None:
+            prices = find_prices(model or self._asked, self._clock.now())
+            known = usage.cost if usage.cost is not None or prices is None else prices.of(usage)
+            self._costs.append(known)
+        self._spent, self._usage = self._spent + usage, Usage()
+
+    @property
+    def _cost(self) -> float | None:
+        known = [cost for cost in self._costs if cost is not None]
+        return sum(known) if known and len(known) == len(self._costs) else None
 
     def _end_answer(self, ended: Ended) -> None:
         self._ended = ended
+        self._spend(ended.verdict.model)
         if not ended.verdict.whole:
             self._verdicts.append(ended.verdict)
         if ended.verdict.failed:
@@ -283,12 +316,12 @@ class RequestRecording:
                 if rest.replaced or rest.text:
                     self._emit(replaced if rest.replaced else added, rest.text)
         if message.text:
-            self._emit(TextFinished, message.text, not message.calls)
+            self._emit(TextFinished, message.text, not message.calls, cost=self._cost)
         if message.calls:
             calls = message.calls
             listed = self._call_fields(calls)
             self._drop("it is not in the message", {*self._calls} - {(call.index, call.id) for call in calls})
-            self._emit(ToolCallsDetected, len(calls), [call.name for call in calls], listed)
+            self._emit(ToolCallsDetected, len(calls), [call.name for call in calls], listed, cost=self._cost)
 
     def _number(self, call: ToolCall) -> int:
         """The number of a call. One that was never complete gets its number at the end of the answer."""
@@ -328,12 +361,15 @@ class RequestRecording:
         ended = self._ended
         if error is not None or ended is None or ended.verdict.failed:
             self._drop("the answer broke off", {*self._calls})
+        self._spend()
         if error is not None:
             verdicts = error.verdicts if isinstance(error, UnbrokenError) else ()
-            self._emit(RunFailed, type(error).__name__, str(error) or words, [*map(verdict_to_json, verdicts)])
+            self._emit(
+                RunFailed, type(error).__name__, str(error) or words, [*map(verdict_to_json, verdicts)], cost=self._cost
+            )
         elif ended is None or ended.verdict.failed:
             reason = ended.verdict.reason if ended is not None else "the model stopped without an end"
-            self._emit(RunFailed, "ChainBroken", reason, [*map(verdict_to_json, self._verdicts)])
+            self._emit(RunFailed, "ChainBroken", reason, [*map(verdict_to_json, self._verdicts)], cost=self._cost)
         else:
             self._emit_finished()
         self._recorder = None
@@ -344,7 +380,7 @@ class RequestRecording:
         self._history = (*self._history, message)
         made = sum(len(said.calls) for said in self._history if isinstance(said, Assistant))
         returned = sum(len(said.results) for said in self._history if isinstance(said, ToolMessage))
-        usage = (self._spent + self._usage).to_json()
+        usage = self._spent.to_json()
         self._emit(
             RunFinished,
             message.text,
@@ -361,11 +397,12 @@ class RequestRecording:
             self._elsewhere or self._shown is not None,
             self._attempts,
             [*map(verdict_to_json, self._verdicts)],
+            cost=self._cost,
         )
 
-    def _emit(self, kind: type[Event], *fields: Any) -> None:
+    def _emit(self, kind: type[Event], *fields: Any, **more: Any) -> None:
         if self._recorder is not None:
-            self._recorder.on_event(kind(self._run, 0, self._seq, self._clock.now(), *fields))
+            self._recorder.on_event(kind(self._run, 0, self._seq, self._clock.now(), *fields, **more))
             self._seq += 1
 
 

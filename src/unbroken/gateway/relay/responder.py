@@ -309,7 +309,7 @@ class Responder:
         )
         model = exchange.model
         if outcome.recording is not None:
-            model = await outcome.recording.model(incoming, request, exchange.serial, model)
+            model = await outcome.recording.model(incoming, request, exchange.serial, model, headers)
         ended = await self._stream_answer(exchange, model, request, client_stream, headers)
         if ended.message is not None and len(ended.message.calls) > self._settings.max_calls:
             ended = Ended(_as_verdict(too_many_calls(self._settings.max_calls)))

@@ -4,36 +4,42 @@ const given = (() => {
   const text = byId("data").textContent;
   return text.startsWith("null") ? null : JSON.parse(text);
 })();
-const fetched = async (path) => {
-  const answer = await fetch(path);
+/* A gateway with keys needs one: that which was given to its status page. Paths are relative: it has the page elsewhere. */
+const request = async (path, headers = {}) => {
+  let key = null;
+  try { key = sessionStorage.getItem("unbroken-gateway-key"); } catch { /* a browser that keeps nothing */ }
+  return fetch(path, { headers: key ? { ...headers, authorization: `Bearer ${key}` } : headers });
+};
+const read = async (answer) => {
   const told = await answer.json();
-  if (!answer.ok) throw new Error(told.error || `the server answered ${answer.status}`);
+  const error = typeof told.error === "string" ? told.error : told.error?.message;
+  if (answer.status === 401) throw Object.assign(new Error("The gateway needs an operator's key to show recordings."), { needsKey: true });
+  if (!answer.ok) throw new Error(error || `the server answered ${answer.status}`);
   return told;
 };
-const runPath = (name) => `/runs/${encodeURIComponent(name)}`;
-const loadRuns = async () => (given ? given.runs : fetched("/runs"));
+const fetched = async (path) => read(await request(path));
+const runPath = (name) => `runs/${encodeURIComponent(name)}`;
+const loadRuns = async () => (given ? given.runs : fetched("runs"));
 const versions = new Map(); // of each picture that was loaded: the server sends it again only if it has grown
 const loadPicture = async (name) => {
   if (given) {
     if (!Object.hasOwn(given.pictures, name)) throw new Error(`${name} is only listed in this file: it would have been too large`);
     return given.pictures[name];
   }
-  const answer = await fetch(runPath(name));
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(told.error || `the server answered ${answer.status}`);
+  const answer = await request(runPath(name)), told = await read(answer);
   versions.set(name, answer.headers.get("etag"));
   return told;
 };
 /* The picture of a run that has grown since it was loaded; else null. */
 const loadGrown = async (name) => {
-  const answer = await fetch(runPath(name), { headers: { "if-none-match": versions.get(name) ?? "" } });
+  const answer = await request(runPath(name), { "if-none-match": versions.get(name) ?? "" });
   if (answer.status !== 200) return null;
   versions.set(name, answer.headers.get("etag"));
   return answer.json();
 };
 /* The runs whose contents have this text: { found: { name: { count, snippet } }, skipped }. */
 const searchRuns = async (text) => {
-  if (!given) return fetched(`/search?text=${encodeURIComponent(text)}`);
+  if (!given) return fetched(`search?text=${encodeURIComponent(text)}`);
   const wanted = text.toLowerCase(), found = {};
   for (const [name, picture] of Object.entries(given.pictures)) {
     const texts = [...textsOf(picture)].filter((one) => one.toLowerCase().includes(wanted));

@@ -21,6 +21,13 @@ const tab = (name) => {
   ({ waterfall: showWaterfall, messages: showMessages, requests: showRequests, events: showEvents })[name]();
 };
 const bannersOf = (picture) => picture.banners.filter((text) => !(isRunning(picture) && text.startsWith("This run has no end")));
+/* Which client asked, and which model answered. */
+const gatewayFacts = (turn) => [
+  fact("client", `${turn.user_agent || "unknown"}${turn.key ? `, key ${turn.key}` : ""}`), fact("asked for", turn.alias),
+  fact("answered by", turn.answered_by || "no model", turn.answered_by && turn.answered_by !== turn.model ? "bad" : ""), fact("fallback for", turn.answered_by && turn.answered_by !== turn.model ? turn.model : ""),
+  fact("API", turn.client_wire === turn.upstream_wire || !turn.upstream_wire ? turn.client_wire : `${turn.client_wire} → ${turn.upstream_wire}`), fact("streamed", turn.stream ? "yes" : "no"), fact("held back", turn.held ? many(turn.held, "call") : ""),
+  ...turn.changes.map(([kind, what]) => fact(kind, what, "bad")),
+];
 const head = (picture) => {
   const one = !picture;
   byId("summary").hidden = one;
@@ -36,15 +43,18 @@ const head = (picture) => {
   byId("state").className = `chip ${running ? "good" : tone(picture.state)}`;
   byId("summary").replaceChildren(...summaryOf(picture));
   byId("facts").replaceChildren(...[
-    fact("took", seconds(picture.seconds)), fact("", picture.model), fact("schedule", picture.schedule),
+    fact("took", seconds(picture.seconds)), ...(picture.gateway ? gatewayFacts(picture.gateway) : [fact("", picture.model), fact("schedule", picture.schedule)]),
     fact("rounds", totals.rounds), fact("calls", totals.calls), fact("failed", totals.failed || "", "bad"), fact("early", totals.early || ""),
-    fact("shared", totals.duplicates || ""), fact("restarts", totals.restarts || "", "bad"), fact("asked again", totals.retries - totals.restarts || ""), fact("refused", totals.refused || ""), fact("uncertain", totals.uncertain || "", "bad"),
+    fact("shared", totals.duplicates || ""), fact("restarts", totals.restarts || "", "bad"), fact("retries", totals.retries - totals.restarts || ""), fact("refused", totals.refused || ""), fact("uncertain", totals.uncertain || "", "bad"),
     fact("tokens", totals.input_tokens || totals.output_tokens ? `${totals.estimated ? "about " : ""}${totals.input_tokens.toLocaleString("en")} in, ${totals.output_tokens.toLocaleString("en")} out` : ""),
     fact("cost", `${totals.estimated && totals.cost !== null ? "about " : ""}${money(totals.cost)}`),
-    fact("began", day(picture.time)), fact("agent", picture.agent === "main" ? "" : picture.agent),
+    fact("began", day(picture.time)), fact("agent", picture.agent === "main" || picture.gateway ? "" : picture.agent),
   ].filter(Boolean));
 };
-const failed = (error) => { leave(); place(make("p", { class: "empty" }, error.message === "Failed to fetch" ? "The server has ended: start unbroken view again." : error.message)); };
+const failed = (error) => {
+  leave();
+  place(make("p", { class: "empty" }, error.message === "Failed to fetch" ? "The server has ended: start unbroken view again." : error.message, error.needsKey ? make("span", {}, " ", make("a", { href: "../" }, "Enter it on the status page"), ", then come back.") : ""));
+};
 const go = (name) => { location.hash = `#${encodeURIComponent(name)}`; };
 const goCompare = (one, other) => { location.hash = `#${encodeURIComponent(one)}/with/${encodeURIComponent(other)}`; };
 const route = async () => {

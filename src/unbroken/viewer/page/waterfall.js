@@ -19,7 +19,7 @@ const brief = (clip) => {
   }
   return text.replace(/\s+/g, " ");
 };
-const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "not whole", dropped: "dropped", uncertain: "outcome unknown", running: "still ran", waiting: "never ran", handed: "handed out", withdrawn: "withdrawn" };
+const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "not whole", dropped: "dropped", uncertain: "outcome unknown", running: "still ran", waiting: "never ran", handed: "handed out", held: "held back", withdrawn: "withdrawn" };
 
 const showWaterfall = () => {
   let picture = state.picture, total = Math.max(picture.seconds, 0.001);
@@ -91,11 +91,11 @@ const showWaterfall = () => {
     }
     const last = turn.attempts.at(-1), again = turn.attempts.length - 1;
     const long = seconds((turn.ended ?? picture.seconds) - turn.asked) + (turn.ended === null ? " …" : "");
-    const told = last.broken ? `✕ ${long}` : again ? `⟲ ${long} · asked again${again > 1 ? ` ${again} times` : ""}` : long;
+    const told = last.broken ? `✕ ${long}` : again ? `⟲ ${long} · ${again > 1 ? `${again} retries` : "retried"}` : long;
     took(track, last.asked, last.ended ?? picture.seconds, told, last.broken || again ? "bad" : "", turn.asked);
   };
   const drawCall = (track, turn, call) => {
-    const now = picture.seconds, written = call.written ?? call.opened, end = call.ended ?? (call.state === "handed" || call.state === "spoiled" || call.state === "waiting" ? written : now);
+    const now = picture.seconds, written = call.written ?? call.opened, end = call.ended ?? (call.state === "handed" || call.state === "held" || call.state === "spoiled" || call.state === "waiting" ? written : now);
     const from = call.opened ?? written ?? call.started ?? end, died = call.died[0]?.[0];
     if (call.opened !== null) bar(track, call.opened, written, "writing");
     if (died !== undefined && written !== null) bar(track, written, died, "waiting", 0);
@@ -104,7 +104,7 @@ const showWaterfall = () => {
     if (call.started === null && call.died.length) { const [start, stop] = call.died.at(-1); took(track, start, stop, call.state === "uncertain" ? "? outcome unknown" : "✕ its process died", "bad", from); return; }
     if (call.started === null) {
       if (written !== null && end !== null && end > written) bar(track, written, end, "waiting", 0);
-      const told = { refused: "✕ refused", spoiled: "✕ not whole", handed: "handed out", waiting: "never ran" }[call.state];
+      const told = { refused: "✕ refused", spoiled: "✕ not whole", handed: "handed out", held: "held back: it follows when the one before has its result", waiting: "never ran" }[call.state];
       if (written !== null) took(track, written, end ?? written, told ?? "", call.error || call.state === "spoiled" ? "bad" : "", from);
       return;
     }

@@ -1,0 +1,80 @@
+"""What the recording of a gateway holds beyond that of a run: which client sent the request, which model answered it,
+which calls are held back, and what was changed or lost on the way between their APIs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unbroken.trajectory.lines import Line
+from unbroken.viewer.entries import CallLane, Turn, flag, inner, words
+
+AGENT = "gateway"
+"""The agent's name in these recordings."""
+_HEADERS = {
+    "x-unbroken-repairs": "history repaired",
+    "x-unbroken-turn": "held calls",
+    "x-unbroken-reasoning": "reasoning",
+    "x-unbroken-dropped": "left out",
+}
+"""The headers with which the gateway reports a change to the client, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTurn:
+    """One request of a client."""
+
+    user_agent: str
+    key: str
+    """The name of its gateway key."""
+    client_wire: str
+    upstream_wire: str
+    alias: str
+    """The model that the client asked for."""
+    model: str
+    """The model behind the alias."""
+    answered_by: str
+    """The model that answered, which may be a fallback; empty if none did."""
+    stream: bool
+    serial: bool
+    """The client gets one call at a time."""
+    held: int
+    """Calls of the answer that are held back until the one before has its result."""
+    changes: tuple[tuple[str, str], ...]
+    """What was repaired, lost or left out: the kind, and what."""
+
+
+def gateway_turn(head: Line, turns: Sequence[Turn]) -> GatewayTurn | None:
+    """None if it is not a recording of a gateway. Marks the calls that are held back."""
+    settings = inner(head, "settings")
+    if words(head, "agent_name") != AGENT or not words(settings, "client"):
+        return None
+    serial = flag(settings, "serial")
+    held = _hold(turns) if serial else 0
+    answered = [attempt for turn in turns for attempt in turn.attempts if attempt.ended is not None]
+    last = answered[-1] if answered and not answered[-1].broken else None
+    reported = inner(settings, "headers")
+    return GatewayTurn(
+        words(settings, "user_agent"),
+        words(settings, "key"),
+        words(settings, "client"),
+        words(settings, "upstream"),
+        words(head, "model"),
+        words(settings, "model"),
+        (last.model or words(settings, "model")) if last is not None else "",
+        flag(settings, "stream"),
+        serial,
+        held,
+        tuple((shown, words(reported, name)) for name, shown in _HEADERS.items() if words(reported, name)),
+    )
+
+
+def _hold(turns: Sequence[Turn]) -> int:
+    """The client has got the first call of an answer; the others follow one by one."""
+    held = 0
+    for turn in turns:
+        handed: list[CallLane] = [call for call in turn.calls if call.state == "handed"]
+        for call in handed[1:]:
+            call.state = "held"
+        held += len(handed[1:])
+    return held
