@@ -16,8 +16,10 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
+from loaded_command import relayed, run
 from terminals import COMMAND, environment, invoke
 
+LOADED = ("unbroken.mcp", "uvicorn", "anyio._backends._asyncio")
 APP = Path(__file__).parents[1] / "support" / "served_app.py"
 TOOLS = '@tool(effect="read")\ndef greet(name: str) -> str:\n    "Say hello."\n    return f"Hello, {name}."\n'
 
@@ -51,26 +53,18 @@ def test_a_port_that_is_taken_is_one_line() -> None:
 @pytest.mark.parametrize("options", [(), ("--http", "127.0.0.1:0")], ids=["pipes", "http"])
 def test_a_server_behind_it_that_does_not_start_is_one_line(tmp_path: Path, options: tuple[str, ...]) -> None:
     file = tmp_path / "behind.py"
-    command = [sys.executable, "-c", "raise SystemExit('no disk')"]
+    command = [sys.executable, "-IS", "-c", "raise SystemExit('no disk')"]
     file.write_text(f"from unbroken import MCPServer\n\ntools = [MCPServer({command!r}, name='disk')]\n")
-    done = subprocess.run(
-        [*COMMAND, "mcp", "serve", f"{file}:tools", *options],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "Traceback" not in done.stderr
-    assert "unbroken: the server could not start: MCP server `disk`" in done.stderr
+    done = run("mcp", "serve", f"{file}:tools", *options, env=environment(), load=LOADED)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert b"Traceback" not in done.stderr
+    assert b"unbroken: the server could not start: MCP server `disk`" in done.stderr
 
 
 def test_a_file_of_tools_over_http_with_a_key(tmp_path: Path) -> None:
     file = tmp_path / "tools.py"
     file.write_text(f"from unbroken import tool\nprint('loading')\n\n{TOOLS}")
-    command = [*COMMAND, "mcp", "serve", str(file), "--http", "127.0.0.1:0", "--key-env", "OUR_KEY"]
+    command = relayed("mcp", "serve", str(file), "--http", "127.0.0.1:0", "--key-env", "OUR_KEY", load=LOADED)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment({"OUR_KEY": "our-key"})
     ) as process:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from collections.abc import AsyncGenerator
@@ -19,6 +20,7 @@ import httpx2
 import mcp_types as types
 import served_app
 from in_loop import in_loop
+from loaded_command import relayed
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -31,16 +33,14 @@ from unbroken.testing import Call, ScriptedModel
 from unbroken.tools.approval import Approval
 
 APP = str(Path(served_app.__file__))
+LOADED = ("unbroken.mcp", "mcp_library", "anyio._backends._asyncio")
 KINDS = ["pipes", "pipes of 2025", "http", "http of 2025"]
 
 
-def command(name: str, *options: str) -> list[str]:
-    return [sys.executable, "-m", "unbroken", "mcp", "serve", f"{APP}:{name}", *options]
-
-
 def program(name: str, folder: Path | None = None) -> StdioServerParameters:
-    first, *rest = command(name)
-    env = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "FOLDER": str(folder or "")}
+    first, *rest = relayed("mcp", "serve", f"{APP}:{name}", load=LOADED)
+    library = relayed(program=served_app.LIBRARY[1], load=LOADED)
+    env = {"FOLDER": str(folder or ""), "LIBRARY": json.dumps(library)}
     return StdioServerParameters(command=first, args=rest, env=env)
 
 
@@ -281,7 +281,7 @@ async def test_our_own_client_uses_our_own_server(kind: str) -> None:
 
     if kind == "pipes":
         env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        await use(MCPServer(command("agent"), env=env))
+        await use(MCPServer([sys.executable, "-m", "unbroken", "mcp", "serve", f"{APP}:agent"], env=env))
     else:
         async with serve(asgi_app(served_app.agent)) as port:
             await use(MCPServer(url=f"http://127.0.0.1:{port}/mcp"))

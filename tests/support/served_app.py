@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from dataclasses import dataclass
@@ -129,4 +130,5 @@ halves = [
     Agent(ScriptedModel("\ud83d", loop_last=True), name="answer"),
     Agent(ScriptedModel([Call("final_answer", r'{"city": "\ud83d"}')], loop_last=True), name="typed", output=Town),
 ]
-library = [MCPServer([sys.executable, str(Path(__file__).with_name("mcp_library.py"))])]
+LIBRARY = [sys.executable, str(Path(__file__).with_name("mcp_library.py"))]
+library = [MCPServer(json.loads(os.environ.get("LIBRARY", "null")) or LIBRARY)]

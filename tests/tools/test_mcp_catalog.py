@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,11 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
+import mcp_server
 from in_loop import in_loop
+from loaded_command import relayed
 from mcp_library import PIXEL
-from test_mcp_questions import KINDS, answering, library
+from test_mcp_questions import KINDS, LOADED, answering, library
 from test_mcp_sessions import Reply, serving
 
 from unbroken import Agent, Allow, Assistant, Deny, Text, ToolCall, ToolFailed, User
@@ -25,7 +26,9 @@ from unbroken.tools.mcp import MCPServer
 from unbroken.tools.mcp_items import PromptTemplate, Resource
 from unbroken.tools.selection import select
 
-TESTS = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server.py"))]
+
+def a_server(**options: Any) -> MCPServer:
+    return MCPServer(relayed(program=Path(mcp_server.__file__), load=LOADED), **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +94,7 @@ async def test_a_model_reads_resources_if_it_may() -> None:
 
 @in_loop
 async def test_a_server_without_resources_and_prompts_has_none() -> None:
-    async with MCPServer(TESTS, resources=True) as server:
+    async with a_server(resources=True) as server:
         assert await server.resources() == ()
         assert await server.prompts() == ()
     with pytest.raises(InvalidTool, match="is not open"):
@@ -152,7 +155,7 @@ async def test_a_result_that_does_not_fit_its_output_schema_is_an_error(result: 
 @in_loop
 async def test_select_filters_renames_and_guards_the_tools_of_a_server() -> None:
     asked: list[ToolCall] = []
-    server = MCPServer(TESTS)
+    server = a_server()
     chosen = select(server, prefix="t_", only=["greet", "process", "slow"], approve=["process"])
     model = ScriptedModel([Call("t_process"), Call("t_greet", name="Ada")], "Done.")
     async with Agent(model, tools=[chosen], on_approval=answering(Deny("no"), asked)) as agent:
@@ -171,5 +174,5 @@ async def test_select_filters_renames_and_guards_the_tools_of_a_server() -> None
 @in_loop
 async def test_a_filter_for_a_tool_that_the_server_does_not_have_fails_when_it_is_opened() -> None:
     with pytest.raises(InvalidTool, match=r"there is no tool `gret`.*did you mean `greet`"):
-        async with select(MCPServer(TESTS), only=["gret"]):  # type: ignore[union-attr]
+        async with select(a_server(), only=["gret"]):  # type: ignore[union-attr]
             pass

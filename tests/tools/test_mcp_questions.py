@@ -16,7 +16,9 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
+import mcp_library
 from in_loop import in_loop
+from loaded_command import relayed
 from mcp_library import build, without_newer_protocols
 from test_mcp_sessions import Reply, serving
 from web_server import serve
@@ -27,14 +29,16 @@ from unbroken.testing import Call, ScriptedModel
 from unbroken.tools.approval import Approval, Question
 from unbroken.tools.mcp import MCPServer
 
-PROGRAM = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_library.py"))]
+PROGRAM = str(Path(mcp_library.__file__))
+LOADED = ("mcp_library", "anyio._backends._asyncio")
 KINDS = ["pipes", "pipes of 2025", "http", "http of 2025"]
 
 
 @contextlib.asynccontextmanager
 async def library(kind: str, **options: Any) -> AsyncGenerator[MCPServer]:
-    if kind.startswith("pipes"):
-        async with MCPServer(PROGRAM, env={"OLDER": "1"} if "2025" in kind else {}, **options) as server:
+    if not kind.startswith("http"):
+        command = [sys.executable, PROGRAM] if kind == "program" else relayed(program=PROGRAM, load=LOADED)
+        async with MCPServer(command, env={"OLDER": "1"} if "2025" in kind else {}, **options) as server:
             yield server
         return
     app = build().streamable_http_app()
@@ -59,7 +63,7 @@ async def result_of(server: MCPServer, call: Call, answer: Approval | None, aske
     return (await agent.run("Go.")).calls[0].result.text
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "program"])
 @in_loop
 async def test_a_form_reaches_the_approver_and_the_answer_the_server(kind: str) -> None:
     asked: list[ToolCall] = []
