@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminals import COMMAND, PATIENCE, Terminal, environment, in_pipe, write_tools
+from loaded_command import relayed
+from terminals import PATIENCE, Terminal, environment, in_pipe, write_tools
 
 from unbroken.errors import ProviderError
 from unbroken.messages import Request, User
@@ -36,7 +37,7 @@ def test_in_a_pipe_each_line_is_a_turn() -> None:
 
 def test_a_turn_is_answered_before_the_next_line_is_written() -> None:
     with serve(counted) as server:
-        command = [*COMMAND, "chat", *at(server)]
+        command = relayed("chat", *at(server))
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
         ) as process:
@@ -136,7 +137,7 @@ def test_ctrl_c_at_the_prompt_ends_the_chat() -> None:
 
 def test_an_interrupt_in_a_pipe_ends_the_chat(tmp_path: Path) -> None:
     with serve([Call("hang")]) as server:
-        command = [*COMMAND, "chat", *at(server), "--tools", write_tools(tmp_path), "--json"]
+        command = relayed("chat", *at(server), "--tools", write_tools(tmp_path), "--json")
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
         ) as process:

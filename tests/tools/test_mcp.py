@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
+from loaded_command import relayed
 from mcp_server import PIXEL, build
 from starlette.types import ASGIApp, Receive, Scope, Send
 from web_server import serve
@@ -30,6 +31,10 @@ from unbroken.tools.toolbox import Toolbox, origin_of
 PROGRAM = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server.py"))]
 BY_HAND = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server_by_hand.py"))]
 GREETING = (Text("Hello, Ada."),)
+
+
+def loaded_program() -> list[str]:
+    return relayed(program=PROGRAM[1], load=("mcp_server", "anyio._backends._asyncio"))
 
 
 async def call(server: MCPServer, name: str, /, _context: CallContext[Any] | None = None, **arguments: Any) -> Any:
@@ -110,7 +115,7 @@ def test_progress_is_reported_and_calls_run_in_parallel() -> None:
             said.append((kind, fields))
             half_way.set()
 
-        async with MCPServer(PROGRAM) as server, asyncio.TaskGroup() as group:
+        async with MCPServer(loaded_program()) as server, asyncio.TaskGroup() as group:
             context = CallContext[Any](call_id="c", name="slow", say=say)
             slow = group.create_task(call(server, "slow", context, seconds=0.2))
             await half_way.wait()
@@ -139,7 +144,7 @@ def test_all_pages_are_fetched_and_refetched_when_they_change() -> None:
 
 def test_a_newer_server_announces_its_new_tools_too() -> None:
     async def main() -> None:
-        async with MCPServer(PROGRAM) as server:
+        async with MCPServer(loaded_program()) as server:
             await call(server, "grow")
             async with asyncio.timeout(5):
                 while "grown" not in Toolbox(server):
@@ -162,7 +167,7 @@ def test_a_cancelled_call_is_cancelled_at_the_server() -> None:
 
 def test_a_server_that_dies_fails_its_calls_with_a_message_and_is_restarted() -> None:
     async def main() -> None:
-        async with MCPServer(PROGRAM, env={"SECRET": "swordfish"}) as server:
+        async with MCPServer(loaded_program(), env={"SECRET": "swordfish"}) as server:
             first = await call(server, "process")
             async with asyncio.TaskGroup() as group:
                 beside = group.create_task(failure(server, "slow", seconds=60))
