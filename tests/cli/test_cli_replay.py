@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from terminals import in_pipe
 
 from unbroken import Agent, Allow, ScriptedModel, Wait, tool
 from unbroken.models.scripted import Call
+from unbroken.trajectory.recording import read_recording
 
 TOOLS = Path(a_long_run.__file__)
 
@@ -69,6 +71,25 @@ def test_an_incomplete_recording_exits_with_3(recorded: Path, tmp_path: Path) ->
     assert "is cut: its process died while it was written" in done.stderr
     assert "its run was cut off; `agent.resume` or `unbroken resume FILE` continues it" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_is_replayed_until_a_round_and_continued_from_there(recorded: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part.jsonl"
+    done = replay(recorded, "--until-round", "2", "--save", part)
+    assert done.returncode == 0
+    assert "done: events_on 1.50 s" in done.stderr
+    assert "book" not in done.stderr
+    assert "replayed as recorded until the end of round 2" in done.stderr
+    assert recorded.read_bytes().startswith(part.read_bytes())
+    assert read_recording(part).ending is None
+    model = ScriptedModel("Stay at home.")
+    result = asyncio.run(Agent(model, a_long_run.TOOLS).resume(part))
+    assert (result.text, result.rounds, len(result.calls)) == ("Stay at home.", 2, 6)
+
+    for wrong in (("--until-round", "4"), ("--save", part), ("--until-round", "1", "--save", part)):
+        done = replay(recorded, *wrong)
+        assert done.returncode == 2
+        assert any(words in done.stderr for words in ("no round 4", "say which with", "name a new file"))
 
 
 def test_a_run_that_waited_and_was_continued_is_replayed_until_it_waited(tmp_path: Path) -> None:

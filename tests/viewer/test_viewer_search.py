@@ -17,7 +17,7 @@ from a_long_run import play
 from unbroken.errors import UserError
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.viewer.listing import Shelf
-from unbroken.viewer.request_code import request_code
+from unbroken.viewer.request_code import replay_commands, request_code
 from unbroken.viewer.searching import search
 
 
@@ -149,3 +149,22 @@ def test_names_of_tools_cannot_end_the_comment_that_they_are_in(folder: Path) ->
 def test_a_request_that_is_not_there_is_an_error(folder: Path, number: int) -> None:
     with pytest.raises(UserError, match=rf"long.jsonl has no request {number + 1}: it has 4"):
         request_code(read_recording(folder / "long.jsonl"), number, "curl")
+
+
+def test_a_request_is_replayed_from_the_shell(folder: Path, tmp_path: Path) -> None:
+    recording = read_recording(folder / "long.jsonl")
+    place = Shelf(folder).place("long.jsonl")
+    assert (
+        replay_commands(recording, 3, place) == f"unbroken replay {place}\n"
+    )  # an answer, no round
+    commands = replay_commands(recording, 1, f"{HOSTILE}.jsonl")
+    fake = tmp_path / "unbroken"
+    fake.write_text('#!/bin/sh\necho "$1" "$#" >> told\n')
+    fake.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["/bin/sh", "-c", commands], cwd=tmp_path, env=path, check=True, timeout=20)
+    assert (tmp_path / "told").read_text() == "replay 4\nreplay 6\nresume 4\n"
+    assert "--until-round 2 --save from-round-2.jsonl" in commands
+    del recording.settings["schedule"]
+    with pytest.raises(UserError, match="recorded by a gateway"):
+        replay_commands(recording, 1, place)

@@ -6,6 +6,7 @@ import json as json_text
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -26,7 +27,7 @@ from unbroken.events import RunFailed, RunFinished
 from unbroken.messages import Media, Text, ToolResult
 from unbroken.models.providers import find_provider
 from unbroken.tools.approval import Allow, Deny, Edit
-from unbroken.trajectory.recording import Recording, read_recording
+from unbroken.trajectory.recording import Recording, lines_until_round, parse_recording, read_recording
 from unbroken.trajectory.replay import RecordingEnded, ReplayDiverged
 
 
@@ -105,11 +106,22 @@ def replay_command(
         float | None,
         typer.Option(metavar="N", help="Replay at N times the original speed, not at once."),
     ] = None,
+    until_round: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Stop when round N has ended; 0 replays the complete run.")
+    ] = 0,
+    save: Annotated[
+        str,
+        typer.Option(
+            metavar="NEW.jsonl",
+            help="With --until-round: also write this part as a recording, which `unbroken resume` continues.",
+        ),
+    ] = "",
 ) -> None:
     """Replay a recorded run: the same requests, answers and results, without asking any model.
 
     With --live-tools (and --tools with their file) the tools run again and only the model is replayed. A run that
-    diverges from the recording is stopped there, and the difference is shown as a diff.
+    diverges from the recording is stopped there, and the difference is shown as a diff. --until-round N stops after a
+    round, and with --save NEW.jsonl `unbroken resume` continues from there: with another model, for example.
 
     Exit codes: 0 it went as recorded; 1 it diverged from the recording; 2 wrong use, or not a recording; 3 only a part
     was replayed: the recording ends before the run did, or the run waited for an answer and was continued later.
@@ -119,20 +131,51 @@ def replay_command(
             raise UserError(f"--speed {speed:g}: give a number above 0")
         if live_tools and not setup.tools:
             raise UserError("--live-tools needs the tools: name their file with --tools FILE.py")
-        recording = _read_run(file) if options.is_journal(file) else read_recording(file)
+        if save and not until_round:
+            raise UserError("--save writes a part of the recording: say which with --until-round N")
+        recording = _read_until(file, until_round, save) if until_round else _read(file)
         for problem in recording.problems:
             print_line(f"{options.shown_place(file)}: {problem}")
-        raise typer.Exit(_play(recording, setup, live_tools, speed))
+        code = _play(recording, setup, live_tools, speed, until_round)
+        if save:
+            print_line(f"saved as {save}: `unbroken resume {save}` continues from there")
+        raise typer.Exit(code)
 
 
-def _read_run(place: str) -> Recording:
+def _read(place: str) -> Recording:
+    if not options.is_journal(place):
+        return read_recording(place)
     with RecordedRuns(place) as runs:
-        if not runs.one:
-            raise UserError(f"{runs.url} is a journal: name one of its runs, as in {runs.url}#ID")
-        return runs.recording(runs.name)
+        return runs.recording(_only(runs))
 
 
-def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: float | None) -> int:
+def _only(runs: RecordedRuns) -> str:
+    if not runs.one:
+        raise UserError(f"{runs.url} is a journal: name one of its runs, as in {runs.url}#ID")
+    return runs.name
+
+
+def _read_until(place: str, rounds: int, save: str) -> Recording:
+    """The recording up to the end of a round."""
+    path = _read(place).path  # it is one, and it can be read
+    if options.is_journal(place):
+        with RecordedRuns(place) as runs:
+            lines = lines_until_round((line + b"\n" for line in runs.raw_lines(_only(runs))), rounds)
+    else:
+        with path.open("rb") as data:
+            lines = lines_until_round(data, rounds)
+    if save:
+        try:
+            with Path(save).open("xb") as file:
+                file.writelines(lines)
+        except OSError as error:
+            raise UserError(f"--save {save}: {error.strerror or error}; name a new file") from None
+    return parse_recording(lines, path)
+
+
+def _play(
+    recording: Recording, setup: options.Setup, live_tools: bool, speed: float | None, until_round: int = 0
+) -> int:
     screen, _, _ = open_screen(setup, can_ask=False)
     agent = agent_of(recording, build_tools(setup) if live_tools else None)
     try:
@@ -150,6 +193,9 @@ def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: f
         return DEPARTED
     except RecordingEnded as ended:
         screen.close()
+        if until_round:
+            print_line(f"replayed as recorded until the end of round {until_round}")
+            return SAME
         print_line(str(ended))
         return 3
     except UnbrokenError as error:

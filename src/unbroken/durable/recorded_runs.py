@@ -121,6 +121,11 @@ class RecordedRuns:
         _, data = self._ask(lambda database: database.chunks(name, 0))
         yield from b"".join(data).splitlines()
 
+    def place(self, name: str) -> str:
+        """`URL#id`, for commands in a terminal."""
+        self._check(name)
+        return f"{self.url}#{name}"
+
     def version(self, name: str) -> str:
         self._check(name)
         row = self._ask(lambda database: database.find(name))

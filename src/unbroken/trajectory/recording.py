@@ -181,6 +181,20 @@ def parse_recording(data: Iterable[bytes], path: Path) -> Recording:
     return Recording(path, reader.head, lines, reader.problems, reader.size, reader.damaged)
 
 
+def lines_until_round(data: Iterable[bytes], rounds: int) -> list[bytes]:
+    """The raw lines of a recording up to the end of a round, counted from 1: a run that can be replayed up to there, or
+    resumed from there. Raises `UserError` if there are fewer rounds."""
+    kept: list[bytes] = []
+    ended: set[object] = set()
+    for raw in data:
+        kept.append(raw)
+        if raw.startswith(_EVENT + b'round_finished"') and (line := _line(raw)):
+            ended.add(line.get("turn"))  # a resumed run may repeat one
+            if len(ended) >= rounds:
+                return kept
+    raise UserError(f"there is no round {rounds} that ended: the recording has {len(ended)}")
+
+
 def _empty(path: Path) -> UserError:
     return UserError(f"{path} is empty: it is not a recording")
 

@@ -12,7 +12,7 @@ from unbroken.errors import UserError
 from unbroken.viewer.listing import SEARCHED_AT_ONCE, Listing
 from unbroken.viewer.page import PAGE_HEADERS, served_page
 from unbroken.viewer.picture import picture_json
-from unbroken.viewer.request_code import request_code
+from unbroken.viewer.request_code import replay_commands, request_code
 from unbroken.viewer.searching import search
 
 DATA_HEADERS = {**PAGE_HEADERS, "content-security-policy": "default-src 'none'; frame-ancestors 'none'"}
@@ -44,6 +44,9 @@ def answer(listing: Listing, path: str, query: Mapping[str, str], known: str = "
                 return Answer(200, picture_json(listing.draw(name)), headers={**DATA_HEADERS, "etag": version})
             case ["runs", name, "requests", number, ("curl" | "python") as language] if _is_number(number):
                 return Answer(200, picture_json({"text": request_code(listing.read(name), int(number), language)}))
+            case ["runs", name, "requests", number, "replay"] if _is_number(number):
+                commands = replay_commands(listing.read(name), int(number), listing.place(name))
+                return Answer(200, picture_json({"text": commands}))
             case ["search"]:
                 return Answer(200, picture_json(search(listing, query.get("text", ""))))
             case _:

@@ -81,6 +81,10 @@ class Listing(Protocol):
         """Its lines, not parsed."""
         ...
 
+    def place(self, name: str) -> str:
+        """How other commands call it: its file, or the journal and its id."""
+        ...
+
     def version(self, name: str) -> str:
         """A text that changes whenever the recording has grown; without reading it."""
         ...
@@ -142,6 +146,10 @@ class Shelf:
                 yield from file
         except OSError as error:
             raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
+
+    def place(self, name: str) -> str:
+        """The path of its file, for commands in a terminal."""
+        return str(self._find(name).absolute())
 
     def version(self, name: str) -> str:
         """Size and time of the file: another text whenever the recording has grown."""

@@ -27,14 +27,38 @@ _HELD = "x" * 24
 
 def request_code(recording: Recording, number: int, language: Language) -> str:
     """The request with this number, counted from 0."""
-    if not 0 <= number < len(recording.requests):
-        raise UserError(f"{recording.path.name} has no request {number + 1}: it has {len(recording.requests)}")
+    recorded = _recorded(recording, number)
     if language == "python":
         return _python(recording, number)
     try:
-        return _curl(_model(recording), _request(recording.requests[number]))
+        return _curl(_model(recording), _request(recorded))
     except (TypeError, ValueError, KeyError, AttributeError) as error:  # a recording may contain anything
         raise UserError(f"request {number + 1} of {recording.path.name} cannot be written: {error}") from None
+
+
+def _recorded(recording: Recording, number: int) -> RecordedRequest:
+    if not 0 <= number < len(recording.requests):
+        raise UserError(f"{recording.path.name} has no request {number + 1}: it has {len(recording.requests)}")
+    return recording.requests[number]
+
+
+def replay_commands(recording: Recording, number: int, place: str) -> str:
+    """Shell commands that replay the run until the round of this request has ended, and then continue it from there."""
+    if "schedule" not in recording.settings:
+        raise UserError("there is no agent to replay: it was recorded by a gateway, or by a test")
+    turn = _recorded(recording, number).turn
+    ended = {line["turn"] for line in recording.of("event") if line["event"] == "round_finished"}
+    file, rounds = shlex.quote(place), sum(each <= turn for each in ended)
+    if turn not in ended:
+        return f"unbroken replay {file}\n"
+    part = f"from-round-{rounds}.jsonl"
+    return f"""\
+unbroken replay {file} --until-round {rounds}
+
+# Continue from there, with a model and tools:
+unbroken replay {file} --until-round {rounds} --save {part}
+unbroken resume {part} --tools tools.py
+"""
 
 
 def _model(recording: Recording) -> str:

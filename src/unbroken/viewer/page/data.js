@@ -58,6 +58,12 @@ const textsOf = (picture) => {
   }
   return texts;
 };
+/* Nothing is run by the page: the commands are for a terminal. */
+const loadReplay = async (number) => {
+  if (!given) return loadCode(number, "replay");
+  const turn = state.picture.turns.find((one) => one.number === state.picture.requests[number].turn), file = `'${state.name.replaceAll("'", "'\\''")}'`;
+  return `unbroken replay ${file}${turn?.round && turn.finished !== null ? ` --until-round ${turn.round}` : ""}\n`;
+};
 const loadCode = async (number, language) => (await fetched(`${runPath(state.name)}/requests/${number}/${language}`)).text;
 
 const state = { runs: [], picture: null, name: "", tab: "waterfall", filter: "", view: null, request: 0, all: false, sort: { by: "time", down: true }, found: null, marked: "", grownAt: 0 };

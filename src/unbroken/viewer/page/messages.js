@@ -35,7 +35,7 @@ const showMessages = () => {
     talk.replaceChildren(
       make("p", { class: "soft" }, `${many(whole.length, "message")}, ${request.new.length} new · ${many(request.tools.length, "tool")}${request.tools.length ? `: ${request.tools.slice(0, 40).join(", ")}` : ""}`),
       ...(rest ? [make("p", { class: "soft" }, rest.text.slice(0, 400))] : []),
-      given ? "" : make("p", { class: "tools" }, copyButton("Copy as curl", () => loadCode(state.request, "curl")), copyButton("Copy as Python", () => loadCode(state.request, "python"), "Copy a Python program that continues from this request")),
+      make("p", { class: "tools" }, ...(given ? [] : [copyButton("Copy as curl", () => loadCode(state.request, "curl")), copyButton("Copy as Python", () => loadCode(state.request, "python"), "Copy a Python program that continues from this request")]), replayButton(state.request)),
       make("p", {}, first ? make("button", { on: { click: () => draw(0) } }, `Show the ${many(first, "earlier message")}`) : ""),
       ...whole.flatMap((one, place) => (place < first || !matches(one) ? [] : [message(one, place >= request.keep ? "new" : "", place >= request.keep ? "new" : "")])),
       answerOf(request) ?? "");
