@@ -154,9 +154,7 @@ def test_a_request_that_is_not_there_is_an_error(folder: Path, number: int) -> N
 def test_a_request_is_replayed_from_the_shell(folder: Path, tmp_path: Path) -> None:
     recording = read_recording(folder / "long.jsonl")
     place = Shelf(folder).place("long.jsonl")
-    assert (
-        replay_commands(recording, 3, place) == f"unbroken replay {place}\n"
-    )  # an answer, no round
+    assert replay_commands(recording, 3, place) == f"unbroken replay {place}\n"  # an answer, no round
     commands = replay_commands(recording, 1, f"{HOSTILE}.jsonl")
     fake = tmp_path / "unbroken"
     fake.write_text('#!/bin/sh\necho "$1" "$#" >> told\n')
