@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -83,14 +83,16 @@ def in_pipe(*arguments: str, stdin: str = "", env: Mapping[str, str] | None = No
 
 
 class Terminal:
-    """A command on a terminal of 100 columns and 24 rows, with somebody who reads and types."""
+    """A command on a terminal, with somebody who reads and types."""
 
-    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, env: Mapping[str, str] | None = None, columns: int = 100, rows: int = 24
+    ) -> None:
         self.seen = ""
         self._raw = b""
         self._place = 0
         self._parent, child = pty.openpty()
-        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        self.resize(columns, rows)
         streams = (child, child, child)
         self._process = loaded_command.start(*arguments, streams=streams, env=environment(env), terminal=True)
         os.close(child)
@@ -105,6 +107,17 @@ class Terminal:
             self._process.kill()
         self._process.wait()
         os.close(self._parent)
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._parent, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def pieces(self) -> Iterator[bytes]:
+        """What is printed, as it comes, to the end."""
+        while True:
+            had = len(self._raw)
+            if not self._read():
+                return
+            yield self._raw[had:]
 
     def wait_for(self, text: str) -> None:
         """Reads until the text has arrived, after what was waited for before."""

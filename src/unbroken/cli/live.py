@@ -1,8 +1,8 @@
 """Shows a run on a terminal: text as it arrives, one line for each call, and a panel with the to-do list.
 
-Text goes straight to the terminal, which wraps it and keeps it in its scrollback. Only what changes in place (running
-calls, the wait for the model) is in a live area below. A separate thread draws that area, so that it moves while
-nothing happens. When a round has ended, its lines are printed permanently.
+Text is Markdown: its finished blocks are printed, and stay in the terminal's scrollback. Only what changes in place
+(the block that is being written, running calls, the wait for the model) is in an area below. A separate thread draws
+that area, so that it moves while nothing happens. When a round has ended, its lines are printed permanently.
 
 If a stream breaks and the retry produces different text, the old text is redrawn in place. If that is not safe (a tool
 may have printed something, or the text has scrolled away), the new text follows below, with a note.
@@ -14,15 +14,15 @@ import time
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
-from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
 from unbroken.cli.approval_prompt import NOBODY_ASKED, approval_text, ask_on_terminal, call_of
+from unbroken.cli.printed_turn import PrintedTurn
+from unbroken.cli.redrawn_area import PER_SECOND, SHARE, SHORTEST, RedrawnArea
 from unbroken.cli.terminal_text import (
     MAY_HAVE_RUN,
-    clean,
+    clean_text,
     closing,
     compacted,
     counted,
@@ -67,86 +67,13 @@ from unbroken.messages import Json, ToolCall
 from unbroken.run_view import CallView, RunView
 from unbroken.tools.approval import Approval, Deny
 
-# Redraws text of the current turn when a retry replaces it. A terminal cannot be read back, so `PrintedTurn` records
-# what was printed. It redraws nothing if it cannot be sure of the position: characters whose width differs between
-# terminals, a resized window, text that scrolled away, or a tool that may have printed.
-
-
-_JOINED = range(0x1F1E6, 0x1F200), range(0x1F3FB, 0x1F400)
-"""Flag letters and skin tones: some terminals join them with their neighbours, others do not."""
-
-
-class PrintedTurn:
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._pieces: list[tuple[Text, str]] = []
-        """Each piece with the part of the turn that it belongs to."""
-        self._width = console.width
-        self._redrawable = True
-        self.mid_line = False
-
-    def begin(self) -> None:
-        """Starts a new turn. What was printed before stays."""
-        self.end_line()
-        self._pieces.clear()
-        self._width, self._redrawable = self._console.width, True
-
-    def forbid_redraw(self) -> None:
-        """Others are printing too, so nothing of this turn can be redrawn."""
-        self._redrawable = False
-
-    def print(self, text: Text, part: str) -> None:
-        self._pieces.append((text, part))
-        self._console.print(text, end="", soft_wrap=True)
-        self.mid_line = not text.plain.endswith("\n")
-
-    def end_line(self) -> None:
-        if self.mid_line:
-            self.print(Text("\n"), self._pieces[-1][1] if self._pieces else "")
-
-    def has(self, part: str) -> bool:
-        return any(piece for piece, of in self._pieces if of == part)
-
-    def remove(self, part: str) -> bool:
-        """Removes this part of the turn from the terminal, if possible. Nothing else may be drawing at the same
-        time."""
-        above = rows_above("".join(piece.plain for piece, _ in self._pieces), self._width)
-        console = self._console
-        if not self._redrawable or above is None or console.width != self._width or console.legacy_windows:
-            return False
-        if above >= console.height - 1:
-            return False
-        up = f"\r\x1b[{above}A\x1b[J" if above else "\r\x1b[J"
-        console.print(Segments([Segment(up, None, [(ControlType.CARRIAGE_RETURN,)])]), end="")
-        kept = [(piece, of) for piece, of in self._pieces if of != part]
-        self._pieces, self.mid_line = [], False
-        for piece, of in kept:
-            self.print(piece, of)
-        return True
-
-
-def rows_above(text: str, width: int) -> int | None:
-    """How many rows the cursor has moved down after this text; None if that depends on the terminal."""
-    rows = column = 0
-    for character in text:
-        if character == "\n":
-            rows, column = rows + 1, 0
-            continue
-        wide = cell_len(character)
-        if wide == 0 or not character.isprintable() or any(ord(character) in each for each in _JOINED):
-            return None
-        column += wide
-        if column > width:
-            rows, column = rows + 1, wide
-    return rows
-
-
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-PER_SECOND = 12.5
 MARKS = {"pending": ("☐", ""), "in_progress": ("▶", "cyan"), "completed": ("✔", "green")}
 TEXT, REASONING, NOTE = "", "dim italic", "dim"
 """The parts of a turn, by their style."""
 REPLACEMENT_NOTE = "this replaces the text above:\n"
+UNREAD = 500
+"""Characters after which finished blocks are printed at once: more would not fit into the area."""
 DELAYED_LINES = 5
 """Lines of delayed text that the live area shows below running calls."""
 
@@ -154,8 +81,17 @@ DELAYED_LINES = 5
 class LiveScreen:
     def __init__(self, console: Console, can_ask: bool) -> None:
         self.can_ask = can_ask
+        # Parser and colours take 0.1 s to import, which commands without a terminal do not spend.
+        from unbroken.cli.markdown_stream import MarkdownStream  # noqa: PLC0415 - start-up time
+
         self._console = console
-        self._live: Live | None = None
+        self._area = RedrawnArea(console, self._rows)
+        self._new_text = MarkdownStream
+        self._text: MarkdownStream | None = None
+        """The text that is arriving. Its finished blocks are printed, the open one is in the area."""
+        self._advance_at = 0.0
+        self._arrived = 0
+        """Characters since its finished blocks were last printed."""
         self._printed = PrintedTurn(console)
         self._view = RunView()
         self._calls: dict[int, CallView] = {}
@@ -163,22 +99,30 @@ class LiveScreen:
         self._todos: list[dict[str, Json]] = []
         """Kept when the next run begins."""
         self._todos_changed = False
-        self._waiting_since = 0.0
+        self._waiting_since: float | None = None
         self._delayed: list[tuple[str, str]] = []
         """Text that arrived while calls were running, with its style. It is printed after their lines."""
         self._style = ""
 
     def show(self, event: Event) -> None:
-        self._view.feed(event)
+        with self._area.lock:  # another thread draws the area
+            self._view.feed(event)
+            if (note := _note(event)) is not None:
+                self._line(note)
+            else:
+                self._follow(event)
+
+    def _follow(self, event: Event) -> None:
         match event:
             case RunStarted():
                 self._view = RunView()
             case RequestSent():
                 if self._has_orphans:
                     self._settle()
+                self._end_line()
                 self._printed.begin()
                 self._waiting_since = event.time
-                self._draw()
+                self._open_area()
             case TextAdded(text=text):
                 self._write(text, TEXT)
             case ReasoningAdded(text=text):
@@ -188,51 +132,13 @@ class LiveScreen:
             case ReasoningReplaced(text=text):
                 self._replace(text, REASONING)
             case RequestRetried():
-                self._line(f"[dim]{escape(retrying(event))}[/]")
+                self._print_note(f"[dim]{escape(retrying(event))}[/]")  # the text may continue where it stopped
                 self._waiting_since = event.time + event.wait
-                self._draw()
-            case CallStarted():
-                if not self._view.by_number[event.call].handle:
-                    self._calls[event.call] = self._view.by_number[event.call]
-                self._printed.forbid_redraw()
-                self._draw()
-            case CallFinished():
-                self._calls[event.call] = self._view.by_number[event.call]
-                self._draw()
-            case CallBackgrounded(name=name, handle=handle):
-                self._calls.pop(event.call, None)  # its line is printed when it has finished
-                self._line(f"[dim]{escape(visible(name))} continues in the background as {escape(handle)}[/]")
-            case CallAdopted():
-                if self._calls.pop(event.adopted, None) is not None:
-                    self._calls[event.call] = self._view.by_number[event.call]
-            case CallDropped():
-                if event.call in self._calls:
-                    self._draw()
-            case ServerCallFinished(name=name, arguments=arguments):
-                called = f"{visible(name)}{in_brackets(arguments or {}, 200)}"
-                failed = f": {visible(event.error)}" if event.error else ""
-                self._line(f"[dim]run by the provider: {escape(called)} {event.outcome}{escape(failed)}[/]")
-            case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
-                called = f"{visible(name)}{in_brackets(arguments, 200)}"
-                self._line(f"[yellow]uncertain:[/] {escape(called)} {MAY_HAVE_RUN}")
+                self._open_area()
+            case CallStarted() | CallFinished() | CallBackgrounded() | CallAdopted() | CallDropped():
+                self._follow_call(event)
             case TodoUpdated(todos=todos):
                 self._todos, self._todos_changed = todos, True
-            case CallsIgnored(names=names):
-                self._line(f"[yellow]only one call was asked for; ignored: {escape(', '.join(names))}[/]")
-            case LimitReached(kind=kind, limit=limit):
-                self._line(f"[yellow]limit reached: {kind.replace('_', ' ')} ({limit:g})[/]")
-            case RecordingIncomplete(path=path, reason=reason):
-                self._line(f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]")
-            case Checked(value=value, outcome=outcome, text=text):
-                self._line(f"[yellow]check of the {value}, {outcome}: {escape(text)}[/]")
-            case AgentChanged(agent=agent):
-                self._line(f"[dim]{escape(one_line(agent))} takes over[/]")
-            case Compacted():
-                self._line(f"[dim]{escape(compacted(event))}[/]")
-            case RunChanged(changes=changes):
-                self._line(f"[yellow]the agent has changed: {escape('; '.join(changes))}[/]")
-            case ToolLate(name=name):
-                self._line(f"[yellow]{escape(name)} is still running after its time-out[/]")
             case TextFinished() | RoundFinished():
                 settled = not self._has_orphans or isinstance(event, RoundFinished)
                 if settled and all(call.is_over for call in self._calls.values()):
@@ -245,11 +151,35 @@ class LiveScreen:
             case _:
                 pass
 
+    def _follow_call(self, event: CallStarted | CallFinished | CallBackgrounded | CallAdopted | CallDropped) -> None:
+        call = self._view.by_number[event.call]
+        match event:
+            case CallStarted():
+                self._finish_text()
+                if not call.handle:
+                    self._calls[event.call] = call
+                self._printed.forbid_redraw()
+                self._open_area()
+            case CallFinished():
+                self._finish_text()
+                self._calls[event.call] = call
+                self._open_area()
+            case CallBackgrounded(name=name, handle=handle):
+                self._calls.pop(event.call, None)  # its line is printed when it has finished
+                self._line(f"[dim]{escape(visible(name))} continues in the background as {escape(handle)}[/]")
+            case CallAdopted():
+                if self._calls.pop(event.adopted, None) is not None:
+                    self._calls[event.call] = call
+            case CallDropped():
+                if event.call in self._calls:
+                    self._open_area()
+
     def ask(self, call: ToolCall) -> Approval:
         """Other calls continue meanwhile; their lines are drawn again after the answer."""
-        self._stop()
-        self._end_line()
-        self._printed.forbid_redraw()
+        with self._area.lock:
+            self._end_line()
+            self._area.close()
+            self._printed.forbid_redraw()
         try:
             return ask_on_terminal(self._console, call)
         except EOFError:
@@ -259,11 +189,14 @@ class LiveScreen:
             raise
 
     def line(self, text: str) -> None:
-        self._line(escape(text))
+        with self._area.lock:
+            self._line(escape(text))
 
     def close(self) -> None:
-        self._settle()
-        self._end_line()
+        with self._area.lock:
+            self._settle()
+            self._end_line()
+            self._area.close()
 
     @property
     def _has_orphans(self) -> bool:
@@ -275,40 +208,32 @@ class LiveScreen:
 
     # The live area
 
-    def _draw(self) -> None:
-        if self._live is None:
-            self._end_line()
-            self._live = Live(
-                console=self._console,
-                get_renderable=self._area,
-                refresh_per_second=PER_SECOND,
-                transient=True,
-                vertical_overflow="crop",
-            )
-            self._live.start()
+    def _open_area(self) -> None:
+        if not self._area.is_open:
+            self._printed.end_line()
+            self._area.open()
 
-    def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _area(self) -> RenderableType:
+    def _rows(self) -> RenderableType:
         now = time.time()
         calls = self._in_order()
         room = max(self._console.height - 3 - (len(self._todos) + 2 if self._todos else 0), 3)
-        parts: list[RenderableType] = [self._line_of(call, now) for call in calls[-room:]]
+        parts: list[RenderableType] = []
+        if self._text is not None and (rows := self._text.open_rows()):
+            parts.append(rows)
         if len(calls) > room:
-            parts.insert(0, Text(f"  … and {counted(len(calls) - room, 'call')} above", "dim"))
+            parts.append(Text(f"  … and {counted(len(calls) - room, 'call')} above", "dim"))
+        parts += [self._line_of(call, now) for call in calls[-room:]]
         if tail := "".join(text for text, _ in self._delayed):
             parts += [
                 Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in tail.splitlines()[-DELAYED_LINES:]
             ]
         if self._todos:
             parts.append(self._panel())
-        if now < self._waiting_since:
-            parts.append(Text(f"{_frame(now)} retrying in {self._waiting_since - now:.0f} s", "dim"))
-        elif (not calls or self._has_orphans) and now - self._waiting_since > 0.3:
-            parts.append(Text(f"{_frame(now)} waiting for the model {now - self._waiting_since:.0f} s", "dim"))
+        since = self._waiting_since
+        if since is not None and now < since:
+            parts.append(Text(f"{_frame(now)} retrying in {since - now:.0f} s", "dim"))
+        elif since is not None and (not calls or self._has_orphans) and now - since > 0.3:
+            parts.append(Text(f"{_frame(now)} waiting for the model {now - since:.0f} s", "dim"))
         return Group(*parts)
 
     def _line_of(self, call: CallView, now: float) -> Text:
@@ -347,7 +272,8 @@ class LiveScreen:
 
     def _settle(self) -> None:
         """Prints the lines of a round permanently, then the text that arrived meanwhile."""
-        self._stop()
+        self._finish_text()
+        self._area.close()
         calls, self._calls = self._in_order(), {}
         if calls:
             self._end_line()
@@ -376,34 +302,98 @@ class LiveScreen:
         self._line(f"[{'green' if good else 'yellow'}]{'✔' if good else '■'}[/] [dim]{closing(event)}[/]")
 
     def _write(self, text: str, style: str) -> None:
-        text = clean(text.replace("\r\n", "\n"))
+        self._waiting_since = None
         if self._calls:
-            self._delayed.append((text, style))
+            self._delayed.append((clean_text(text), style))
             return
-        self._stop()
         if style != self._style:
             self._end_line()
             self._style = style
-        self._printed.print(Text(text, style), style)
+        if style == TEXT:
+            self._write_markdown(text)
+        else:
+            self._area.close()
+            self._printed.print(Text(clean_text(text), style), style)
+
+    def _write_markdown(self, text: str) -> None:
+        if self._text is None:
+            self._text = self._new_text(self._console)
+        self._text.feed(text)
+        self._open_area()
+        self._arrived += len(text)
+        began = time.perf_counter()
+        if began >= self._advance_at or self._arrived > UNREAD:
+            self._arrived = 0
+            self._print_text(self._text.advance())
+            took = time.perf_counter() - began
+            self._advance_at = began + max(SHORTEST, SHARE * took)
+        self._area.wake()
+
+    def _finish_text(self) -> None:
+        """Prints what is left of the text. What follows is a paragraph of its own."""
+        if self._text is not None:
+            rest, self._text = self._text.finish(), None
+            self._print_text(rest)
+
+    def _print_text(self, finished: Text) -> None:
+        if finished:
+            self._printed.print(finished, TEXT)
 
     def _replace(self, text: str, style: str) -> None:
         """A retry produced different text: shows it in place of the old text."""
         self._delayed = [(text, of) for text, of in self._delayed if of != style]
+        if style == TEXT:
+            self._text = None
         if self._printed.has(style):
-            self._stop()
+            self._area.close()
             if not self._printed.remove(style):
                 self._write(REPLACEMENT_NOTE, NOTE)
         self._write(text, style)
         if self._calls:
-            self._draw()
+            self._open_area()
 
     def _line(self, markup: str) -> None:
-        if self._live is None:
-            self._end_line()
+        self._finish_text()
+        self._print_note(markup)
+
+    def _print_note(self, markup: str) -> None:
+        """Prints a line above the area."""
+        self._printed.end_line()
         self._printed.print(Text.from_markup(f"{markup}\n"), NOTE)
 
     def _end_line(self) -> None:
+        self._finish_text()
         self._printed.end_line()
+
+
+def _note(event: Event) -> str | None:
+    """The line for an event that is one line and nothing else."""
+    match event:
+        case ServerCallFinished(name=name, arguments=arguments):
+            called = f"{visible(name)}{in_brackets(arguments or {}, 200)}"
+            failed = f": {visible(event.error)}" if event.error else ""
+            return f"[dim]run by the provider: {escape(called)} {event.outcome}{escape(failed)}[/]"
+        case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
+            called = f"{visible(name)}{in_brackets(arguments, 200)}"
+            return f"[yellow]uncertain:[/] {escape(called)} {MAY_HAVE_RUN}"
+        case CallsIgnored(names=names):
+            return f"[yellow]only one call was asked for; ignored: {escape(', '.join(names))}[/]"
+        case LimitReached(kind=kind, limit=limit):
+            return f"[yellow]limit reached: {kind.replace('_', ' ')} ({limit:g})[/]"
+        case RecordingIncomplete(path=path, reason=reason):
+            return f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]"
+        case Checked(value=value, outcome=outcome, text=text):
+            return f"[yellow]check of the {value}, {outcome}: {escape(text)}[/]"
+        case AgentChanged(agent=agent):
+            return f"[dim]{escape(one_line(agent))} takes over[/]"
+        case Compacted():
+            return f"[dim]{escape(compacted(event))}[/]"
+        case RunChanged(changes=changes):
+            return f"[yellow]the agent has changed: {escape('; '.join(changes))}[/]"
+        case ToolLate(name=name):
+            return f"[yellow]{escape(name)} is still running after its time-out[/]"
+        case _:
+            return None
 
 
 def _frame(now: float) -> str:

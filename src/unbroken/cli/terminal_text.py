@@ -40,10 +40,18 @@ _UNSEEN = {
 """Characters that are invisible or change the order of others. Joiners are not included: emoji and some scripts need
 them."""
 
+_REORDERED = _VISIBLE | {code: _UNSEEN[code] for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
 
 def clean(text: str) -> str:
     """A provider's text for a terminal: control characters become visible and have no effect."""
     return text.translate(_VISIBLE)
+
+
+def clean_text(text: str) -> str:
+    """A model's text for a terminal: also what would show words in another order than they are read by a program. Marks
+    that a language needs stay."""
+    return text.replace("\r\n", "\n").translate(_REORDERED)
 
 
 def clean_line(text: str) -> str:
