@@ -3,16 +3,13 @@ ones where they are present."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
+from shared_rules import PRESENT, broken_rules
 
 from unbroken import connect
 from unbroken.errors import InvalidRequest
@@ -29,8 +26,6 @@ from unbroken.messages import (
     User,
 )
 from unbroken.testing.server import find_refusals
-
-SHARED = Path(os.environ.get("UNBROKEN_PROVIDER_RULES", Path(__file__).parents[3] / "shared" / "providers"))
 
 # fmt: off
 MODELS = [
@@ -123,16 +118,6 @@ def written(name: str, settings: Mapping[str, Any], request: Request) -> tuple[A
     return model, json.loads(data), headers
 
 
-@cache
-def shared_rules() -> Any:
-    spec = importlib.util.spec_from_file_location("providers_check", SHARED / "check.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module, module.load()
-
-
 @pytest.mark.parametrize("kind", REQUESTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_family_of_models_accepts_what_it_is_sent(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +128,10 @@ def test_every_family_of_models_accepts_what_it_is_sent(name: str, kind: str, mo
         endpoint = model.endpoint
         refused = find_refusals(endpoint.wire, body, endpoint.vendor, endpoint.model, headers)
         assert [refusal.message for refusal in refused if refusal.rule != "history"] == [], (settings, body)
-        if (SHARED / "check.py").exists():
-            module, rules = shared_rules()
-            provider = {"openai-chat": "openai"}.get(endpoint.vendor, endpoint.vendor)
-            sent = {"wire": endpoint.wire, "provider": provider, "model": endpoint.model, "body": body}
-            broken = module.broken({**sent, "headers": headers, "stream": REQUESTS[kind].stream}, rules)
-            assert [rule["id"] for rule in broken] == [], (settings, body)
+        if PRESENT:
+            stream = REQUESTS[kind].stream
+            broken = broken_rules(endpoint.wire, endpoint.vendor, endpoint.model, body, headers, stream)
+            assert broken == [], (settings, body)
 
 
 @pytest.mark.parametrize("name", ["anthropic:claude-opus-4-6", "anthropic:claude-sonnet-5"])

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from unbroken.errors import InvalidRequest
 from unbroken.frozen import quick
-from unbroken.messages import Json, Request, ToolSpec
+from unbroken.messages import Json, Request, ServerTool, ToolSpec
 from unbroken.models.addresses import Endpoint
 from unbroken.models.connect import Settings, with_settings
+from unbroken.models.providers import find_provider
 from unbroken.models.quirks import (
     fit_body,
     fit_request,
@@ -126,13 +127,22 @@ class RequestWriter:
         if request.final and wire is not None and wire.forbid is None:
             tools = []
         name = f"{self._endpoint.provider}:{self._endpoint.model}"
-        lost = add_server_tools(body, tools, wire, self._target, f"{name} ({self._wire.name})")
+        lost = add_server_tools(body, tools, wire, self._target, f"{name} ({self._wire.name})", self._other_wire)
         for tool in request.server_tools:
             if isinstance(tool, DeferredTools) and wire is not None and wire.defer is not None:
                 wire.defer(body, frozenset(fit_name(name, self._wire.name_rule) for name in tool.names))
         if request.final and wire is not None and wire.forbid is not None and body.get("tools"):
             wire.forbid(body)
         return lost
+
+    def _other_wire(self, tool: ServerTool) -> str:
+        """A wire of the same provider on which it has the tool; empty if there is none."""
+        profile = find_provider(self._endpoint.vendor)
+        for name in (profile.wire, *profile.other_wires):
+            wire = WIRES[name].server_tools()
+            if wire is not None and wire.encode(tool, self._target) is not None:
+                return name
+        return ""
 
     def _betas(self, body: dict[str, Json], theirs: Mapping[str, str]) -> dict[str, str]:
         wire = self._wire.server_tools()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from unbroken.messages import Json, OutputSchema
-from unbroken.server_tools import WebSearch
+from unbroken.messages import Json, OutputSchema, ServerTool
+from unbroken.server_tools import WebFetch, WebSearch
 from unbroken.wires.crossing import Name, Settings, Target, place_of, texts
 from unbroken.wires.openai_models import OPENAI
 from unbroken.wires.schemas import is_object, is_strict, strict_form
+from unbroken.wires.server_tools import Encoded, given
 from unbroken.wires.values import Object, as_dict, as_flag, as_text
 
 FIELDS: Mapping[str, Name] = {
@@ -83,3 +84,33 @@ def decode_search(tool: Mapping[str, Json]) -> WebSearch:
         user_location=place_of(as_dict(place.get("approximate")) or place),
         search_context_size=size if size in ("low", "medium", "high") else None,
     )
+
+
+def openrouter_tool(tool: ServerTool) -> Encoded | None:
+    """OpenRouter runs these for every model, on both wires."""
+    match tool:
+        case WebSearch():
+            settings: Object = {
+                "allowed_domains": list(tool.allowed_domains),
+                "excluded_domains": list(tool.blocked_domains),
+                "search_context_size": tool.search_context_size,
+                "user_location": {"type": "approximate", **tool.user_location} if tool.user_location else None,
+            }
+            if tool.allowed_domains or tool.blocked_domains:
+                settings["engine"] = "exa"  # the searches of OpenAI and Perplexity ignore domains
+            return _of_openrouter("web_search", settings, given(tool, "max_uses"))
+        case WebFetch():
+            settings = {
+                "allowed_domains": list(tool.allowed_domains),
+                "blocked_domains": list(tool.blocked_domains),
+                "max_uses": tool.max_uses,
+                "max_content_tokens": tool.max_content_tokens,
+            }
+            return _of_openrouter("web_fetch", settings, given(tool, "citations"))
+        case _:
+            return None
+
+
+def _of_openrouter(name: str, settings: Object, lost: tuple[str, ...]) -> Encoded:
+    parameters = {key: value for key, value in settings.items() if value}
+    return Encoded({"type": f"openrouter:{name}"} | ({"parameters": parameters} if parameters else {}), lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unbroken.messages import Json
 from unbroken.wires.bedrock.converse_reasoning import FIELDS
+from unbroken.wires.bedrock.converse_server_tools import RULES as SERVER_TOOL_RULES
 from unbroken.wires.body_paths import changed, places, shown
 from unbroken.wires.claude_models import OUTPUT_LIMITS, SINCE_4_7, Claude, Either, adaptive_effort
 from unbroken.wires.parts import object_from_text
@@ -177,4 +178,5 @@ RULES = (
         "allOf, or anyOf at the top level",
         source="github.com/anthropics/claude-code/issues/5973",
     ),
+    *SERVER_TOOL_RULES,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unbroken.messages import ServerTool
 from unbroken.server_tools import CodeExecution, WebSearch
 from unbroken.wires.crossing import Target, put
-from unbroken.wires.rules import Named
+from unbroken.wires.rules import Asked, Function, Named, Rule
 from unbroken.wires.server_tools import Encoded, ServerTools, given
 from unbroken.wires.values import Object, as_dict, dicts
 
@@ -29,4 +29,38 @@ def _place(body: Object, encoded: Encoded, target: Target) -> None:
     put(body, "toolConfig.tools", [*tools, encoded.tool])
 
 
-SERVER_TOOLS = ServerTools(encode=encode, place=_place)
+def _keep(body: Object) -> None:
+    """Converse has no choice `none`, and refuses a history with calls whose tools are missing. One more search does no
+    harm: it runs inside of the answer."""
+
+
+SERVER_TOOLS = ServerTools(encode=encode, place=_place, forbid=_keep)
+
+
+# What Bedrock refuses
+
+
+def _system_tool(name: str) -> Function:
+    def check(asked: Asked) -> list[str]:
+        tools = dicts(as_dict(asked.body.get("toolConfig")).get("tools"))
+        return [
+            f"toolConfig.tools[{n}].systemTool"
+            for n, tool in enumerate(tools)
+            if as_dict(tool.get("systemTool")).get("name") == name
+        ]
+
+    return Function(check, field="toolConfig")
+
+
+RULES = tuple(
+    Rule(
+        f"bedrock.no-{name.replace('_', '-')}",
+        f"this model has no `{name}`",
+        _system_tool(name),
+        Named("*", *(f"!{glob}" for glob in models.globs)),
+        ("bedrock",),
+        source="docs.aws.amazon.com/nova/latest: system tools",
+        obeyed="by the encoder",
+    )
+    for name, models in (("nova_grounding", WITH_SEARCH), ("nova_code_interpreter", WITH_CODE))
+)

@@ -441,5 +441,7 @@ def read_usage(usage: Json) -> Usage:
         cache_write_tokens=as_int(prompt.get("cache_write_tokens")),
         reasoning_tokens=thinking,
         raw=raw,
-        web_searches=as_int(raw.get("num_search_queries")),  # Perplexity
+        # OpenRouter, and Perplexity.
+        web_searches=as_int(as_dict(raw.get("server_tool_use")).get("web_search_requests"))
+        or as_int(raw.get("num_search_queries")),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unbroken.wires.body_paths import changed, find, places, without
+from unbroken.wires.openai_chat.chat_server_tools import RULES as SERVER_TOOL_RULES
 from unbroken.wires.openai_chat.chat_vendor_rules import VENDOR_RULES, not_strict
 from unbroken.wires.openai_models import (
     BEFORE_XHIGH,
@@ -323,4 +324,4 @@ OPENAI_RULES = (
     *output_rules("openai", "response_format", "response_format.json_schema"),
 )
 
-RULES = (*OPENAI_RULES, *VENDOR_RULES)
+RULES = (*OPENAI_RULES, *VENDOR_RULES, *SERVER_TOOL_RULES)

@@ -155,7 +155,7 @@ CROSSING = Crossing(
         "strict": ("tools[]{strict=True}.strict",),
         "output": ("text.format",),
         "verbosity": ("text.verbosity",),
-        "web_search": ("tools[]{type=web_search}",),
+        "web_search": ("tools[]{type=web_search}", "tools[]{type=openrouter:web_search}"),
         "code_execution": ("tools[]{type=code_interpreter}",),
         "allowed_tools": ("tool_choice{type}",),
         **{name: (field,) for field, name in FIELDS.items()},

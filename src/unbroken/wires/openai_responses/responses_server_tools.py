@@ -6,6 +6,7 @@ from unbroken.messages import Json, ServerTool
 from unbroken.server_tools import CodeExecution, FileSearch, ImageGeneration, MCPConnector, WebSearch
 from unbroken.wires.crossing import Target
 from unbroken.wires.openai_models import OPENAI
+from unbroken.wires.openai_settings import openrouter_tool
 from unbroken.wires.rules import Asked, Function, Mended, Models, Named, Rule
 from unbroken.wires.server_tools import Encoded, ServerTools, append_tool, given
 from unbroken.wires.values import Object, as_dict, as_text, dicts
@@ -29,6 +30,8 @@ _LACKING: tuple[tuple[type[ServerTool], Models], ...] = (
 def encode(tool: ServerTool, target: Target) -> Encoded | None:
     if target.vendor == "xai":
         return _encode_for_xai(tool)
+    if target.vendor == "openrouter":
+        return openrouter_tool(tool)
     if target.vendor not in OPENAI or any(isinstance(tool, kind) and target.model in lack for kind, lack in _LACKING):
         return None
     match tool:
@@ -65,6 +68,14 @@ def _encode_for_xai(tool: ServerTool) -> Encoded | None:
             return Encoded({"type": "web_search"} | ({"filters": filters} if filters else {}), lost)
         case CodeExecution():
             return Encoded({"type": "code_interpreter"}, given(tool, "files"))
+        case FileSearch():
+            limit = {"max_num_results": tool.max_results} if tool.max_results is not None else {}
+            stores: Object = {"vector_store_ids": list(tool.stores)}  # it calls them collections
+            return Encoded({"type": "file_search", **stores, **limit}, given(tool, "filters"))
+        case MCPConnector():
+            spelled = _connector(tool)
+            del spelled["require_approval"]  # not known to it: calls are never approved
+            return Encoded(spelled)
         case _:
             return None
 
@@ -139,6 +150,12 @@ def _incomplete(asked: Asked) -> list[str]:
 _WITHOUT_MINIMAL = ("web_search", "image_generation", "code_interpreter")
 
 
+def _too_many_domains(asked: Asked) -> list[str]:
+    tools = enumerate(dicts(asked.body.get("tools")))
+    lists = [(n, list(as_dict(tool.get("filters")).values())) for n, tool in tools if tool.get("type") == "web_search"]
+    return [f"tools[{n}].filters" for n, filters in lists if len(filters) > 1 or any(len(each) > 5 for each in filters)]
+
+
 def _least_effort(asked: Asked) -> list[str]:
     used = [as_text(tool.get("type")) for tool in dicts(asked.body.get("tools"))]
     minimal = as_dict(asked.body.get("reasoning")).get("effort") == "minimal"
@@ -193,6 +210,15 @@ RULES = (
         OPENAI,
         "Missing required parameter: '{where}'.",
         source=_DOCS,
+        obeyed="by the encoder",
+    ),
+    Rule(
+        "xai.search-domains",
+        "a search has up to five domains, either allowed or excluded",
+        Function(_too_many_domains, field="tools"),
+        Named("*"),
+        ("xai",),
+        source="docs.x.ai: web search",
         obeyed="by the encoder",
     ),
     Rule(
