@@ -174,6 +174,12 @@ class Place(BaseModel):
     near: list[Place] = Field(default_factory=list[Any])
 
 
+@tool(effect="read")
+async def by_id(id: int, after: str) -> str:
+    """Look something up."""
+    return f"{id} {after}"
+
+
 def test_the_test_model_calls_every_tool_once_and_gives_an_answer_that_fits() -> None:
     agent: Agent[User, Any] = Agent(TestModel(), [look, delete], deps=User("Ada"))
     result = run_virtual(agent.run("Go."))
@@ -187,6 +193,8 @@ def test_the_test_model_calls_every_tool_once_and_gives_an_answer_that_fits() ->
         Place(city="aaa", people=14, kind="town"),
         ["look", "final_answer"],
     )
+    ids = run_virtual(Agent(TestModel(), [by_id]).run("Go."))
+    assert ids.calls[0].arguments == {"id": 0, "after": "a"}  # names that a scripted call has for itself
     assert run_virtual(Agent(TestModel(text="Hi."), several_calls=False, tools=[look, delete]).run("Go.")).text == "Hi."
 
 

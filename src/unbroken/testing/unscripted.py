@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 from unbroken.deltas import Delta
 from unbroken.messages import Assistant, Json, OneTool, Request, ToolMessage, ToolSpec, User
 from unbroken.models.scripted import Answer, Call, Say, ScriptedModel
+from unbroken.validation import checked
 
 ANSWER = "final_answer"
 """The tool with which a typed answer is given."""
@@ -17,6 +18,7 @@ DEEPEST = 20
 """Levels of a schema that is nested without end."""
 
 
+@checked
 class TestModel:
     """Calls each tool once in its first answer, or those in `call`, then answers with `text`, or with what the tools
     returned. A typed answer has values that fit its schema. `requests` are the requests that it received."""
@@ -55,7 +57,7 @@ class TestModel:
 
 
 def _call(tool: ToolSpec) -> Call:
-    return Call(tool.name, **cast("dict[str, Any]", example(tool.parameters)))
+    return Call(tool.name, cast("dict[str, Any]", example(tool.parameters)))
 
 
 def _returned(request: Request) -> str:
