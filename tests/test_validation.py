@@ -371,6 +371,10 @@ def test_a_conversation_does_not_accept_another_history() -> None:
             lambda: Agent(MODEL, sinks=[3]),  # type: ignore
             "Agent(sinks=…): expected a list of functions or Middleware, got list with int in it",
         ),
+        (
+            lambda: Agent(MODEL, middleware=[Compaction]),  # type: ignore
+            "Agent(middleware=…): expected a list of Middleware, got list with the class Compaction in it",
+        ),
         (lambda: Agent(MODEL, guidance="fr"), "Agent(guidance='fr'): expected True, False, 'en' or 'zh'"),  # type: ignore
         (lambda: Limits(rounds="3"), "Limits(rounds='3'): expected an int or None, got str"),  # type: ignore
         (lambda: make_tool(timeout="5s"), "@tool(timeout='5s'): expected a number or None, got str"),

@@ -33,6 +33,7 @@ from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.results import Retry
 from unbroken.tools.threads import call_anywhere
 from unbroken.tools.toolbox import Toolbox
+from unbroken.validation import checked
 
 Check: TypeAlias = Callable[..., Any]
 """`check(value)` or `check(context, value)`; may be async."""
@@ -53,6 +54,7 @@ class Veto(Exception):
         self.to: To | None = to
 
 
+@checked
 def check_input(check: Check, *, parallel: bool = False) -> Middleware:
     """Checks the text of the prompt before the model is asked. A text that it returns is asked instead.
 
@@ -61,23 +63,27 @@ def check_input(check: Check, *, parallel: bool = False) -> Middleware:
     return _ParallelInputCheck(check) if parallel else _InputCheck(check)
 
 
+@checked
 def check_answers(check: Check, *, retries: int = 1) -> Middleware:
     """Checks each answer of the model, an `Assistant` message with `text` and `calls`, when it is complete. Nothing of
     it is shown and no call of it starts before. A text that it returns takes the place of the answer's text."""
     return _AnswerCheck(check, retries)
 
 
+@checked
 def check_calls(check: Check, *, tools: Collection[str] = ()) -> Middleware:
     """Checks each tool call, or those of the given tools, before it runs. A dict that it returns replaces the
     arguments."""
     return _CallCheck(check, tools)
 
 
+@checked
 def check_output(check: Check, *, retries: int = 1) -> Middleware:
     """Checks the final output: the text of the answer, or its typed value."""
     return _OutputCheck(check, retries)
 
 
+@checked
 def redact(pattern: str | re.Pattern[str], by: str = "[redacted]", *, arguments: bool = False) -> Middleware:
     """Replaces what matches the pattern in everything that the model reads (prompts, results of tools) and writes. An
     answer is passed on when it is complete: a match may begin in one piece of it and end in another. With `arguments`
@@ -257,8 +263,6 @@ class _AnswerCheck(_Check):
 class _CallCheck(_Check):
     def __init__(self, check: Check, tools: Collection[str]) -> None:
         super().__init__(check)
-        if isinstance(tools, str):
-            raise UserError(f"check_calls(tools={tools!r}): give a list of names, tools=[{tools!r}]")
         self._tools = frozenset(tools)
         self._veto = ""
         """Why the run ends after this round. No other call of it starts."""

@@ -409,7 +409,7 @@ def _is_numeric(hint: Any) -> bool:
 
 def _kind_of(value: Any, hint: Any) -> str:
     """The type of a value, and of the first element in it that does not fit."""
-    kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+    kind = _name_of(value)
     if isinstance(value, float) and isnan(value):
         return "nan"
     for each in (hint, *get_args(hint)):
@@ -426,8 +426,12 @@ def _kind_of(value: Any, hint: Any) -> str:
             test = _test_of(item)
             odd = next((one for one in found if test is not None and not test(one)), None)
             if odd is not None:
-                return f"{kind} with {type(odd).__name__} in it"
+                return f"{kind} with {_name_of(odd)} in it"
     return kind
+
+
+def _name_of(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def describe(hint: Any) -> str:
@@ -459,7 +463,7 @@ def _alternatives(hint: Any) -> list[str]:
         return ["a dict"]
     if _is_a(kind, Iterable) and get_args(hint):
         inner = "" if get_args(hint)[0] is Any else f" of {_in_plural(get_args(hint)[0])}"
-        return [f"a list{inner}" if _is_a(kind, Sequence) else f"an iterable{inner}"]
+        return [f"a list{inner}" if kind is Collection or _is_a(kind, Sequence) else f"an iterable{inner}"]
     return [getattr(kind, "__name__", str(kind))]
 
 
