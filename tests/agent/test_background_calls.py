@@ -162,6 +162,10 @@ def test_an_unknown_handle_is_an_error_that_the_model_reads() -> None:
     assert "no background call $call_7; there are: $call_1 (`slow`)" in result.calls[1].result.text
     assert desk.names == ["slow"]
 
+    together = ScriptedModel([Call("slow"), Call("look", note="$call_1")], "Done.", "Done.")
+    result = play(Agent(together, [slow, desk.tool("look", effect="read")]))
+    assert result.calls[1].result.text.endswith("there are: none (a call of this same message has no handle yet)")
+
 
 def test_a_call_that_needs_the_result_of_a_failed_one_is_not_executed() -> None:
     desk = Desk()

@@ -169,6 +169,8 @@ def test_arguments_may_be_given_as_raw_text() -> None:
     assert (call.arguments, call.raw) == ({"n": 1}, '{"n": 1}')
     with pytest.raises(UserError, match="`a` has its arguments both as text and by name"):
         Call("a", "{}", n=1)
+    with pytest.raises(UserError, match=r"""for an argument of this name write Call\('a', \{"id": 7\}\)"""):
+        Call("a", id=7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stream", STREAMED)

@@ -74,7 +74,7 @@ def test_rules_for_approval_hold_for_the_selection() -> None:
 
 
 def test_a_wrong_name_is_an_error_and_never_a_filter_that_lets_everything_through() -> None:
-    with pytest.raises(InvalidTool, match=r"no tool `delet_file`; there are: .* did you mean `delete_file`"):
+    with pytest.raises(InvalidTool, match=r"no tool `delet_file`: did you mean `delete_file`\? There are: read"):
         select(FILES, without=["delet_file"])
     with pytest.raises(InvalidTool, match="a tool cannot be called `fs/read_file`"):
         select(FILES, prefix="fs/")
@@ -158,6 +158,15 @@ def test_hundreds_of_tools_are_found_by_searching_and_offered_from_then_on(tmp_p
     assert name in [spec.name for spec in model.requests[0].tools]
 
 
+def test_a_tool_that_was_not_searched_for_is_unknown_and_the_model_reads_why() -> None:
+    model = ScriptedModel(Call("delete_refund_13", amount=7), "Done.")
+    result = run_virtual(Agent(model, [ToolSearch(many(100))]).run("Go."))
+    assert result.calls[0].result.text == (
+        "Error: unknown tool `delete_refund_13`; there are: search_tools; "
+        "find others with `search_tools`, before you call them"
+    )
+
+
 def test_exact_names_come_first_and_nothing_found_is_said() -> None:
     search = ToolSearch(many(100))
     find: Any = search.offered(())[0].function
@@ -171,8 +180,8 @@ def test_exact_names_come_first_and_nothing_found_is_said() -> None:
 
 
 def test_wrong_use_of_a_search_is_named() -> None:
-    with pytest.raises(InvalidTool, match="no tool `nope`"):
-        ToolSearch(FILES, always=["nope"]).offered(())
+    with pytest.raises(InvalidTool, match=r"no tool `nope`; there are: create_invoice_0, .* and 70 more$"):
+        ToolSearch(many(100), always=["nope"]).offered(())
     with pytest.raises(UserError, match="found=0"):
         ToolSearch(FILES, found=0)
 

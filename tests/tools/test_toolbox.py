@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from unbroken import Agent, ScriptedModel
 from unbroken.errors import InvalidTool
 from unbroken.tools.todo import todo_write
 from unbroken.tools.tool import client_tool, tool
@@ -183,6 +184,9 @@ def test_an_object_without_tools_is_refused() -> None:
     assert refusal(5) == "an object of the type `int` has no tools; mark its methods with @tool"
     assert refusal(None) == "an object of the type `NoneType` has no tools; mark its methods with @tool"
     assert refusal(ModuleType("empty")) == "empty has no tools; mark its functions with @tool"
+    assert refusal(Agent(ScriptedModel())) == (
+        "an object of the type `Agent` is no tool: give `….as_tool(name, description)`"
+    )
 
 
 def test_two_tools_with_one_name_name_both_origins() -> None:

@@ -77,6 +77,11 @@ class Call:
         pieces: int = 3,
         **more: Json,
     ) -> None:
+        if id is not None and not isinstance(id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - scripts are seldom type-checked
+            raise UserError(
+                f"Call({name!r}, id={id!r}): `id` is the id of the call, a text; "
+                f'for an argument of this name write Call({name!r}, {{"id": {id!r}}})'
+            )
         if isinstance(arguments, str):
             if more:
                 raise UserError(f"the script's call of `{name}` has its arguments both as text and by name: choose one")

@@ -28,7 +28,7 @@ from unbroken.tools.results import RESULT_LIMIT, CallWaits, Retry, ToolFailed, T
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.threads import THREADS, Job
 from unbroken.tools.tool import Effect, Tool
-from unbroken.tools.toolbox import IterationFailed, Toolbox, collect
+from unbroken.tools.toolbox import SEARCH, IterationFailed, Toolbox, collect
 
 T = TypeVar("T")
 
@@ -428,7 +428,8 @@ def _asking_for_retry(call: ToolCall, error: Retry, context: CallContext[Any]) -
 def _unknown(call: ToolCall, toolbox: Toolbox) -> str:
     close = toolbox.close_to(call.name)
     meant = f"; did you mean `{close[0]}`?" if close else ""
-    return f"unknown tool `{call.name}`; there are: {', '.join(toolbox.names) or 'none'}{meant}"
+    search = f"; find others with `{SEARCH}`, before you call them" if SEARCH in toolbox else ""
+    return f"unknown tool `{call.name}`; there are: {', '.join(toolbox.names) or 'none'}{meant}{search}"
 
 
 def note(result: ToolResult, text: str) -> ToolResult:

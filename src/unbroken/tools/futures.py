@@ -166,7 +166,9 @@ class Futures:
 
     def _unknown(self, handle: str) -> str:
         known = ", ".join(f"{each.handle} (`{each.call.name}`)" for each in self._futures.values()) or "none"
-        return f"there is no background call {handle}; there are: {known}"
+        return (
+            f"there is no background call {handle}; there are: {known} (a call of this same message has no handle yet)"
+        )
 
     def _resolved(self, call: ToolCall, tool: Tool, handles: Iterable[str], prepare: Prepare) -> Prepared:
         """The call with results in place of handles."""

@@ -15,10 +15,9 @@ from unbroken.messages import Assistant, Message, ToolMessage
 from unbroken.server_tools import DeferredTools
 from unbroken.tools.selection import servers_in
 from unbroken.tools.tool import Tool, tool
-from unbroken.tools.toolbox import Source, Toolbox
+from unbroken.tools.toolbox import SEARCH, Source, Toolbox
 from unbroken.validation import checked
 
-SEARCH = "search_tools"
 FOUND = 5
 """Tools that one search returns."""
 SHOWN = 600
@@ -75,8 +74,7 @@ class ToolSearch:
             return toolbox, known[1]
         for name in self._always:
             if name not in toolbox:
-                names = ", ".join(toolbox.names)
-                raise InvalidTool(f"ToolSearch(always=…): there is no tool `{name}`; there are: {names}")
+                raise InvalidTool(f"ToolSearch(always=…): {toolbox.lacks(name)}")
         if SEARCH in toolbox:
             raise InvalidTool(f"a tool is called `{SEARCH}`, as the one that finds the others: rename it")
         self._known = toolbox, self._search(toolbox)

@@ -75,9 +75,7 @@ class _Rules:
             )
         for name in self._names:
             if name not in found:
-                close = found.close_to(name)
-                meant = f"; did you mean `{close[0]}`?" if close else ""
-                raise InvalidTool(f"select(…): there is no tool `{name}`; there are: {', '.join(found.names)}{meant}")
+                raise InvalidTool(f"select(…): {found.lacks(name)}")
         return [self._changed(tool) for tool in found if self._takes(tool)]
 
     def _takes(self, tool: Tool) -> bool:

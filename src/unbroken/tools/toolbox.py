@@ -31,6 +31,11 @@ Source: TypeAlias = Any
 Python file with such, a `ToolServer` that is open, a `Toolbox`, a tool that the provider runs (`ServerTool`), or a list
 of these."""
 
+SEARCH = "search_tools"
+"""The tool that finds others (`ToolSearch`)."""
+LISTED = 30
+"""Names of tools in an error for people."""
+
 
 class ToolServer(ABC):
     """Tools that have to be fetched from elsewhere first (an MCP server). It is open inside its `async with`; several
@@ -94,6 +99,13 @@ class Toolbox:
         for known in self._tools:
             plain.setdefault(_plain(known), known)
         return tuple(plain[found] for found in difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.6))
+
+    def lacks(self, name: str) -> str:
+        """Words for an error: there is no tool of this name, and which ones there are."""
+        close = self.close_to(name)
+        meant = f": did you mean `{close[0]}`? There are" if close else "; there are"
+        more = f" and {len(self) - LISTED} more" if len(self) > LISTED else ""
+        return f"there is no tool `{name}`{meant}: {', '.join(self.names[:LISTED]) or 'none'}{more}"
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -238,6 +250,10 @@ def _tools_of_object(holder: object) -> list[Tool]:
         return found
     if callable(holder):
         return [tool(holder)]
+    if callable(getattr(holder, "as_tool", None)):
+        raise InvalidTool(
+            f"an object of the type `{type(holder).__name__}` is no tool: give `….as_tool(name, description)`"
+        )
     raise InvalidTool(f"an object of the type `{type(holder).__name__}` has no tools; mark its methods with @tool")
 
 
