@@ -242,11 +242,18 @@ def test_the_configurations_of_the_page_are_read_and_its_agent_answers(
     for code in blocks(GATEWAY, "python"):
         if named := re.match(r"# (\w+\.py)\n", code):
             (tmp_path / named[1]).write_text(code)
-    platforms, configuration = blocks(GATEWAY, "toml")
+    platforms, configuration, deployments = blocks(GATEWAY, "toml")
     check_platforms(tmp_path / "platforms.toml", platforms, monkeypatch)
     file = tmp_path / "unbroken.toml"
     file.write_text(configuration)
     settings = read_config(file)
+    (tmp_path / "deployments.toml").write_text(deployments)
+    (smart,) = read_config(tmp_path / "deployments.toml").upstreams
+    assert [(each.name, each.weight, each.priority) for each in smart.deployments] == [
+        ("east", 3, 1),
+        ("west", 1, 1),
+        ("reserve", 1, 2),
+    ]
     shop = [upstream for upstream in settings.upstreams if upstream.model.startswith("python:")]
     with running(GatewaySettings(tuple(shop), store="memory:", port=0)) as url:
         body = {"model": "shop", "max_tokens": 100, "messages": [{"role": "user", "content": "When do you open?"}]}

@@ -26,6 +26,7 @@ from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.settings import HOST, PORT, GatewaySettings
 from unbroken.gateway.stores import check_store, store_url
 from unbroken.gateway.upstreams.demo_model import NAME as DEMO
+from unbroken.gateway.upstreams.pool import Pool
 from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
 from unbroken.logs import LogLevel, chosen_level, set_up_logs
 
@@ -206,11 +207,27 @@ def _line(what: str, value: str) -> None:
 
 
 def _described(upstream: Upstream) -> str:
+    if upstream.pool is not None:
+        return _described_pool(upstream.pool)
     wire = f" ({upstream.wire})" if upstream.wire else ""
     name = "a script to try clients with" if upstream.model.name == DEMO else upstream.model.name
     serial = ", one call at a time" if upstream.serial else ""
     then = f", else {', '.join(upstream.fallback)}" if upstream.fallback else ""
     return f"{name}{wire}{serial}{then}"
+
+
+def _described_pool(pool: Pool) -> str:
+    ways = {
+        "weighted": "at random by weight",
+        "least-busy": "the least busy by weight",
+        "fastest": "the fastest by weight",
+    }
+    how = "one for each conversation, by weight" if pool.sticky else ways[pool.choose]
+    each = (
+        f"{one.name} = {one.model.name} (weight {one.weight:g}, priority {one.priority})" for one in pool.deployments
+    )
+    then = f", else {', '.join(model.name for model in pool.fallback)}" if pool.fallback else ""
+    return f"{how}: {', '.join(each)}{then}"
 
 
 class Opened:

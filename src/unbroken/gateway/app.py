@@ -76,7 +76,8 @@ from unbroken.gateway.stores import Store, StoreUnavailable, open_store, store_u
 from unbroken.gateway.stores.store import CircuitBreakerStore
 from unbroken.gateway.turns.response_store import LastResponse, ResponseStore
 from unbroken.gateway.turns.turn_store import TurnStore
-from unbroken.gateway.upstreams.upstream import Upstream, open_upstreams
+from unbroken.gateway.upstreams.pool import Pool, conversation_of
+from unbroken.gateway.upstreams.upstream import Upstream, Wildcards, open_upstreams
 from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
 from unbroken.models.sessions import close_session
 from unbroken.wires import find_wire
@@ -104,6 +105,7 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.upstreams = open_upstreams(settings.upstreams)
+        self._wildcards = Wildcards(settings.upstreams)
         self.store: Store = CircuitBreakerStore(
             store
             or open_store(
@@ -122,10 +124,13 @@ class Gateway:
         self._recordings = _recordings(settings)
         self._recording_pages = _recording_pages(settings)
         self._runs = _runs(settings, self._limits)
+        self._probing: list[asyncio.Task[None]] = []
         self._pages = Pages(settings, self.upstreams, self.store, self._stats, self._limits, now)
 
     async def aclose(self) -> None:
         """Closes the store and this loop's connections to models. A server that supports ASGI lifespan calls it."""
+        for probing in self._probing:
+            probing.cancel()
         await self._large.aclose()
         if self._runs is not None:
             await self._runs.aclose()
@@ -154,6 +159,8 @@ class Gateway:
             if message["type"] == "lifespan.startup":
                 with suppress(StoreUnavailable):  # it has been logged
                     await self.store.ping()
+                pools = [upstream.pool for upstream in self.upstreams.values() if upstream.pool is not None]
+                self._probing = [asyncio.create_task(pool.probe()) for pool in pools if pool.interval is not None]
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.aclose()
@@ -246,7 +253,9 @@ class Gateway:
                 body = route.http.socket_body(body)
                 continued[0] = as_text(body.get("previous_response_id"))
             upstream = self._find(model_of(route, body), state.key)
-            state.alias, state.upstream_wire = upstream.alias, upstream.wire
+            if upstream.pool is not None:
+                upstream = self._pick(upstream.pool, upstream, state, route, body)
+            state.alias, state.upstream_wire = upstream.counted_as, upstream.wire
             if state.key is not None:
                 owned = await self._check_body(state, route, body, state.key)
                 if gives_ids(upstream.wire, body):
@@ -259,7 +268,7 @@ class Gateway:
             elif route.wanted == "compact":
                 await compact(incoming, state.handlers.stored, response, state.outcome, int(self._now()))
                 if state.outcome.usage is not None:
-                    self._stats.metrics.tokens(upstream.alias, state.outcome.usage)
+                    self._stats.metrics.tokens(upstream.counted_as, state.outcome.usage)
             else:
                 if self._recordings is not None:
                     secret, agent = sent_key(state.headers, scope), state.headers.get("user-agent", "")
@@ -451,10 +460,21 @@ class Gateway:
 
     def _find(self, model: str, key: GatewayKey | None) -> Upstream:
         upstream = self.upstreams.get(model)
-        if upstream is not None and (key is None or key.allows(model)):
+        if upstream is None:
+            upstream = self._wildcards.find(model)
+        if upstream is not None and (key is None or key.allows(model) or key.allows(upstream.counted_as)):
             return upstream
         allowed = [alias for alias in self.upstreams if key is None or key.allows(alias)]
         raise Refused(404, f"there is no model {model[:100]!r} here; there are: {', '.join(allowed)}")
+
+    def _pick(
+        self, pool: Pool, first: Upstream, state: RequestState, route: Route, body: dict[str, object]
+    ) -> Upstream:
+        """The deployment for a request. What a provider holds (files, containers) is at the first one."""
+        if any(True for _ in provider_references(body)):
+            return first
+        scope = state.key.id if state.key is not None else ""
+        return pool.pick(conversation_of(scope, first.alias, body, route.http.messages_field) if pool.sticky else b"")
 
     def _admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
         if self._keys is None:

@@ -229,6 +229,7 @@ def _json(value: Any) -> Any:
 _Real: TypeAlias = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
 Flag: TypeAlias = Annotated[StrictBool, expect("has to be true or false")]
 Number: TypeAlias = Annotated[_Real, Field(ge=-MOST, le=MOST), expect("has to be a number")]
+Weight: TypeAlias = Annotated[_Real, Field(gt=0, le=1_000_000), expect("has to be a number above 0")]
 Share: TypeAlias = Annotated[_Real, Field(ge=0, le=1), expect("has to be a number from 0 to 1")]
 _Seconds: TypeAlias = Annotated[_Real, Field(gt=0, le=MOST), _in_units(_DURATIONS)]
 Seconds: TypeAlias = Annotated[_Seconds, expect(_TIME)]

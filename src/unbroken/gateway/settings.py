@@ -23,7 +23,29 @@ a paragraph break, or an error."""
 OnToolError: TypeAlias = Literal["continue", "stop"]
 """After a released call failed: release the next one, or answer the rest with "not run" and ask the model."""
 
+Choose: TypeAlias = Literal["weighted", "least-busy", "fastest"]
+"""Which deployment of a model is asked: at random in proportion to the weights, the one with the fewest requests in
+progress for its weight, or the one that is likely to begin its answer first."""
+
 HOST, PORT = "127.0.0.1", 8400
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentSettings:
+    """One of several deployments of a model, in `[[models.deployments]]`. What is missing is taken from the model."""
+
+    model: values.ModelName
+    name: values.Alias = ""
+    """For logs, metrics and the status page; the provider and a number, if it is not given."""
+    base_url: values.Address = ""
+    api_key_env: values.Variable = ""
+    api_key_file: values.FilePath = ""
+    wire: values.WireName = ""
+    weight: values.Weight = 1.0
+    priority: Annotated[int, *values.whole(1, 100)] = 1
+    """Those with a higher number are asked only if the others cannot answer."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """More arguments of `connect`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +67,17 @@ class UpstreamSettings:
     """Find calls that leaked into the text."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More arguments of `connect`: time-outs, attempts, temperature, headers."""
+    deployments: tuple[DeploymentSettings, ...] = ()
+    """If there are several, each request is sent to one of them."""
+    choose: Annotated[Choose, values.one_of(get_args(Choose))] = "weighted"
+    """Which of its deployments is asked."""
+    sticky: values.Flag = False
+    """All requests of one conversation go to the same deployment, whose prompt cache has its beginning."""
+    cooldown: values.Seconds = 30.0
+    """Seconds for which a deployment that failed is asked last."""
+    probe: values.Patience = None
+    """Seconds between requests for the list of models that find out whether a deployment that failed is back; None: no
+    such requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextvars import ContextVar
 from io import BytesIO
 from math import inf
@@ -67,6 +68,7 @@ class Patience:
         "_total",
         "expired",
         "for_what",
+        "on_end",
         "since",
     )
 
@@ -77,6 +79,8 @@ class Patience:
         self._content: StreamReader | None = None
         self._task: asyncio.Task[object] | None = asyncio.current_task(loop)
         self._cancelling = self._task.cancelling() if self._task is not None else 0
+        self.on_end: Callable[[], None] | None = None
+        """Called once, when the answer is over."""
         self.for_what: Waiting = "connect"
         self.expired: Waiting = ""
         self.since = loop.time()
@@ -117,6 +121,9 @@ class Patience:
         self._task = self._content = None
         if self._deadline is not None:
             self._deadline.cancel()
+        if self.on_end is not None:
+            over, self.on_end = self.on_end, None
+            over()
 
     def cancelled_it(self) -> bool:
         """If the task was cancelled while it waited for the head: was it only by us?"""

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import inf
-from typing import Self
+from typing import Protocol, Self
 
 from aiohttp import ClientError, ClientResponse
 from multidict import CIMultiDict
@@ -64,6 +64,28 @@ _LONGEST_ERROR = 10.0
 """Seconds to read the body of an error: its status alone is enough."""
 
 
+class Observer(Protocol):
+    """Is told about each request of a model, from any thread."""
+
+    def asked(self) -> None: ...
+
+    def answered(self, seconds: float) -> None:
+        """The head of an answer came after so many seconds."""
+        ...
+
+    def succeeded(self) -> None:
+        """The answer came to its end."""
+        ...
+
+    def failed(self, error: ProviderError | None) -> None:
+        """There was no answer; None if it broke off."""
+        ...
+
+    def ended(self) -> None:
+        """Once for each `asked`."""
+        ...
+
+
 @checked
 class HTTPModel:
     """Made by `connect`. Not bound to a loop: one object serves any number of runs, loops and threads at once."""
@@ -81,6 +103,7 @@ class HTTPModel:
         self.endpoint = endpoint
         self.timeouts = timeouts
         self.settings = settings
+        self.observer: Observer | None = None
         self._key = KeySource(key, endpoint.provider)
         if endpoint.key_header in CIMultiDict(settings.headers):
             self._key = KeySource(None, endpoint.provider)  # a header that the user sets comes before the key
@@ -283,6 +306,8 @@ class HTTPModel:
                 response.close()
             if log is not None and (lost is None or received):
                 log.end(*(self._cause(key, lost, patience.expired) if lost else _UNFINISHED))
+        if self.observer is not None:
+            self._report_end(self.observer, lost)
         last = self._conclude(decoder, key, lost, received, patience.expired, log)
         if left_out and isinstance(end := last[-1], Ended):
             end.verdict = replace(end.verdict, left_out=left_out)
@@ -362,6 +387,8 @@ class HTTPModel:
         finally:
             patience.end()
             response.close()
+        if self.observer is not None:
+            self._report_end(self.observer, lost)
         if lost is not None and not parts:
             raise self._failed(key, lost, patience.expired) from cause_of(lost)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -411,6 +438,37 @@ class HTTPModel:
         self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
     ) -> tuple[ClientResponse, Patience]:
         """Sends the request and waits for the head of the answer; also returns the time-out of its body."""
+        if self.observer is not None:
+            return await self._post_observed(self.observer, stream, headers, key, body, deadline, log)
+        return await self._post_signed(stream, headers, key, body, deadline, log)
+
+    async def _post_observed(
+        self,
+        observer: Observer,
+        stream: bool,
+        headers: CIMultiDict[str],
+        key: str,
+        body: bytes,
+        deadline: float,
+        log: Logged | None,
+    ) -> tuple[ClientResponse, Patience]:
+        time = asyncio.get_running_loop().time
+        began = time()
+        observer.asked()
+        try:
+            response, patience = await self._post_signed(stream, headers, key, body, deadline, log)
+        except BaseException as error:
+            if isinstance(error, ProviderError):
+                observer.failed(error)
+            observer.ended()
+            raise
+        observer.answered(time() - began)
+        patience.on_end = observer.ended
+        return response, patience
+
+    async def _post_signed(
+        self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
+    ) -> tuple[ClientResponse, Patience]:
         endpoint = self.endpoint
         if endpoint.signer is not None:
             url = endpoint.stream_url if stream else endpoint.whole_url
@@ -448,6 +506,12 @@ class HTTPModel:
             headers.update(self._transport.proxy_headers)  # without a tunnel, the proxy reads the request itself
         headers.update(self.settings.headers)
         return headers
+
+    def _report_end(self, observer: Observer, lost: Exception | None) -> None:
+        if lost is None:
+            observer.succeeded()
+        else:
+            observer.failed(None)
 
     def _asked(self, key: str) -> Asked:
         e = self.endpoint

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeGuard, TypeVar, cast
 
@@ -94,6 +95,13 @@ class RetryingModel(Generic[M_co]):
     def __repr__(self) -> str:
         others = f", fallback=[{', '.join(model.name for model in self.fallback)}]" if self.fallback else ""
         return f"RetryingModel({self.model!r}, attempts={self.attempts}, seconds={self.seconds}{others})"
+
+    def with_fallback(self, *models: Model) -> RetryingModel[M_co]:
+        """The same model and budget, with these fallbacks."""
+        other = copy(self)
+        other.fallback = tuple(one for each in models for one in _unguarded(each))
+        other._asked_whole = self._asked_whole.union(*map(_asked_whole, models))
+        return other
 
     @property
     def model(self) -> M_co:

@@ -223,6 +223,24 @@ class RecentRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class DeploymentStatus:
+    name: str
+    model: str
+    weight: float
+    priority: int
+    busy: int
+    """Requests that are being answered."""
+    requests: int
+    failures: int
+    first_byte: float | None
+    """The average seconds to the first byte."""
+    cooling: float
+    """Seconds for which it is asked last."""
+    reason: str
+    """Why it cooled the last time, without secrets."""
+
+
+@dataclass(frozen=True, slots=True)
 class UpstreamStatus:
     alias: str
     model: str
@@ -234,6 +252,7 @@ class UpstreamStatus:
     last_error: str = ""
     """Without secrets."""
     last_error_at: float | None = None
+    deployments: tuple[DeploymentStatus, ...] = ()
 
 
 @dataclass(slots=True)
@@ -334,7 +353,8 @@ class Stats:
 
     def upstreams(self) -> tuple[UpstreamStatus, ...]:
         return tuple(
-            _status(upstream, self._tallies[upstream.alias], upstream.fallback) for upstream in self._upstreams
+            _status(upstream, self._tallies[upstream.alias], upstream.fallback, _deployments(upstream))
+            for upstream in self._upstreams
         )
 
     def upstreams_of(self, key: GatewayKey) -> tuple[UpstreamStatus, ...]:
@@ -346,7 +366,30 @@ class Stats:
         )
 
 
-def _status(upstream: Upstream, tally: _Tally, fallback: tuple[str, ...] = ()) -> UpstreamStatus:
+def _deployments(upstream: Upstream) -> tuple[DeploymentStatus, ...]:
+    return tuple(
+        DeploymentStatus(
+            each.name,
+            each.model.name,
+            each.weight,
+            each.priority,
+            each.busy,
+            each.requests,
+            each.failures,
+            each.seconds,
+            each.cooling,
+            each.reason,
+        )
+        for each in (upstream.pool.deployments if upstream.pool is not None else ())
+    )
+
+
+def _status(
+    upstream: Upstream,
+    tally: _Tally,
+    fallback: tuple[str, ...] = (),
+    deployments: tuple[DeploymentStatus, ...] = (),
+) -> UpstreamStatus:
     return UpstreamStatus(
         upstream.alias,
         upstream.model.name,
@@ -357,6 +400,7 @@ def _status(upstream: Upstream, tally: _Tally, fallback: tuple[str, ...] = ()) -
         tally.errors,
         tally.last_error,
         tally.last_error_at,
+        deployments,
     )
 
 

@@ -73,6 +73,8 @@ def option_of(name: str) -> str:
 
 def table_name(where: Where) -> str:
     match where:
+        case (str(table), int(), str(inner), int(at), *_):
+            return f"[[{table}.{inner}]] {at + 1}"
         case (str(table), int(at), *_):
             return f"[[{table}]] {at + 1}"
         case (table, *_):

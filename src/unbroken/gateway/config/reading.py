@@ -21,7 +21,7 @@ from unbroken.errors import UserError
 from unbroken.gateway import setting_types
 from unbroken.gateway.config.mistakes import Mistakes, Where, lines_of, option_of, table_name
 from unbroken.gateway.setting_types import ELSEWHERE, ConnectOptions, In, is_alias, is_loopback, words_of
-from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+from unbroken.gateway.settings import ClientProfile, DeploymentSettings, GatewaySettings, UpstreamSettings
 from unbroken.models.providers import find_provider
 
 Look: TypeAlias = Callable[[GatewaySettings, Mistakes], None]
@@ -58,13 +58,14 @@ def _partial(name: str, *kinds: type) -> type[BaseModel]:
     """A pydantic model of a table: the fields of these classes, all optional, without those that are tables
     themselves."""
     hints = [get_type_hints(kind, localns={"values": setting_types}, include_extras=True) for kind in kinds]
-    tables = ("upstreams", "clients", "options")
+    tables = ("upstreams", "clients", "options", "deployments")
     fields: Any = {field: (hint, None) for each in hints for field, hint in each.items() if field not in tables}
     return create_model(name, **fields)
 
 
 _SETTINGS = _partial("Settings", GatewaySettings)
 _MODEL = _partial("Model", UpstreamSettings, ConnectOptions)
+_DEPLOYMENT = _partial("Deployment", DeploymentSettings, ConnectOptions)
 _CLIENT = _partial("Client", ClientProfile)
 
 PLACES: Mapping[str, tuple[str, str]] = {
@@ -77,11 +78,12 @@ PLACES: Mapping[str, tuple[str, str]] = {
 
 TABLES: Mapping[str, Sequence[str]] = {
     **{table: [key for home, key in PLACES.values() if home == table] for table, _ in PLACES.values()},
-    "models": list(_MODEL.model_fields),
+    "models": [*_MODEL.model_fields, "deployments"],
+    "models.deployments": list(_DEPLOYMENT.model_fields),
     "clients": list(_CLIENT.model_fields),
 }
 """The keys of each table."""
-ARRAYS = ("models", "clients")
+ARRAYS = ("models", "models.deployments", "clients")
 
 
 NO_OPTIONS = ServeOptions()
@@ -172,7 +174,7 @@ def _read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySe
     """The settings are valid only if no mistake was noted."""
     found: dict[str, Any] = {}
     for name, table in document.items():
-        if name not in TABLES:
+        if name not in TABLES or "." in name:
             mistakes.note((name,), _unknown_name(name, isinstance(table, dict | list)), table=False)
         elif name not in ARRAYS:
             found[name] = _known_keys(table, (name,), mistakes)
@@ -212,16 +214,21 @@ def _read_array(
     kind: type[BaseModel], document: Mapping[str, Any], name: str, mistakes: Mistakes
 ) -> Iterator[tuple[Where, dict[str, Any], dict[str, Any]]]:
     """Each table of an array: its place, its values as written, and those that are valid."""
-    tables: object = document.get(name)
+    yield from _read_tables(kind, document.get(name), (name,), mistakes)
+
+
+def _read_tables(
+    kind: type[BaseModel], tables: object, array: Where, mistakes: Mistakes
+) -> Iterator[tuple[Where, dict[str, Any], dict[str, Any]]]:
     for at, table in enumerate(cast("list[Any]", tables) if isinstance(tables, list) else ()):
-        where = (name, at)
+        where = (*array, at)
         known = _known_keys(table, where, mistakes)
         if isinstance(table, dict):
             yield where, table, _read(kind, known, lambda key, where=where: (*where, key), mistakes)
 
 
 def _known_keys(table: object, where: Where, mistakes: Mistakes) -> dict[str, Any]:
-    name = str(where[0])
+    name = ".".join(step for step in where if isinstance(step, str))
     if not isinstance(table, dict):
         mistakes.note(where, f"this has to be a table: write {_headed(name)} above its keys")
         return {}
@@ -263,10 +270,12 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
     upstreams: dict[Where, UpstreamSettings] = {}
     by_alias: dict[str, Where] = {}
     for where, table, read in _read_array(_MODEL, document, "models", mistakes):
-        if "model" not in table:
+        if "model" not in table and not table.get("deployments"):
             mistakes.note(where, '`model` is missing: write it like model = "openai:gpt-5"')
-        if "api_key_env" in read and "api_key_file" in read:
-            mistakes.note((*where, "api_key_file"), "it has `api_key_env` and `api_key_file`: give one of them")
+        _check_keys(where, read, mistakes)
+        if deployments := _read_deployments(where, table, read, mistakes):
+            read.setdefault("model", deployments[0].model)
+            read["deployments"] = deployments
         if "model" not in read:
             continue
         kind, _, name = read["model"].partition(":")
@@ -277,6 +286,11 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
         if not is_alias(alias):
             mistakes.note_value((*where, "model"), "has a name that clients cannot use: give it an `alias`")
             continue
+        models_named = [read["model"], *(each.model for each in deployments)]
+        if alias.count("*") > 1:
+            mistakes.note_value((*where, "alias"), "may have one `*`, which stands for any part of a name")
+        elif "*" not in alias and any("*" in each for each in models_named):
+            mistakes.note_value((*where, "model"), "has a `*`, so its `alias` needs one: it stands for the same part")
         if (other := by_alias.setdefault(alias, where)) != where:
             words = f"its alias `{alias}` is that of {table_name(other)}: give it an `alias` of its own"
             mistakes.note((*where, "alias"), words)
@@ -287,6 +301,48 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
     if isinstance(models, list) and len(upstreams) == len(cast("list[object]", models)):
         _check_fallbacks(upstreams, mistakes)  # otherwise an alias may only seem to be missing
     return tuple(upstreams.values())
+
+
+def _read_deployments(
+    where: Where, table: Mapping[str, Any], model: Mapping[str, Any], mistakes: Mistakes
+) -> tuple[DeploymentSettings, ...]:
+    """The deployments of a model. They take over what the model has and they do not."""
+    written = table.get("deployments")
+    if written is None:
+        for key in ("choose", "sticky", "cooldown", "probe"):
+            if key in table:
+                mistakes.note_value((*where, key), "is about deployments, and the model has none: leave it out")
+        return ()
+    if not isinstance(written, list) or not written:
+        words = "has to be a list of tables: write [[models.deployments]] below the model, once for each"
+        mistakes.note_value((*where, "deployments"), words)
+        return ()
+    deployments: dict[str, DeploymentSettings] = {}
+    for place, own, read in _read_tables(_DEPLOYMENT, cast("list[Any]", written), (*where, "deployments"), mistakes):
+        _check_keys(place, read, mistakes)
+        left = {"alias", "fallback", "serial", "recover", "deployments", "choose", "sticky", "cooldown", "probe"}
+        if "api_key_env" in own or "api_key_file" in own:
+            left |= {"api_key_env", "api_key_file"}
+        merged = {key: value for key, value in model.items() if key not in left} | read
+        if "model" not in merged:
+            if "model" not in own and "model" not in table:
+                mistakes.note(place, '`model` is missing: write it here, or above for all, like model = "openai:gpt-5"')
+            continue
+        kind, _, _ = merged["model"].partition(":")
+        if kind in ("demo", "python"):
+            mistakes.note(place, f"a model like {kind} cannot be one of several deployments: use it as a `fallback`")
+            continue
+        name = merged.setdefault("name", f"{kind}-{len(deployments) + 1}")
+        if name in deployments:
+            mistakes.note((*place, "name"), f"its name `{name}` is taken: give it one of its own")
+        options = {key: merged.pop(key) for key in ConnectOptions.__annotations__ if key in merged}
+        deployments[name] = DeploymentSettings(**merged, options=options)
+    return tuple(deployments.values())
+
+
+def _check_keys(where: Where, read: Mapping[str, Any], mistakes: Mistakes) -> None:
+    if "api_key_env" in read and "api_key_file" in read:
+        mistakes.note((*where, "api_key_file"), "it has `api_key_env` and `api_key_file`: give one of them")
 
 
 def _check_fallbacks(upstreams: Mapping[Where, UpstreamSettings], mistakes: Mistakes) -> None:

@@ -87,7 +87,12 @@ class Recordings:
         self.folder = Path(settings.record).expanduser()
         self._share = settings.record_share
         self._chance = chance
-        self._key_files = [Path(row.api_key_file).expanduser() for row in settings.upstreams if row.api_key_file]
+        self._key_files = [
+            Path(row.api_key_file).expanduser()
+            for upstream in settings.upstreams
+            for row in (upstream, *upstream.deployments)
+            if row.api_key_file
+        ]
         self._most = settings.record_bytes
         self._workers = settings.workers
         try:

@@ -122,7 +122,7 @@ class Responder:
             if plain is not None and len(plain.calls) > self._settings.max_calls:
                 raise too_many_calls(self._settings.max_calls)
             if plain is not None:
-                await self._send_unchanged(incoming.upstream.alias, data, plain, out, outcome)
+                await self._send_unchanged(incoming.upstream.counted_as, data, plain, out, outcome)
             else:
                 await self._answer(incoming, out, outcome, fetched)
 
@@ -172,7 +172,7 @@ class Responder:
         match decision:
             case ReleaseCall(turn):
                 await self._turn_store.touch(turn, holds.get(turn.key))
-                self._metrics.released(incoming.upstream.alias)
+                self._metrics.released(incoming.upstream.counted_as)
                 self._stats.hold(turn.key, len(turn.message.calls) - decision.position - 1)
                 await self._release_call(exchange, decision)
             case AskModel():
@@ -367,7 +367,7 @@ class Responder:
         """Reports held calls that are not released: to the log, the metrics, and in a header to the client."""
         if not lost:
             return {}
-        alias = exchange.incoming.upstream.alias
+        alias = exchange.incoming.upstream.counted_as
         for one in lost:
             session = one.turn.key[-8:] if one.turn is not None else "-"
             level = logging.INFO if one.reason in ("failed", "interrupted", "unknown") else logging.WARNING
@@ -406,7 +406,7 @@ class Responder:
         return Answered(turn.text, ReleaseCall(turn, 0).call, turn, saved.lost, saved.body)
 
     def _count(self, exchange: Exchange, delta: Delta) -> None:
-        outcome, alias = exchange.outcome, exchange.incoming.upstream.alias
+        outcome, alias = exchange.outcome, exchange.incoming.upstream.counted_as
         if isinstance(delta, AttemptFailed):
             outcome.restarts.append(delta.verdict.kind)
             self._metrics.restarted(alias, delta.verdict.kind)
@@ -422,7 +422,7 @@ class Responder:
     ) -> bytes:
         """Sends the end of the answer after everything that has to be stored is stored."""
         incoming, outcome = exchange.incoming, exchange.outcome
-        alias = incoming.upstream.alias
+        alias = incoming.upstream.counted_as
         if outcome.usage is not None:
             self._metrics.tokens(alias, outcome.usage)
         message = ended.message or Assistant(client_stream.text)

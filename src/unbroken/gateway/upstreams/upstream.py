@@ -12,10 +12,11 @@ import importlib
 import inspect
 import logging
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -33,6 +34,7 @@ from unbroken.errors import MissingKey, ProviderError, StreamError, Unavailable,
 from unbroken.gateway.http.large_requests import MAIN_LOOP
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.gateway.upstreams.demo_model import DemoModel
+from unbroken.gateway.upstreams.pool import Deployment, Pool
 from unbroken.messages import Assistant, Request, ToolCall
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
@@ -176,10 +178,64 @@ class Upstream:
     http: HTTPModel | None = None
     """The first model, if it is called over HTTP."""
     fallback: tuple[str, ...] = ()
+    """The names of what may answer in its place."""
+    pool: Pool | None = None
+    """Set if it has several deployments: the one that answers is picked for each request."""
+    pattern: str = ""
+    """The alias with a `*` that its own name fits."""
+
+    @property
+    def counted_as(self) -> str:
+        """Its name in metrics and on the status page. Clients choose what stands for a `*`, so that would be any
+        number of names."""
+        return self.pattern or self.alias
 
     def passes(self, wire: str) -> bool:
         """May a body of this wire be forwarded unchanged?"""
         return self.http is not None and self.wire == wire and self.http.passes_bodies
+
+
+MOST_NAMES = 500
+"""Models of one alias with a `*` that are kept open; those that were not used for the longest time are closed."""
+
+
+_NAME = re.compile(r"(?!.*(?:\.\.|//))[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,199}")
+"""Names that a client may choose: they become part of an address at some providers."""
+
+
+class Wildcards:
+    """The models whose alias has a `*`. What stands for it in a client's name for the model, stands for the `*` in
+    `model` too. The longest alias that fits is used, so `*` alone is the default."""
+
+    def __init__(self, settings: Iterable[UpstreamSettings]) -> None:
+        models = list(settings)
+        self._by_alias = {model.alias: model for model in models}
+        self._patterns = sorted((model for model in models if "*" in model.alias), key=_fixed_length, reverse=True)
+        self._open = lru_cache(MOST_NAMES)(self._open_now)
+
+    def find(self, name: str) -> Upstream | None:
+        """None if no alias fits."""
+        for settings in self._patterns:
+            before, _, after = settings.alias.partition("*")
+            if len(name) > _fixed_length(settings) and name.startswith(before) and name.endswith(after):
+                return self._open(settings.alias, name) if _NAME.fullmatch(name) else None
+        return None
+
+    def _open_now(self, pattern: str, name: str) -> Upstream:
+        settings = self._by_alias[pattern]
+        before, _, after = pattern.partition("*")
+        part = name[len(before) : len(name) - len(after)]
+        named = replace(
+            settings,
+            alias=name,
+            model=settings.model.replace("*", part),
+            deployments=tuple(replace(each, model=each.model.replace("*", part)) for each in settings.deployments),
+        )
+        return replace(_open(named, self._by_alias), pattern=pattern)
+
+
+def _fixed_length(settings: UpstreamSettings) -> int:
+    return len(settings.alias) - 1
 
 
 def open_upstreams(settings: Iterable[UpstreamSettings]) -> dict[str, Upstream]:
@@ -215,7 +271,51 @@ def try_upstreams(
 
 
 def _open(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings]) -> Upstream:
+    if settings.deployments:
+        return _open_pool(settings, by_alias)
     model: Model = _model(settings, by_alias, ())
+    return _upstream(settings, model)
+
+
+def _open_pool(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings]) -> Upstream:
+    models = _deployed(settings)
+    fallback = tuple(_fallback(name, by_alias, (settings.alias,)) for name in settings.fallback)
+    deployments = tuple(
+        Deployment(each.name, models[each.name], each.weight, each.priority, settings.cooldown)
+        for each in settings.deployments
+    )
+    upstreams = {
+        name: replace(
+            _upstream(settings, model), fallback=(*(other for other in models if other != name), *settings.fallback)
+        )
+        for name, model in models.items()
+    }
+    pool = Pool(deployments, upstreams, fallback, settings.choose, settings.sticky, settings.probe)
+    return replace(upstreams[deployments[0].name], pool=pool)
+
+
+def _deployed(settings: UpstreamSettings) -> dict[str, RetryingModel[HTTPModel]]:
+    """The models of its deployments, by their names, without fallbacks."""
+    models: dict[str, RetryingModel[HTTPModel]] = {}
+    for each in settings.deployments:
+        one = UpstreamSettings(
+            settings.alias,
+            each.model,
+            each.base_url,
+            each.api_key_env,
+            each.api_key_file,
+            each.wire,
+            recover=settings.recover,
+            options=each.options,
+        )
+        try:
+            models[each.name] = cast("RetryingModel[HTTPModel]", _model(one, {}, ()))
+        except UnbrokenError as error:
+            raise type(error)(f"deployment `{each.name}`: {error}") from None
+    return models
+
+
+def _upstream(settings: UpstreamSettings, model: Model) -> Upstream:
     first: Model = cast("RetryingModel[Model]", model).model if isinstance(model, RetryingModel) else model
     http = first if isinstance(first, HTTPModel) else None
     origin = http.origin if http is not None else first.name
@@ -235,15 +335,17 @@ def _model(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings],
     if settings.alias in above:
         raise UserError(f"the fallbacks {' > '.join([*above, settings.alias])} go round in a circle")
     above = (*above, settings.alias)
-    key = _key(settings)
     fallback = [_fallback(name, by_alias, above) for name in settings.fallback]
+    if settings.deployments:
+        first, *others = _deployed(settings).values()
+        return first.with_fallback(*others, *fallback)
     if settings.model == "demo" or settings.model.startswith("python:"):
         model: Model = DemoModel() if settings.model == "demo" else _from_python(settings.model)
         return RetryingModel(model, fallback=fallback) if fallback else model
     model = connect(
         settings.model,
         base_url=settings.base_url or None,
-        api_key=key,
+        api_key=_key(settings),
         wire=settings.wire or None,
         fallback=fallback,
         recover=settings.recover,
