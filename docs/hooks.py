@@ -2,7 +2,8 @@
 
 On GitHub a page may link to any file of the checkout. The site has only pages: some that stand outside docs/ are taken
 in (`TAKEN_IN`), a link to any other file becomes its path. And the one script that the theme would fetch from elsewhere
-is ours. The colours of code are `highlighting`'s, and search passes over examples. Nothing else is changed here.
+is ours. The colours of code are `highlighting`'s, the two languages `languages`', and search passes over examples. The
+home pages have no columns beside them. Nothing else is changed here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import highlighting
+import languages
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[1]
@@ -22,8 +25,14 @@ TAKEN_IN = ("deploy/README.md", "examples/*/README.md")
 FETCHED = "https://unpkg.com/iframe-worker/shim"
 """Search from a disk, in the theme's own way."""
 EXAMPLE = re.compile(r'<div (class="language-py(?:thon)? highlight")')
+BLOCK = re.compile(r"(<pre[^>]*>(?:<span></span>)?<code)")
+"""A long line is scrolled: with the keyboard too, if its block can have the focus."""
+SEARCH = 'data-md-component="search" role="dialog"'
+"""The theme leaves it without a name."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
+_built: dict[str, Files] = {}
+"""The files of this build; not every event gets them."""
 
 highlighting.register()
 
@@ -38,6 +47,18 @@ def on_files(files: Files, config: Any) -> Files:
                 name = picture.relative_to(ROOT).as_posix()
                 files.append(File.generated(config, name, abs_src_path=str(picture)))
     return files
+
+
+def on_nav(nav: Navigation, config: Any, files: Files) -> Navigation:
+    _built["files"] = files
+    return languages.divide(nav)
+
+
+def on_page_context(context: Any, page: Any, config: Any, nav: Navigation) -> Any:
+    languages.set_language(context, page, config, _built["files"])
+    if page.file.src_uri in languages.HOMES:
+        page.meta["hide"] = ["navigation", "toc"]
+    return context
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
@@ -60,10 +81,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     """Search finds what pages say, what commands print and the signatures of the reference, not all lines of examples:
     a hit shows its whole block."""
-    return EXAMPLE.sub(r"<div data-search-exclude \1", html)
+    return BLOCK.sub(r'\1 tabindex="0"', EXAMPLE.sub(r"<div data-search-exclude \1", html))
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
+    languages.reset(config)
+    name = "搜索" if languages.is_chinese(page) else "Search"
+    output = output.replace(SEARCH, f'{SEARCH} aria-label="{name}"')
     return output.replace(FETCHED, get_relative_url("search-from-disk.js", page.url))
 
 

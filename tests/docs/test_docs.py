@@ -50,7 +50,13 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+TWINS = sorted(page for page in PAGES if page.name.endswith(".zh-CN.md"))
+"""The pages in Chinese. Each has the code of its page in English, so that running one of them is enough."""
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in TWINS and blocks(page, "python")], ids=lambda page: page.name
+)
 def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +101,9 @@ def test_every_command_with_its_output_is_one_that_is_run_here(page: Path) -> No
     assert {_command(block)[0][0] for block in blocks(page, "console")} <= {"unbroken", "curl"}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page, "unbroken")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in TWINS and commands(page, "unbroken")], ids=lambda page: page.name
+)
 def test_the_commands_of_a_page_print_what_it_shows(page: Path) -> None:
     with serve(answer) as server:
         for words, shown in commands(page, "unbroken"):
@@ -116,7 +124,9 @@ def steady(text: str) -> str:
     return re.sub(r"([\d,]+|…) (?=files|lines)", "0 ", re.sub(r"\d+\.\d+ s\b", "0.00 s", text))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page, "curl")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in TWINS and commands(page, "curl")], ids=lambda page: page.name
+)
 def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed here")
@@ -133,10 +143,10 @@ def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None
             assert re.fullmatch(wanted, told, re.DOTALL), told
 
 
-@pytest.mark.parametrize("page", ["README", "docs/chain"])
-def test_both_languages_of_a_page_show_the_same_commands_and_code(page: str) -> None:
-    english, chinese = ROOT / f"{page}.md", ROOT / f"{page}.zh-CN.md"
-    for language in ("python", "console"):
+@pytest.mark.parametrize("chinese", TWINS, ids=lambda page: page.name)
+def test_both_languages_of_a_page_show_the_same_commands_and_code(chinese: Path) -> None:
+    english = chinese.with_name(chinese.name.replace(".zh-CN", ""))
+    for language in ("python", "console", "toml", "dph"):
         assert blocks(english, language) == blocks(chinese, language)
 
 

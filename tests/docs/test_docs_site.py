@@ -4,6 +4,7 @@ docs` builds the site and fails at the first warning."""
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from types import ModuleType
 
@@ -104,8 +105,33 @@ def test_the_names_for_those_of_the_design_documents_are_in_the_source() -> None
     assert words - known - prefixed == set()
 
 
+def test_a_page_in_chinese_follows_its_twin_heading_by_heading_and_row_by_row() -> None:
+    """So that a part that is new in English is missed in Chinese."""
+    twins = [page for page in PAGES if page.name.endswith(".zh-CN.md") and page.name != "index.zh-CN.md"]
+    assert len(twins) >= 9
+    for page in twins:
+        english = page.with_name(page.name.replace(".zh-CN", ""))
+        assert f"]({english.name})" in page.read_text("utf-8").split("##")[0]
+        for marks in (r"^#+ ", r"^\|", r"^- ", r"^\d\. "):
+            counted = [len(re.findall(marks, without_numbers(each), re.MULTILINE)) for each in (english, page)]
+            assert counted[0] == counted[1], f"{page.name}: {marks}"
+
+
+def without_numbers(page: Path) -> str:
+    """The prose of a page but for its measurements, which are in English alone."""
+    return re.sub(r"<!-- numbers -->.*?<!-- The end", "", prose_of(page), flags=re.DOTALL)
+
+
+def test_the_waterfall_of_the_home_page_is_drawn_from_its_run() -> None:
+    drawn = runpy.run_path(str(DOCS / "waterfall_picture.py"))["pictures"]()
+    assert len(drawn) == 4
+    for name, content in drawn.items():
+        assert (DOCS / name).read_text("utf-8") == content, "run: python docs/waterfall_picture.py"
+
+
 def test_the_site_fetches_nothing_from_elsewhere() -> None:
     assert re.search(r"^  font: false$", CONFIGURATION, re.MULTILINE)
     assert re.findall(r"https?://", CONFIGURATION) == []
-    for asset in [*DOCS.glob("*.css"), *DOCS.glob("*.js")]:
-        assert re.findall(r"https?://", asset.read_text("utf-8")) == [], asset.name
+    for asset in [*DOCS.glob("*.css"), *DOCS.glob("*.js"), *DOCS.rglob("*.svg"), *DOCS.glob("theme/**/*.html")]:
+        fetched = asset.read_text("utf-8").replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert re.findall(r"https?://|@import|@font-face", fetched) == [], asset.name
