@@ -118,10 +118,12 @@ class Deployment:
             self.failures += 1
             self._in_a_row += 1
             if isinstance(error, RateLimited | Unauthorized | Unreachable | TimedOut) or self._in_a_row >= FAILURES:
+                begins = not self.cooling
                 self.reason = "its answers broke off" if error is None else str(error)
                 self._until = max(self._until, self._now() + wait)
                 self._is_limited = isinstance(error, RateLimited)
-                logger.warning("deployment_cooling name=%s seconds=%.0f reason=%s", self.name, wait, self.reason)
+                if begins:
+                    logger.warning("deployment_cooling name=%s seconds=%.0f reason=%s", self.name, wait, self.reason)
 
     def ended(self) -> None:
         with self._lock:
