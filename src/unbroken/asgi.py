@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from functools import lru_cache
 from hashlib import sha256
 from types import TracebackType
@@ -72,12 +73,18 @@ async def read_body(
         raise Refused(408, f"the body did not arrive within {seconds:g} s") from None
 
 
+REQUEST_ID: ContextVar[str] = ContextVar("unbroken request id", default="")
+"""The id of the request that is being answered, for its response and for log lines. Empty outside of requests."""
+
+
 class Response:
     """One HTTP response on its way out. `status` is 0 until it has begun. If a client does not read, the server
     (`protocol`) closes the connection."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, headers: Mapping[str, str] | None = None) -> None:
+        """`headers` are sent with every response."""
         self._send = send
+        self._headers = headers or {}
         self.status = 0
 
     def reroute(self, by: Callable[[Send], Send]) -> None:
@@ -92,7 +99,8 @@ class Response:
         else:
             pairs.append((b"cache-control", b"no-cache"))
             pairs.append((b"x-accel-buffering", b"no"))  # otherwise nginx buffers events
-        pairs += [(name.encode("latin-1"), _safe(value)) for name, value in headers.items()]
+        for each in (self._headers, headers):
+            pairs += [(name.encode("latin-1"), _safe(value)) for name, value in each.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def send(self, data: bytes, more: bool = True) -> None:

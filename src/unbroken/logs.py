@@ -13,6 +13,7 @@ import sys
 import time
 from typing import Literal, TypeAlias, cast, get_args
 
+from unbroken.asgi import REQUEST_ID
 from unbroken.errors import UserError
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 
@@ -53,7 +54,8 @@ _HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0))
 
 
 class PlainLines(logging.Formatter):
-    """One line each, without secrets and without characters that steer a terminal."""
+    """One line each, without secrets and without characters that steer a terminal. In a server, the id of the request
+    follows."""
 
     converter = time.gmtime
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -64,7 +66,8 @@ class PlainLines(logging.Formatter):
         self._redactor = Redactor(secrets_in_environment())
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._redactor.text(super().format(record)).translate(_HARMLESS)
+        line = self._redactor.text(super().format(record)).translate(_HARMLESS)
+        return f"{line} [{id}]" if (id := REQUEST_ID.get()) else line
 
 
 class JsonLines(PlainLines):
@@ -77,6 +80,8 @@ class JsonLines(PlainLines):
             "logger": record.name,
             "message": self._redactor.text(record.getMessage()),
         }
+        if id := REQUEST_ID.get():
+            line["request"] = id
         if record.exc_info:
             line["error"] = self._redactor.text(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)

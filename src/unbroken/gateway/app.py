@@ -14,9 +14,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from unbroken.asgi import (
+    REQUEST_ID,
     CancelOnDisconnect,
     ClientGone,
     Receive,
@@ -78,7 +80,7 @@ from unbroken.gateway.turns.response_store import LastResponse, ResponseStore
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.gateway.upstreams.pool import Pool, conversation_of
 from unbroken.gateway.upstreams.upstream import Upstream, Wildcards, open_upstreams
-from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
+from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, ResponseLimit
 from unbroken.models.sessions import close_session
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import StoredPath
@@ -169,7 +171,9 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        response = Response(send)
+        id = token_hex(8)
+        REQUEST_ID.set(id)
+        response = Response(send, {"x-unbroken-request-id": id})
         route = find_route(path)
         wire = route.wire if route is not None else error_wire(path)
         try:
@@ -217,6 +221,7 @@ class Gateway:
 
         async def answer(asked: Scope, receive: Receive, send: Send) -> None:
             assert route is not None
+            REQUEST_ID.set(token_hex(8))
             response = Response(send)
             try:
                 await self._open(route, asked, receive, response, last)
@@ -372,6 +377,7 @@ class Gateway:
         try:
             key = state.key = self._admit(state.headers, scope)
             RESPONSE_LIMIT.set(ResponseLimit(self.settings.max_response, self.settings.max_calls))
+            RESPONSE_HEAD.set(outlet.head)
             with (
                 self._limits.admit(key) if key is not None else UNLIMITED as refused,
                 self._large_memory.share() as share,

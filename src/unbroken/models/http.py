@@ -31,7 +31,7 @@ from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
 from unbroken.models.connect import Settings
 from unbroken.models.connections import HeadTimeout, Patience, Sent, Transport, Waiting, cause_of, refused_by_proxy
 from unbroken.models.error_responses import Asked, read_failure
-from unbroken.models.model import CARRIED, RESPONSE_LIMIT
+from unbroken.models.model import CARRIED, RESPONSE_HEAD, RESPONSE_LIMIT
 from unbroken.models.quirks import Quirks, fit_spelled
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for
@@ -104,6 +104,8 @@ class HTTPModel:
         self.timeouts = timeouts
         self.settings = settings
         self.observer: Observer | None = None
+        self.label = ""
+        """The name of its deployment, if there are several."""
         self._key = KeySource(key, endpoint.provider)
         if endpoint.key_header in CIMultiDict(settings.headers):
             self._key = KeySource(None, endpoint.provider)  # a header that the user sets comes before the key
@@ -486,6 +488,8 @@ class HTTPModel:
             assert answer is not None, "a fresh connection cannot be a dead kept one"
             if log is not None:
                 log.head(answer[0].status, answer[0].headers)
+            if (head := RESPONSE_HEAD.get()) is not None:
+                head.upstream, head.headers = self.label or self.name, answer[0].headers
             if answer[0].status >= 300:
                 answer[1].end()
                 raise await self._read_failure(key, answer[0], deadline, log)

@@ -93,4 +93,18 @@ class ResponseLimit:
             raise error
 
 
+class ResponseHead:
+    """The head of the last response of a provider to one request, retries and fallbacks included."""
+
+    __slots__ = ("headers", "upstream")
+
+    def __init__(self) -> None:
+        self.upstream = ""
+        """The deployment or the model that sent it."""
+        self.headers: Mapping[str, str] = {}
+
+
+RESPONSE_HEAD: ContextVar[ResponseHead | None] = ContextVar("unbroken_response_head", default=None)
+"""Set by a server that passes parts of it on. Unset, it costs one lookup."""
+
 RESPONSE_LIMIT: ContextVar[ResponseLimit | None] = ContextVar("unbroken_response_limit", default=None)

@@ -24,6 +24,7 @@ from unbroken.errors import (
 from unbroken.gateway.http.large_requests import send_on_main_loop
 from unbroken.gateway.relay.references import Claiming
 from unbroken.gateway.stores import EntryTooLarge, StoreUnavailable
+from unbroken.models.model import ResponseHead
 from unbroken.wires import find_wire
 from unbroken.wires.framing import SSE, Framing
 from unbroken.wires.jsontext import dumps
@@ -100,6 +101,23 @@ def content_type_of(framing: Framing) -> bytes:
     return (f"{kind}; charset=utf-8" if kind.startswith("text/") else kind).encode()
 
 
+UPSTREAM = "x-unbroken-upstream"
+_REQUEST_IDS = ("x-request-id", "request-id", "x-amzn-requestid")
+
+
+def passed_on(head: ResponseHead) -> dict[str, str]:
+    """The headers of a provider's response that its client may want: the request's id there, which its support asks
+    for, and what is left of its limits."""
+    if not head.upstream:
+        return {}
+    passed = {UPSTREAM: head.upstream}
+    for name, value in head.headers.items():
+        name = name.lower()
+        if name in _REQUEST_IDS or "ratelimit-" in name:
+            passed[name] = value
+    return passed
+
+
 class ClientResponse:
     """Sends an answer over HTTP: a stream as it arrives, or one body with its length."""
 
@@ -110,6 +128,8 @@ class ClientResponse:
         self._frames = _ArrayFrames() if as_array else None
         self._headers: Mapping[str, str] = {}
         self._body = b""
+        self.head = ResponseHead()
+        """Of the provider's response."""
         self.claiming: Claiming | None = None
         """Set if the provider's ids in the answer are to belong to this key."""
 
@@ -122,7 +142,7 @@ class ClientResponse:
 
     async def begin(self, stream: bool, headers: Mapping[str, str]) -> None:
         self._stream = stream
-        self._headers = headers
+        self._headers = headers = {**headers, **passed_on(self.head)}
         if stream:
             content_type = JSON if self._frames is not None else content_type_of(self._framing)
             await self._response.begin(200, content_type, headers, None)
@@ -149,7 +169,7 @@ class ClientResponse:
         """Sends an HTTP error if nothing was sent yet, otherwise an error event of the client's wire."""
         if not self._response.status:
             body = dumps(find_wire(wire).error_body(failure.status, failure.words, failure.kind))
-            await self._response.complete(failure.status, body, failure.headers)
+            await self._response.complete(failure.status, body, {**passed_on(self.head), **failure.headers})
         elif self._stream:
             await self.send(find_wire(wire).error_event(failure.status, failure.words, failure.kind))
             await self.end()

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from unbroken.gateway.relay.request_recording import RequestRecording
 
 
+FAILED = "x-unbroken-failed"
+"""The header that names the kinds of the attempts that failed before this answer."""
 _FRESH = frozenset({"system", "developer", "user"})
 
 
@@ -248,6 +250,8 @@ class Exchange:
         """Sends the head of the answer, unless that was done."""
         if not self.begun:
             self.begun = True
+            if self.outcome.restarts:
+                headers = {**headers, FAILED: ", ".join(self.outcome.restarts[:10])}
             await self.out.begin(self.request.stream, headers)
 
     async def send(self, data: bytes) -> None:

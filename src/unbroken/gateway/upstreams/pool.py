@@ -75,7 +75,7 @@ class Deployment:
         self._seconds = 0.0
         self._measured = -inf
         self._lock = threading.Lock()
-        model.model.observer = self
+        model.model.observer, model.model.label = self, name
 
     @property
     def cooling(self) -> float:
