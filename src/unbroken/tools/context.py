@@ -49,6 +49,10 @@ def _uncounted(usage: Usage) -> None:
     pass
 
 
+def _stays() -> None:
+    pass
+
+
 @dataclass(slots=True)
 class CallContext(Generic[Deps]):
     """`deps` is what the run was given; `store` is a dict that lives as long as the conversation. `key` is an
@@ -94,6 +98,9 @@ class CallContext(Generic[Deps]):
     ask_model: Callable[..., Awaitable[tuple[Assistant, str]]] | None = None
     """`ask_model(request, model, context.spend)` asks a model beside the conversation, that of the run if `model` is
     None, and returns the answer and the model's name. At a limit of the run it raises `ToolFailed`."""
+    to_background: Callable[[], None] = _stays
+    """A tool with the role `task` calls it when it knows that the call takes long: the model gets a handle, and the
+    call continues. It does nothing where calls cannot go to the background."""
     time: TimeLimit | None = None
     """The time-out of the call, once it runs."""
     asked: bool = False

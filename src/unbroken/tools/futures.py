@@ -81,6 +81,8 @@ class Future:
     handle: str = ""
     outcome: ToolResult | BaseException | None = None
     """A result, or what its task raised."""
+    leaves: asyncio.Future[None] | None = None
+    """Done when its tool asks for the background. None if the tool never does."""
     delivered: bool = False
     answered: list[tuple[Prepared, str]] = field(default_factory=list[tuple[Prepared, str]])
     """The calls that were answered with the handle: itself, and identical calls of its message, each with the id of the
@@ -184,7 +186,11 @@ class Futures:
 
     def takes(self, prepared: Prepared) -> bool:
         """Has `run` to run this call? Otherwise it runs in the batch alone."""
-        return self._seconds(prepared) is not None or self.holds_back(prepared)
+        return self._seconds(prepared) is not None or self._may_leave(prepared) or self.holds_back(prepared)
+
+    def _may_leave(self, prepared: Prepared) -> bool:
+        """May its tool ask for the background?"""
+        return prepared.tool is not None and prepared.tool.role == "task"
 
     def holds_back(self, prepared: Prepared) -> bool:
         """Does the call have to wait for calls in the background?"""
@@ -200,7 +206,7 @@ class Futures:
 
     def _seconds(self, prepared: Prepared) -> float | None:
         tool = prepared.tool
-        if tool is None or tool.name == self._foreground or tool.role:
+        if tool is None or tool.name == self._foreground or tool.role in ("agent", "handoff"):
             return None  # an agent may have to wait for somebody: then the run does
         if tool.background is not None:
             return tool.background
@@ -220,13 +226,17 @@ class Futures:
     ) -> ToolResult:
         """The result of the call; or, if it takes longer than it may, a handle. `reported`: its start was reported."""
         future = self._future(entry.prepared, context)
+        if self._may_leave(entry.prepared):
+            future.leaves = self._loop.create_future()
+            context.to_background = partial(_set, future.leaves)
         self._launch(future, Start(caller, prepare, early, reported))
         seconds = self._seconds(entry.prepared)
         decided = self._decided(context.turn, entry.call.id)
         if decided is not None:
             seconds = (seconds or 0.0) if decided else None
         try:
-            await asyncio.wait([future.ended], timeout=seconds)
+            ends = [future.ended] if future.leaves is None else [future.ended, future.leaves]
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not future.ended.done() and not self.sealed.is_set():
                 await self._until_sealed(future)
         except asyncio.CancelledError:
@@ -427,6 +437,11 @@ class Futures:
         for future in self.open():
             self.finish(future, future.entry.cancelled())
         return cancelled
+
+
+def _set(event: asyncio.Future[None]) -> None:
+    if not event.done():
+        event.set_result(None)
 
 
 def _waits(future: Future) -> bool:

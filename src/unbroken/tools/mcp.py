@@ -54,6 +54,7 @@ class Target:
     resources: bool = False
     sampling: Any = field(default=False, repr=False)
     auth: OAuth | None = field(default=None, repr=False)
+    tasks: bool = True
 
     @property
     def label(self) -> str:
@@ -95,7 +96,8 @@ class MCPServer(ToolServer):
 
     A question that the server asks the user while a call runs goes to the approver of the run, as a `Question`. With
     `resources=True` the model can list and read the server's resources. With `sampling=True`, or a model in its place,
-    the server may ask a model. `auth=OAuth()` signs in to a server over HTTP.
+    the server may ask a model. `auth=OAuth()` signs in to a server over HTTP. A call that the server runs as a task
+    goes to the background; with `tasks=False` no call is a task.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class MCPServer(ToolServer):
         resources: bool = False,
         sampling: bool | Any = False,
         auth: OAuth | None = None,
+        tasks: bool = True,
     ) -> None:
         words = _words_of(command) if isinstance(command, str) else tuple(command)
         if bool(words) == bool(url):
@@ -140,6 +143,7 @@ class MCPServer(ToolServer):
             resources,
             sampling,
             auth,
+            tasks,
         )
         self._sign_in: SignIn | None = None
         self._claiming = threading.Lock()  # two event loops are two threads

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import mcp_types as types
 from mcp.client import ClientRequestContext
@@ -39,10 +39,13 @@ _REJECTED = -1
 """The error code of a sampling request that was not allowed, as the specification has it."""
 
 
-class _Call:
+RELATED = "io.modelcontextprotocol/related-task"
+
+
+class RunningCall:
     """A call that runs now, and the questions about it that are open."""
 
-    __slots__ = ("context", "name", "open", "variables")
+    __slots__ = ("context", "name", "open", "task", "variables")
 
     def __init__(self, name: str, context: CallContext[Any]) -> None:
         self.name = name
@@ -50,6 +53,8 @@ class _Call:
         self.variables = copy_context()
         """An approver may find in them whose run this is."""
         self.open: set[asyncio.Task[Any]] = set()
+        self.task = ""
+        """Its id, if the server runs the call as a task."""
 
 
 class Questions:
@@ -59,19 +64,19 @@ class Questions:
     def __init__(self, label: Callable[[], str], sampling: Any) -> None:
         self._label = label
         self._sampling = sampling
-        self._running: list[_Call] = []
-        self._caller: ContextVar[_Call | None] = ContextVar("unbroken_mcp_caller", default=None)
+        self._running: list[RunningCall] = []
+        self._caller: ContextVar[RunningCall | None] = ContextVar("unbroken_mcp_caller", default=None)
         self._turns: dict[str, asyncio.Lock] = {}
         """By run: one question at a time."""
 
     @contextmanager
-    def during(self, name: str, context: CallContext[Any]) -> Generator[None]:
+    def during(self, name: str, context: CallContext[Any]) -> Generator[RunningCall]:
         """Inside the block this call runs. When it ends, its questions are closed."""
-        call = _Call(name, context)
+        call = RunningCall(name, context)
         self._running.append(call)
         token = self._caller.set(call)
         try:
-            yield
+            yield call
         finally:
             self._caller.reset(token)
             self._running.remove(call)
@@ -82,7 +87,7 @@ class Questions:
 
     async def elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Asks the approver of the run. Without one it declines."""
-        call = self._asking()
+        call = self._asking(context)
         if call is None:
             return types.ElicitResult(action="decline")
         schema = {} if isinstance(params, types.ElicitRequestURLParams) else dict(params.requested_schema)
@@ -115,14 +120,14 @@ class Questions:
         self, context: ClientRequestContext, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
         """Asks the model, if the approver of the run allows it or there is none."""
-        call = self._asking()
+        call = self._asking(context)
         if call is None or call.context.ask_model is None:
             return types.ErrorData(code=_REJECTED, message="there is no run whose model could be asked")
         answer = await self._within(call, self._sample(call, params))
         return answer or types.ErrorData(code=_REJECTED, message="the call has ended")
 
     async def _sample(
-        self, call: _Call, params: types.CreateMessageRequestParams
+        self, call: RunningCall, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
         context = call.context
         assert context.ask_model is not None
@@ -147,7 +152,7 @@ class Questions:
         except (ToolFailed, UnbrokenError) as error:
             return types.ErrorData(code=types.INTERNAL_ERROR, message=f"the model was not asked: {error}")
 
-    async def _ask(self, call: _Call, question: Question) -> Approval | None:
+    async def _ask(self, call: RunningCall, question: Question) -> Approval | None:
         context = call.context
         if context.approver is None:
             return None
@@ -155,7 +160,7 @@ class Questions:
             context.report(f"asks: {question.message[:REPORTED]}")
             return await ask_within(context, question)
 
-    async def _within(self, call: _Call, asking: Coroutine[Any, Any, T]) -> T | None:
+    async def _within(self, call: RunningCall, asking: Coroutine[Any, Any, T]) -> T | None:
         """None if the call ended before there was an answer."""
         task = asyncio.create_task(asking, context=call.variables)
         call.open.add(task)
@@ -166,11 +171,19 @@ class Questions:
             task.cancel()
         return None if task.cancelled() else task.result()
 
-    def _asking(self) -> _Call | None:
+    def running(self) -> RunningCall:
+        """The call that the current task runs."""
+        call = self._caller.get()
+        assert call is not None
+        return call
+
+    def _asking(self, context: ClientRequestContext) -> RunningCall | None:
         """The call that a question belongs to."""
         call = self._caller.get()
         if call is not None and call in self._running:
             return call
+        if (task := _related_task(context)) and (own := [each for each in self._running if each.task == task]):
+            return own[0]
         if len({each.context.run for each in self._running}) > 1:
             LOG.warning(
                 "%s asked a question while calls of several runs were active. It does not say which of them it asks "
@@ -190,3 +203,9 @@ class Questions:
             why = "a form takes texts, numbers, booleans and lists of texts"
         LOG.warning("The answer to a form of %s does not fit, and was not sent: %s", self._label(), why)
         return types.ElicitResult(action="cancel")
+
+
+def _related_task(context: ClientRequestContext) -> str:
+    """The task that a question of a server of 2025-11-25 names; empty if it names none."""
+    related = cast("dict[str, Any]", context.meta or {}).get(RELATED)
+    return str(cast("dict[str, Any]", related).get("taskId", "")) if isinstance(related, dict) else ""

@@ -20,8 +20,9 @@ from typing import Any, TypeVar, cast
 
 import httpx2
 import mcp_types as types
-from mcp.client import Client, IncomingMessage
+from mcp.client import Client, ClientSession, IncomingMessage
 from mcp.client.auth import OAuthFlowError
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
@@ -33,6 +34,7 @@ from unbroken.tools.mcp_catalog import Catalog, Changes, all_pages, described
 from unbroken.tools.mcp_content import IN_RESULTS, read_result, well_formed_inside
 from unbroken.tools.mcp_oauth import SignIn, in_short
 from unbroken.tools.mcp_questions import Questions
+from unbroken.tools.mcp_tasks import TASKS, TaskEnded, TaskLost, Tasks, call_as_task
 from unbroken.tools.mcp_transports import Answer, LastWords, noting, transport
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.schema import NAME, Signature
@@ -45,6 +47,8 @@ T = TypeVar("T")
 
 CLOSING = 10.0
 """Seconds that a server has to end."""
+
+_TOKENS = itertools.count(1)
 
 NOT_TAKEN = ("Session terminated", "Session not found", "No valid session ID", "Server not initialized")
 """Error texts of servers for an unknown session, before they process the call."""
@@ -74,6 +78,8 @@ class Session:
         self._over = asyncio.Event()
         self._stale = False
         self._calls = 0
+        self._reports: dict[str | int, ProgressFnT] = {}
+        """Of the calls that are tasks: the package forgets their tokens with the first answer."""
         self._name = target.name
 
     @property
@@ -139,6 +145,7 @@ class Session:
                 elicitation_callback=self._questions.elicit,
                 sampling_callback=self._questions.sample if self._target.sampling else None,
                 client_info=types.Implementation(name="unbroken", version=_version()),
+                extensions=[Tasks(self._questions.running, self._reconnected)] if self._target.tasks else None,
             ) as client:
                 self._client = client
                 self.catalog = Catalog(client, self._ask, self._changes)
@@ -179,6 +186,10 @@ class Session:
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._changed.set()
+        elif isinstance(message, types.ProgressNotification):
+            said = message.params
+            if (report := self._reports.get(said.progress_token)) is not None:
+                await report(said.progress, said.total, said.message)
         self._changes.hear(message)
 
     def _ended(self) -> None:
@@ -203,7 +214,7 @@ class Session:
         capabilities = client.server_capabilities
         if capabilities.tools is not None:
             pages = await all_pages(lambda cursor: client.list_tools(cursor=cursor, cache_mode="refresh"))
-            listed = [self._tool(one, names) for page in pages for one in page.tools]
+            listed = [self._tool(one, names, capabilities) for page in pages for one in page.tools]
         if self._target.resources and capabilities.resources is not None:
             listed += self._catalog_tools(names)
         return tuple(listed)
@@ -251,7 +262,7 @@ class Session:
             if self._stale:
                 self.retire()
 
-    def _tool(self, found: types.Tool, names: set[str]) -> Tool:
+    def _tool(self, found: types.Tool, names: set[str], capabilities: types.ServerCapabilities) -> Tool:
         name = _free_name(f"{self._target.prefix}{found.name}", names)
         names.add(name)
         parameters: dict[str, Json] = {"type": "object", "properties": {}, **found.input_schema}
@@ -259,16 +270,22 @@ class Session:
         description = found.description or found.title or ""
         signature = Signature(name, description, parameters, dict, CONTEXT, is_async=True)
         reads = found.annotations is not None and found.annotations.read_only_hint is True
+        policy = None if reads else self._target.after_crash
+        asked = self._target.tasks and _is_task(found, capabilities)
+        offered = self._target.tasks and TASKS in (capabilities.extensions or {})
         return Tool(
             ToolSpec(name, description, parameters),
-            _RemoteTool(found.name, f"{self.label}, tool `{found.name}`", self._alive),
+            _RemoteTool(found.name, f"{self.label}, tool `{found.name}`", self._alive, as_task=asked),
             signature,
             effect="read" if reads else "write",
             timeout=self._target.timeout,
-            after_crash=None if reads else self._target.after_crash,
+            after_crash=policy,
+            role="task" if (asked or offered) and policy != "wait" else "",
         )
 
-    async def call(self, name: str, arguments: dict[str, Json], context: CallContext[Any]) -> tuple[Part, ...]:
+    async def call(
+        self, name: str, arguments: dict[str, Json], context: CallContext[Any], *, as_task: bool
+    ) -> tuple[Part, ...]:
         assert self._client is not None
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -276,10 +293,17 @@ class Session:
             context.report(message or f"{progress:g}" + (f" of {total:g}" if total else ""), done)
 
         self._calls += 1
-        with noting() as answer, self._questions.during(name, context):
+        self._reports[token := f"unbroken-{next(_TOKENS)}"] = report
+        with noting() as answer, self._questions.during(name, context) as call:
             try:
                 given = well_formed_inside(arguments)
+                if as_task:
+                    return read_result(await call_as_task(self._client.session, call, given, token, self._reconnected))
                 return read_result(await self._client.call_tool(name, given, progress_callback=report))
+            except TaskLost as error:
+                raise await self._lost_task(name, error) from error
+            except TaskEnded as error:
+                raise ToolFailed(self._target.without_secrets(f"{self.label}: {error}")) from error
             except MCPError as error:
                 if _not_taken(error, answer):
                     self.retire()
@@ -291,8 +315,25 @@ class Session:
                 raise ToolFailed(f"{self.label} gave a result that cannot be read: {self._in_words(error)}") from error
             finally:
                 self._calls -= 1
+                del self._reports[token]
                 if self._stale:
                     self.retire()
+
+    async def _reconnected(self) -> ClientSession | None:
+        """For a task: those of a program end with it, those of a server over HTTP do not end with a connection."""
+        if not self._target.url:
+            return None
+        client = (await self._alive())._client  # pyright: ignore[reportPrivateUsage] - of the same class
+        return client.session if client is not None else None
+
+    async def _lost_task(self, name: str, error: TaskLost) -> ToolFailed:
+        """It is not called again: it may have taken effect, and may still run."""
+        if self._target.url:
+            self.retire()
+        if self.dead:
+            await self._words.wait()
+        why = self._target.without_secrets(str(error)) + self._last_words()
+        return ToolFailed(f"{self.label}: the task of `{name}` was lost, and may have taken effect: {why}")
 
     async def _lost_or_failed(self, name: str, error: MCPError, answer: Answer) -> ToolFailed:
         """Over HTTP the end of one answer is not the end of the others. A 400 or 404 may mean that the server does not
@@ -370,22 +411,31 @@ def _not_taken(error: MCPError, answer: Answer) -> bool:
 class _RemoteTool:
     """The function of a tool that a server has."""
 
-    def __init__(self, name: str, origin: str, alive: Callable[[], Awaitable[Session]]) -> None:
+    def __init__(self, name: str, origin: str, alive: Callable[[], Awaitable[Session]], *, as_task: bool) -> None:
         self.origin = origin
         self._name = name
         self._alive = alive
+        self._as_task = as_task
 
     async def __call__(self, /, **arguments: Any) -> tuple[Part, ...]:
         context: CallContext[Any] = arguments.pop(CONTEXT, None) or CallContext()
         session = await self._alive()
         try:
-            return await session.call(self._name, arguments, context)
+            return await session.call(self._name, arguments, context, as_task=self._as_task)
         except _NotTaken:
             pass
         try:
-            return await (await self._alive()).call(self._name, arguments, context)
+            return await (await self._alive()).call(self._name, arguments, context, as_task=self._as_task)
         except _NotTaken as error:
             raise ToolFailed(f"{session.label} loses its session at once; nothing was run") from error
+
+
+def _is_task(found: types.Tool, capabilities: types.ServerCapabilities) -> bool:
+    """Does a server of 2025-11-25 run calls of this tool as tasks, if the client asks for it?"""
+    requests = capabilities.tasks.requests if capabilities.tasks is not None else None
+    if requests is None or requests.tools is None or requests.tools.call is None or found.execution is None:
+        return False
+    return found.execution.task_support in ("optional", "required")
 
 
 def _free_name(wanted: str, taken: set[str]) -> str:

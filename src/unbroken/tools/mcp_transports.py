@@ -24,6 +24,7 @@ from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 
 from unbroken.tools.mcp import Target
 from unbroken.tools.mcp_oauth import SignIn
+from unbroken.tools.mcp_tasks import as_result
 
 Ended: TypeAlias = Callable[[], None]
 
@@ -149,7 +150,7 @@ def _is_call(request: httpx2.Request) -> bool:
 
 
 class _Watched:
-    """A readable stream that reports when it has ended."""
+    """A readable stream of messages, as the package can read them, that reports when it has ended."""
 
     def __init__(self, stream: Any, ended: Ended) -> None:
         self._stream = stream
@@ -160,7 +161,7 @@ class _Watched:
 
     async def receive(self) -> Any:
         try:
-            return await self._stream.receive()
+            return as_result(await self._stream.receive())
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             self._ended()
             raise
@@ -173,7 +174,7 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._stream.__anext__()
+            return as_result(await self._stream.__anext__())
         except (StopAsyncIteration, anyio.ClosedResourceError):
             self._ended()
             raise

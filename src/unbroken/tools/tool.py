@@ -66,7 +66,7 @@ class Tool:
     approve: bool | Callable[[Arguments], bool] = False
     after_crash: AfterCrash | None = None
     queue: str | None = None
-    role: Literal["", "agent", "handoff"] = ""
+    role: Literal["", "agent", "handoff", "task"] = ""
     background: float | None = None
 
     def __post_init__(self) -> None:

@@ -140,7 +140,7 @@ class Toolbox:
         self.server_tools = (*self.server_tools, new)
 
     def _add(self, new: Tool) -> None:
-        self.background = self.background or new.background is not None
+        self.background = self.background or new.background is not None or new.role == "task"
         old = self._tools.setdefault(new.name, new)
         # The same tool twice (two toolboxes that share one) is not a clash.
         if old is not new and (old.function is None or old.function is not new.function or old.spec != new.spec):
