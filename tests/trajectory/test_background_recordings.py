@@ -16,6 +16,7 @@ from killed_runs import in_a_child
 from scenes import can_go_on
 
 from unbroken import Agent, Allow, Event, Request, Result, ScriptedModel, User, Wait, tool
+from unbroken.agent.recorded_agent import agent_of
 from unbroken.events import CallBackgrounded, ResultArrived, event_to_json
 from unbroken.messages import Assistant, ToolMessage
 from unbroken.models.scripted import Answer, Call, Pause
@@ -104,6 +105,7 @@ def test_a_replay_has_the_same_events_and_the_same_result(tmp_path: Path) -> Non
         result.background,
     )
     assert not (tmp_path / "done").exists(), "no tool runs in a replay"
+    assert agent_of(read_recording(record)).replay(record).messages == result.messages  # as `unbroken replay` does
 
 
 def test_a_recording_of_real_time_replays(tmp_path: Path) -> None:

@@ -342,6 +342,7 @@ def _stub(saved: Line, refused: dict[str, str], asked: set[str]) -> Tool:
         approve=approve if saved.get("approve") == "sometimes" else bool(saved.get("approve")),
         after_crash="wait" if saved.get("after_crash") == "wait" else None,
         role=saved.get("role", ""),
+        background=saved.get("background"),
     )
 
 
