@@ -170,6 +170,8 @@ def test_a_call_whose_agent_has_begun_cannot_be_denied_as_if_nothing_had_run() -
     desk = Desk()
     agent = outer_of(researcher_of(desk), on_approval=wait)
     waiting = play(agent)
+    with pytest.raises(UserError, match=r"True for call `r/p` \(put\) is ambiguous; use Allow\(\)"):
+        run_virtual(agent.resume(waiting, {"r/p": True}))
     with pytest.raises(UserError, match=r"call `r` cannot be denied any more: .* deny `r/p`, or give `r` a result"):
         run_virtual(agent.resume(waiting, {"r": Deny("stop")}))
     result = run_virtual(agent.resume(waiting, {"r": "It was stopped halfway."}))

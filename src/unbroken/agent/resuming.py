@@ -20,7 +20,7 @@ from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import Deadlock
 from unbroken.errors import UserError
 from unbroken.events import Compacted, RunFinished, TextFinished, ToolCallsDetected
-from unbroken.messages import Json, ToolResult
+from unbroken.messages import Json, ToolCall, ToolResult
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.results import to_parts
@@ -201,13 +201,15 @@ def _recording(saved: Saved) -> Recording | None:
 def _split_answers(result: Result[Any], answers: Answers) -> tuple[Answers, dict[str, dict[str, Any]]]:
     """The answers to calls of the run itself; and those to calls of agents that run as tools, by the ids of the calls
     that run them. Such a call may have its result by now: then the answer was used."""
-    inside = {call.id for call in result.pending if call.agent}
+    inside = {call.id: call for call in result.pending if call.agent}
     if not inside:
         return answers, {}
     open_calls = [call.id for call in result.transcript().open]
     own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
     for id, answer in answers.items():
         if id in inside:
+            if isinstance(answer, bool):  # inside it would only fail the call that runs the agent
+                raise _ambiguous(answer, inside[id], id)
             outer = next((each for each in open_calls if id.startswith(f"{each}/")), None)
             if outer is not None:
                 inner.setdefault(outer, {})[id.removeprefix(f"{outer}/")] = answer
@@ -234,15 +236,19 @@ def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None
             known = ", ".join(f"`{call.id}` ({call.name})" for call in waiting.values()) or "none"
             raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
         if isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, toolbox, call.name)):
-            raise UserError(
-                f"resume: {answer!r} for call `{id}` ({call.name}) is ambiguous; use Allow(), Deny() or "
-                f"Edit({{…}}), or, if that is what the call gave, ToolResult.of(call, …)"
-            )
+            raise _ambiguous(answer, call, id)
         if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
             decisions[id] = answer
         else:
             decisions[id] = ToolResult(id, to_parts(answer), name=call.name)
     return decisions
+
+
+def _ambiguous(answer: object, call: ToolCall, id: str) -> UserError:
+    return UserError(
+        f"resume: {answer!r} for call `{id}` ({call.name}) is ambiguous; use Allow(), Deny() or Edit({{…}}), or, if that "
+        f"is what the call gave, ToolResult.of(call, …)"
+    )
 
 
 def _is_decision(answer: str, toolbox: Toolbox | None, name: str) -> bool:
