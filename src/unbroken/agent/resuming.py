@@ -246,8 +246,8 @@ def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None
 
 def _ambiguous(answer: object, call: ToolCall, id: str) -> UserError:
     return UserError(
-        f"resume: {answer!r} for call `{id}` ({call.name}) is ambiguous; use Allow(), Deny() or Edit({{…}}), or, if that "
-        f"is what the call gave, ToolResult.of(call, …)"
+        f"resume: {answer!r} for call `{id}` ({call.name}) is ambiguous; use Allow(), Deny() or Edit({{…}}), or, if "
+        f"that is what the call gave, ToolResult.of(call, …)"
     )
 
 
