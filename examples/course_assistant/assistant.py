@@ -14,7 +14,7 @@ from course_assistant.course_tools import course_tools
 from course_assistant.instructions import Language, instructions, language_of
 from course_assistant.library import CourseLibrary
 from course_assistant.sessions import Session, Sessions
-from course_assistant.sources import Source, unique
+from course_assistant.sources import Source, cite, unique
 from unbroken import Agent, Event, Limits, Model, Prices, Recorder, Result, UserError, connect
 
 LONGEST_QUESTION = 4_000
@@ -24,10 +24,14 @@ PRICES = Prices(input=1.0, output=5.0)
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The end of a question: the result of the run, and the sources that its tools found."""
+    """The end of a question: the result of the run, and its sources."""
 
     text: str
+    """As the model wrote it: `[7]` cites the source with this number."""
     sources: tuple[Source, ...]
+    """The sources that the text cites, in the order of their first citation."""
+    found: tuple[Source, ...]
+    """What the tools found for this question, in the order of the calls."""
     result: Result
 
 
@@ -75,7 +79,8 @@ class CourseAssistant:
                     yield event
             result = run.result
         found: list[Source] = [source for call in result.calls for source in call.result.data or ()]
-        yield Answered(result.text, unique(found), result)
+        session.found |= {source.number: source for source in found}
+        yield Answered(result.text, cite(result.text, session.found)[1], unique(found), result)
 
     async def ask(self, question: str, session: Session | None = None) -> Answered:
         """The same without the events; without a session nothing is remembered."""

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable
 from contextlib import aclosing, contextmanager
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast
 
 import typer
@@ -49,6 +50,10 @@ Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each
 LogLevelName: TypeAlias = Annotated[
     str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log to standard error; also {VARIABLE}.")
 ]
+Courses: TypeAlias = Annotated[
+    str,
+    typer.Option("--courses", metavar="DIR", help="Your own Markdown and text files instead of the shipped courses."),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON for each question.")]
 
 
@@ -59,6 +64,7 @@ def ask(
     base_url: BaseUrl = "",
     rounds: Rounds = None,
     record: Record = "",
+    courses: Courses = "",
     json: AsJson = False,
     log_level: LogLevelName = "",
 ) -> None:
@@ -68,7 +74,7 @@ def ask(
         if question == "-":
             question = sys.stdin.buffer.read().decode("utf-8", "replace")
         question = check_question(question)
-        with CourseLibrary.open() as library:
+        with _library(courses) as library:
             assistant = _assistant(library, model, base_url, rounds, record)
             asyncio.run(ask_all([question], assistant, find_screen(json)))
             by_vectors = library.has_vectors and not model and find_tour(question) is not None
@@ -92,10 +98,11 @@ def serve(
     base_url: BaseUrl = "",
     rounds: Rounds = None,
     record: Record = "",
+    courses: Courses = "",
     log_level: LogLevelName = "",
 ) -> None:
     """Serve the page on this machine: http://127.0.0.1:8000/"""
-    with ending(), CourseLibrary.open() as library:
+    with ending(), _library(courses) as library:
         set_up_logs(level=chosen_level(log_level, "warning") or "warning")
         try:
             server = import_module("course_assistant.web.server")
@@ -117,6 +124,10 @@ def embed() -> None:
     with ending():
         vectors = write_shipped_vectors()
         typer.echo(f"{SHIPPED_VECTORS.name}: {len(vectors.chunks)} texts and {len(vectors.queries)} queries")
+
+
+def _library(courses: str) -> CourseLibrary:
+    return CourseLibrary.of_own_files(Path(courses)) if courses else CourseLibrary.open()
 
 
 def _log_from(given: str) -> None:

@@ -11,7 +11,6 @@ from course_assistant.chunks import Chunk
 from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
 from course_assistant.matching import LONGEST_NAME
-from course_assistant.sources import Source
 from unbroken import Tool, ToolOutput, tool
 
 Query = Annotated[str, Field(description="What to look for, in a few words.")]
@@ -30,7 +29,7 @@ def course_tools(library: CourseLibrary) -> list[Tool]:
         lesson_number: LessonNumber = None,
     ) -> str | ToolOutput:
         """Search the course materials by meaning, with fuzzy course names and an optional lesson number. Each hit is
-        the place in brackets, then its text behind `>`."""
+        its number in brackets and its place, then its text behind `>`. Cite a hit by its number, as in [7]."""
         if not query.strip():
             return "There is nothing to search for: the query is empty."
         course = None
@@ -45,25 +44,27 @@ def course_tools(library: CourseLibrary) -> list[Tool]:
 
     @tool(effect="read")
     async def get_course_outline(course_title: CourseTitle) -> str | ToolOutput:
-        """The outline of a course: its title, link and prerequisites, and the number and title of each lesson."""
+        """The outline of a course: its title and prerequisites, and the number and title of each lesson. Cite it by the
+        number after `Source`."""
         course = library.find_course(course_title)
         if course is None:
             return _no_course(course_title, library)
-        return ToolOutput(outline(course), data=[Source(course.title, course.link)])
+        source = library.source(course)
+        return ToolOutput(outline(course, source.number), data=[source])
 
     return [search_course_content, get_course_outline]
 
 
 def _hit(chunk: Chunk) -> str:
     """Every line of the text is marked, so that no text can imitate the head of another hit."""
-    return "\n".join([f"[{chunk.place}]", *(f"> {line}" for line in chunk.text.splitlines())])
+    return "\n".join([f"[{chunk.source.number}] {chunk.place}", *(f"> {line}" for line in chunk.text.splitlines())])
 
 
-def outline(course: Course) -> str:
-    lines = [f"Course: {course.title}", f"Link: {course.link}"]
-    if course.instructor:
-        lines.append(f"Instructor: {course.instructor}")
-    lines += [f"Prerequisites: {course.prerequisites}", f"Lessons ({len(course.lessons)}):"]
+def outline(course: Course, number: int) -> str:
+    fields = {"Link": course.link, "Instructor": course.instructor, "Prerequisites": course.prerequisites}
+    lines = [f"Course: {course.title}", f"Source: [{number}]"]
+    lines += [f"{name}: {value}" for name, value in fields.items() if value]
+    lines.append(f"Lessons ({len(course.lessons)}):")
     return "\n".join(lines + [f"{lesson.number}. {lesson.title}" for lesson in course.lessons])
 
 

@@ -1,25 +1,27 @@
-"""Course scripts: text files that become `Course`s. A file looks like this:
+"""Course files that become `Course`s. A course script looks like this:
 
     Course: MCP: Build Tool Servers for Language Models
-    Link: https://example.com/courses/mcp
+    Link: https://courses.example.org/mcp
     Instructor: the tool servers team
     Prerequisites: Python, and a first look at HTTP.
     中文: 介绍 MCP 的课程。
 
     Lesson 1: What MCP Is
-    Link: https://example.com/courses/mcp/1
+    Link: https://courses.example.org/mcp/1
 
     Paragraphs of text, with empty lines between them.
 
-`Course` comes first, the other fields of the head in any order; `Instructor` and `中文` are optional. Lessons are
-numbered in ascending order, each with its own link. Anything else is an error that names file and line.
+`Course` comes first, the other fields of the head in any order; `Link`, `Instructor` and `中文` are optional. Lessons
+are numbered in ascending order, their links are optional too. Anything else is an error that names file and line.
+
+Other files are read by `own_files`.
 """
 
 from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +33,7 @@ MOST_DIGITS = 4
 
 _FIELD = re.compile(r"(Course|Link|Instructor|Prerequisites|中文)\s*[:：]\s*(.*)")
 _LESSON = re.compile(r"Lesson (\d+)\s*[:：]\s*(.*)")
-_FORM = "a course file begins with `Course: TITLE`, `Link: …`, `Prerequisites: …`; then come lessons, `Lesson 1: TITLE`"
+_FORM = "a course file begins with `Course: TITLE` and `Prerequisites: …`; then come lessons, `Lesson 1: TITLE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,12 @@ class Lesson:
     number: int
     title: str
     link: str
+    """Where the lesson is published; empty if it is not."""
     paragraphs: tuple[str, ...]
+    text: str = ""
+    """As it is in the file, for the page that shows it."""
+    line: int = 1
+    """Where it begins in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class Course:
     prerequisites: str
     summary_zh: str
     lessons: tuple[Lesson, ...]
+    file: str = ""
+    """The name of the file, in its folder."""
 
     def lesson(self, number: int) -> Lesson | None:
         return next((lesson for lesson in self.lessons if lesson.number == number), None)
@@ -69,15 +78,18 @@ def read_courses(folder: Path = SHIPPED) -> tuple[Course, ...]:
 
 
 def read_course(file: Path) -> Course:
+    return parse_course(read_text(file, file.name), file.name)
+
+
+def read_text(file: Path, name: str) -> str:
     try:
         # Some editors write a byte order mark before UTF-8.
-        text = file.read_bytes().removeprefix(BOM_UTF8).decode("utf-8")
+        return file.read_bytes().removeprefix(BOM_UTF8).decode("utf-8")
     except OSError as error:
-        raise UserError(f"{file.name}: the course file cannot be read: {error.strerror}") from None
+        raise UserError(f"{name}: the course file cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(f"{file.name}, line {line}: this is not UTF-8; save the file as UTF-8") from None
-    return parse_course(text, file.name)
+        raise UserError(f"{name}, line {line}: this is not UTF-8; save the file as UTF-8") from None
 
 
 def parse_course(text: str, name: str) -> Course:
@@ -93,7 +105,7 @@ def parse_course(text: str, name: str) -> Course:
             wanted = f"lesson {lesson.number} comes after lesson {lessons[-1].number}"
             raise _wrong(name, lines[start][0], f"{wanted}: number lessons in ascending order")
         lessons.append(lesson)
-    return Course(*head, tuple(lessons))
+    return Course(*head, tuple(lessons), name)
 
 
 def _head(lines: Sequence[tuple[int, str]], name: str) -> tuple[str, str, str, str, str]:
@@ -109,12 +121,12 @@ def _head(lines: Sequence[tuple[int, str]], name: str) -> tuple[str, str, str, s
         if not fields and field[1] != "Course":
             raise _wrong(name, number, f"`{field[1]}` comes before `Course`")
         fields[field[1]] = field[2]
-    for wanted in ("Course", "Link", "Prerequisites"):
+    for wanted in ("Course", "Prerequisites"):
         if not fields.get(wanted):
             raise _wrong(name, lines[-1][0] if lines else 1, f"`{wanted}: …` is missing before the first lesson")
     return (
         fields["Course"],
-        fields["Link"],
+        fields.get("Link", ""),
         fields.get("Instructor", ""),
         fields["Prerequisites"],
         fields.get("中文", ""),
@@ -130,17 +142,16 @@ def _lesson(lines: Sequence[tuple[int, str]], name: str) -> Lesson:
     if not found[2]:
         raise _wrong(name, first, f"lesson {found[1]} has no title")
     link = _FIELD.fullmatch(lines[1][1]) if len(lines) > 1 else None
-    if link is None or link[1] != "Link" or not link[2]:
-        raise _wrong(name, first + 1, f"`Link: …` must follow the title of lesson {found[1]}")
-    paragraphs = tuple(_paragraphs(line for _, line in lines[2:]))
-    if not paragraphs:
+    linked = link is not None and link[1] == "Link"
+    text = "\n".join(line for _, line in lines[2 if linked else 1 :]).strip()
+    if not text:
         raise _wrong(name, first, f"lesson {found[1]} has no text")
-    return Lesson(int(found[1]), found[2], link[2], paragraphs)
+    return Lesson(int(found[1]), found[2], link[2] if link and linked else "", paragraphs_of(text), text, first)
 
 
-def _paragraphs(lines: Iterable[str]) -> list[str]:
-    text = "\n".join(lines)
-    return [" ".join(block.split()) for block in re.split(r"\n\s*\n", text) if block.strip()]
+def paragraphs_of(text: str) -> tuple[str, ...]:
+    """Blocks of lines between empty lines, each as one line."""
+    return tuple(" ".join(block.split()) for block in re.split(r"\n\s*\n", text) if block.strip())
 
 
 def _wrong(name: str, line: int, what: str) -> UserError:

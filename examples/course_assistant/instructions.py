@@ -14,6 +14,8 @@ _CHINESE_LETTER = re.compile(r"[\u3400-\u9fff]")
 _KANA = re.compile(r"[\u3040-\u30ff]")
 _LATIN_WORD = re.compile(r"[a-z]+", re.I)
 
+MOST_LISTED = 100
+
 _TIMES: dict[Language, dict[int, str]] = {
     "en": {1: "ONCE", 2: "up to TWO times", 3: "up to THREE times"},
     "zh": {1: "一", 2: "两", 3: "三"},
@@ -35,7 +37,8 @@ Tool usage guidelines:
 in other words.
 - If nothing is found, say so plainly. Never answer course questions from memory.
 
-Answers: brief, in the language of the question, with the facts that the tools gave. Do not describe your searches."""
+Answers: brief, in the language of the question, with the facts that the tools gave. Do not describe your searches. \
+After each fact write the number of its hit in brackets, as in [7]; cite nothing that you did not use."""
 
 _CHINESE = """\
 你是课程材料助手，借助两个工具回答关于以下课程的问题：
@@ -52,7 +55,8 @@ _CHINESE = """\
 - **工具独立性**：每次调用应获取不同且互补的信息，不要换一种说法重复搜索。
 - 没有找到内容时请直接说明，不要凭记忆回答课程问题。
 
-回答要简短，使用提问的语言，只依据工具给出的事实，不要描述搜索过程。"""
+回答要简短，使用提问的语言，只依据工具给出的事实，不要描述搜索过程。\
+在每个事实后面用方括号写上它所出自的搜索结果的编号，例如 [7]；没有用到的不要引用。"""
 
 _EXAMPLES: dict[Language, str] = {
     "en": """\
@@ -72,10 +76,17 @@ def language_of(question: str) -> Language:
     return "zh" if chinese and chinese >= words and not kana else "en"
 
 
+def _listed(library: CourseLibrary) -> str:
+    """A folder of one's own may have hundreds of courses; a search finds the others too."""
+    titles = [f"- {course.title}" for course in library.courses[:MOST_LISTED]]
+    more = len(library.courses) - len(titles)
+    return "\n".join([*titles, f"- … ({more})"] if more else titles)
+
+
 def instructions(library: CourseLibrary, rounds: int, language: Language = "en") -> str:
     other = f" {rounds} " if language == "zh" else f"up to {rounds} times"
     return (_CHINESE if language == "zh" else _ENGLISH).format(
-        courses="\n".join(f"- {course.title}" for course in library.courses),
+        courses=_listed(library),
         times=_TIMES[language].get(rounds, other),
         examples=_EXAMPLES[language] if rounds > 1 else "",
     )

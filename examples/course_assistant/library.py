@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from course_assistant import embedding
-from course_assistant.chunks import Chunk, chunks_of
-from course_assistant.courses import SHIPPED, Course, read_courses
+from course_assistant.chunks import Chunk, chunks_of, places_of
+from course_assistant.courses import SHIPPED, Course, Lesson, read_courses
 from course_assistant.full_text import FullTextIndex, is_chinese, key_terms
 from course_assistant.matching import find_course
+from course_assistant.own_files import read_own_files
+from course_assistant.sources import Source
 from course_assistant.vectors import MAKE_AGAIN, SHIPPED_VECTORS, Vectors, read_vectors
 from unbroken import UserError
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_HITS = 5
 _INSTEAD = "Full-text search is used instead of vectors"
+_OWN = "Your own files are searched by full text"
 
 
 class CourseLibrary:
@@ -35,8 +38,13 @@ class CourseLibrary:
         chunks: Sequence[Chunk],
         nearby: tuple[VectorIndex, Vectors] | None,
         note: str,
+        folder: str = "courses",
+        shipped: bool = True,
     ) -> None:
         self.courses = tuple(courses)
+        self.shipped = shipped
+        """Whether these are the courses of this application, which the example questions are about."""
+        self._places = places_of(courses, folder)
         self.chunks = tuple(chunks)
         self.note = note
         """Empty if everything is searched by vectors; else one sentence that explains what is not, why, and how to
@@ -53,12 +61,27 @@ class CourseLibrary:
         nearby, note = _open_vectors(chunks, vectors)
         return cls(courses, chunks, nearby, note)
 
+    @classmethod
+    def of_own_files(cls, folder: Path) -> Self:
+        """The Markdown and text files of a folder, searched by full text."""
+        own = read_own_files(folder)
+        name = folder.resolve().name
+        note = f"{_OWN}. Left out: {'; '.join(own.left_out)}." if own.left_out else ""
+        return cls(own.courses, chunks_of(own.courses, name), None, note, name, shipped=False)
+
     @property
     def has_vectors(self) -> bool:
         return self._nearby is not None
 
     def find_course(self, name: str) -> Course | None:
         return find_course(name, self.courses)
+
+    def place(self, number: int) -> tuple[Course, Lesson | None, Source] | None:
+        """The course or lesson with this number."""
+        return self._places[number - 1] if 1 <= number <= len(self._places) else None
+
+    def source(self, course: Course, lesson: Lesson | None = None) -> Source:
+        return next(source for at, part, source in self._places if at is course and part is lesson)
 
     def has_lesson(self, number: int, course: Course | None = None) -> bool:
         """Whether this course, or any course, has the lesson."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_assistant.full_text import is_chinese, key_terms, terms
 
-_HEAD = re.compile(r"\[(.+)\]")
+_HEAD = re.compile(r"\[(\d+)\] (.+)")
+_SOURCE = re.compile(r"^Source: \[(\d+)\]$", re.M)
 _QUOTED = "> "
 _BETWEEN = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])(?![。！？])\s*")
 _LESSON_LINE = re.compile(r"^(\d+)\. (.+)$", re.M)
@@ -19,6 +20,7 @@ _STEM = 5
 
 @dataclass(frozen=True, slots=True)
 class Hit:
+    number: int
     place: str
     text: str
 
@@ -37,11 +39,18 @@ def hits(result: str) -> list[Hit]:
     found: list[Hit] = []
     for line in result.split("\n"):
         if head := _HEAD.fullmatch(line):
-            found.append(Hit(head[1], ""))
+            found.append(Hit(int(head[1]), head[2], ""))
         elif found and line.startswith(_QUOTED):
             said = line.removeprefix(_QUOTED)
-            found[-1] = Hit(found[-1].place, f"{found[-1].text}\n{said}".strip())
+            found[-1] = replace(found[-1], text=f"{found[-1].text}\n{said}".strip())
     return found
+
+
+def numbers(result: str) -> list[int]:
+    """The numbers of the sources in a result of either tool."""
+    if outline := _SOURCE.search(result) if result.startswith("Course: ") else None:
+        return [int(outline[1])]
+    return [hit.number for hit in hits(result)]
 
 
 def sentences(text: str, count: int, about: str = "", chinese: bool = False) -> str:
@@ -53,7 +62,7 @@ def sentences(text: str, count: int, about: str = "", chinese: bool = False) -> 
         return text  # nothing but punctuation
     wanted = {term[:_STEM] for term in key_terms(about)}
     best = max(range(len(found)), key=lambda at: (len(wanted.intersection(_stems(found[at]))), -at))
-    return ("" if chinese else " ").join(found[best : best + count])
+    return ("" if is_chinese(found[best]) else " ").join(found[best : best + count])
 
 
 def _stems(text: str) -> set[str]:

@@ -15,6 +15,8 @@ from rich.markdown import Markdown
 from rich.markup import escape
 
 from course_assistant.assistant import Answered
+from course_assistant.quoting import hits, numbers
+from course_assistant.sources import cite
 from unbroken import CallFinished, CallStarted, Event, RequestSent, TextAdded, TextReplaced
 from unbroken.events import RequestRetried
 
@@ -53,8 +55,7 @@ def outcome_in_words(call: CallFinished) -> str:
     lines = call.text.splitlines() or [""]
     if call.error or len(lines) == 1:
         return clean(lines[0])
-    places = [line[1:-1] for line in lines if line.startswith("[") and line.endswith("]")]
-    short = dict.fromkeys(_SUBTITLE.sub("", place) for place in places)
+    short = dict.fromkeys(_SUBTITLE.sub("", hit.place) for hit in hits(call.text))
     return clean(", ".join(short) or lines[0])
 
 
@@ -77,8 +78,11 @@ class TerminalScreen:
         self._console = console or Console(highlight=False)
         self._text = ""
         self._live: Live | None = None
+        self._found: dict[int, int] = {}
+        """The numbers of the hits, which the text may cite."""
 
     def ask(self, question: str) -> None:
+        self._found.clear()
         self._console.print(f"\n[bold]{escape(clean(question))}[/]")
 
     def show(self, step: Event | Answered) -> None:
@@ -99,13 +103,14 @@ class TerminalScreen:
                 call = escape(call_in_words(step.name, step.arguments))
                 self._console.print(f"  [cyan]round {step.turn + 1}[/]  {call}")
             case CallFinished():
+                self._found |= {number: number for number in numbers(step.text)}
                 mark = "[red]failed[/] " if step.error else "[dim]->[/] "
                 words = escape(outcome_in_words(step))
                 self._console.print(f"           {mark}[dim]{step.seconds:.2f} s[/] {words}")
             case Answered():
                 self.close()
-                for source in step.sources:
-                    line = f"  [dim]{escape(clean(source.title))}[/]  {escape(clean(source.link))}"
+                for number, source in enumerate(step.sources, 1):
+                    line = f"  [dim]\\[{number}] {escape(clean(source.title))}[/]  {escape(clean(source.file))}"
                     self._console.print(line, soft_wrap=True)
                 self._console.print(f"  [dim]{numbers_in_words(step)}[/]")
             case _:
@@ -117,7 +122,7 @@ class TerminalScreen:
             self._console.print()
             self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="visible")
             self._live.start()
-        self._live.update(Markdown(clean(text)), refresh=True)
+        self._live.update(Markdown(clean(cite(text, self._found)[0])), refresh=True)
 
     def close(self) -> None:
         if self._live is not None:
@@ -144,9 +149,14 @@ class PlainScreen:
                 mark = "failed " if step.error else "-> "
                 self._step(f"    {mark}{step.seconds:.2f} s {outcome_in_words(step)}")
             case Answered():
-                lines = [step.text]
+                lines = [cite(step.text, {source.number: source for source in step.sources})[0]]
                 if step.sources:
-                    lines += ["", "Sources:", *(f"- {source.title}: {source.link}" for source in step.sources)]
+                    listed = enumerate(step.sources, 1)
+                    lines += [
+                        "",
+                        "Sources:",
+                        *(f"[{number}] {source.title}: {source.file}" for number, source in listed),
+                    ]
                 sys.stdout.write(clean("\n".join(lines)) + "\n")
                 sys.stdout.flush()
                 self._step(f"  {numbers_in_words(step)}")
@@ -182,7 +192,9 @@ def to_json(question: str, answered: Answered) -> dict[str, Any]:
     return {
         "question": question,
         "answer": answered.text,
-        "sources": [{"title": source.title, "link": source.link} for source in answered.sources],
+        "sources": [
+            {"number": source.number, "title": source.title, "file": source.file} for source in answered.sources
+        ],
         "stop_reason": result.stop_reason,
         "rounds": result.rounds,
         "requests": result.requests,

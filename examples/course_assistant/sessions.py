@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from course_assistant.sources import Source
 from unbroken import Agent, Conversation, User
+from unbroken.messages import Message
 
 MOST_SESSIONS = 500
 MOST_QUESTIONS = 20
@@ -23,6 +26,8 @@ class Session:
     conversation: Conversation
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a question is being answered."""
+    found: dict[int, Source] = field(default_factory=dict[int, Source])
+    """What the tools have found so far, by number: an answer may cite what was found for an earlier question."""
 
     def forget_the_oldest(self) -> None:
         """Removes many questions at once, so that the beginning of the history, which providers cache, seldom
@@ -32,10 +37,14 @@ class Session:
         if len(questions) > MOST_QUESTIONS:
             self.conversation = Conversation(chat.agent, chat.messages[questions[-KEPT_QUESTIONS] :])
 
+    def rewind(self, messages: Sequence[Message]) -> None:
+        """Continues from an earlier history."""
+        self.conversation = Conversation(self.conversation.agent, messages)
+
 
 class Sessions:
-    """If there are too many, the session that was unused for longest is removed. A question that is being answered in
-    it is still answered, but the session cannot be found any more."""
+    """The ids cannot be guessed. If there are too many, the session that was unused for longest is removed. A question
+    that is being answered in it is still answered, but the session cannot be found any more."""
 
     def __init__(self, agent: Agent, most: int = MOST_SESSIONS) -> None:
         self._agent = agent
@@ -44,6 +53,9 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._open
 
     def start(self) -> Session:
         session = self.apart()
@@ -54,7 +66,7 @@ class Sessions:
 
     def apart(self) -> Session:
         """A session for a single question, which is not kept."""
-        return Session(secrets.token_hex(8), Conversation(self._agent))
+        return Session(secrets.token_urlsafe(24), Conversation(self._agent))
 
     def find(self, id: str) -> Session | None:
         session = self._open.get(id)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from course_assistant.full_text import is_chinese, key_terms, terms
 from course_assistant.instructions import language_of
-from course_assistant.quoting import field, hits, lesson_titles, sentences
+from course_assistant.library import CourseLibrary
+from course_assistant.quoting import field, hits, lesson_titles, numbers, sentences
 from course_assistant.vectors import plain
 from unbroken import Request, ScriptedModel, ToolMessage, ToolResult, User
 from unbroken.messages import Message
@@ -42,32 +43,38 @@ class Tour:
         return sum(len(calls) for calls in self.rounds)
 
 
+def _cited(text: str, number: int) -> str:
+    return f"{text} [{number}]"
+
+
 def _explain(results: Sequence[str]) -> str:
     found = hits(results[0])
-    return sentences(found[0].text, 3) if found else NOTHING_FOUND
+    return _cited(sentences(found[0].text, 3), found[0].number) if found else NOTHING_FOUND
 
 
 def _explain_and_require(results: Sequence[str]) -> str:
-    needed = field("\n".join(hit.text for hit in hits(results[1])), "Prerequisites")
-    return f"{_explain(results)}\n\n**Prerequisites:** {needed or NOTHING_FOUND}"
+    found = ((field(hit.text, "Prerequisites"), hit.number) for hit in hits(results[1]))
+    needed = next((_cited(text, number) for text, number in found if text), NOTHING_FOUND)
+    return f"{_explain(results)}\n\n**Prerequisites:** {needed}"
 
 
 def _outline(results: Sequence[str]) -> str:
     lessons = "\n".join(f"- Lesson {number}: {title}" for number, title in lesson_titles(results[0]))
     needed = field(results[0], "Prerequisites")
-    return f"**{field(results[0], 'Course')}**\n\n{lessons}\n\nPrerequisites: {needed}"
+    title = _cited(f"**{field(results[0], 'Course')}**", *numbers(results[0]))
+    return f"{title}\n\n{lessons}" + (f"\n\nPrerequisites: {needed}" if needed else "")
 
 
 def _each_lesson(results: Sequence[str]) -> str:
-    lines = [f"**{found[0].place}**: {sentences(found[0].text, 2)}" for found in map(hits, results) if found]
+    firsts = [found[0] for found in map(hits, results) if found]
+    lines = [f"**{hit.place}**: {_cited(sentences(hit.text, 2), hit.number)}" for hit in firsts]
     return "\n\n".join(lines) or NOTHING_FOUND
 
 
 def _compare(results: Sequence[str]) -> str:
-    sides = [found for found in map(hits, results) if found]
-    lines = [
-        f"**{found[0].course}** ({found[0].part}): {sentences(found[0].text, 2, 'prompt caching')}" for found in sides
-    ]
+    sides = [found[0] for found in map(hits, results) if found]
+    said = [_cited(sentences(hit.text, 2, "prompt caching"), hit.number) for hit in sides]
+    lines = [f"**{hit.course}** ({hit.part}): {words}" for hit, words in zip(sides, said, strict=True)]
     return "\n\n".join(lines) or NOTHING_FOUND
 
 
@@ -75,14 +82,17 @@ def _in_both(results: Sequence[str]) -> str:
     titles = [[title for _, title in lesson_titles(result)] for result in results]
     words = [set(key_terms(" ".join(each))) for each in titles]
     shared = set[str].intersection(*words)
-    lines = [f"- {field(result, 'Course')}: {'; '.join(each)}" for result, each in zip(results, titles, strict=True)]
+    lines = [
+        _cited(f"- {field(result, 'Course')}: {'; '.join(each)}", *numbers(result))
+        for result, each in zip(results, titles, strict=True)
+    ]
     first = " ".join(word for word in terms(" ".join(titles[0])) if word in shared)
     return f"Both courses cover **{first or 'nothing in common'}**. Their lessons:\n\n" + "\n".join(lines)
 
 
 def _outline_and_lesson(results: Sequence[str]) -> str:
     found = hits(results[1])
-    covers = sentences(found[0].text, 2) if found else NOTHING_FOUND
+    covers = _cited(sentences(found[0].text, 2), found[0].number) if found else NOTHING_FOUND
     return f"{_outline(results)}\n\n**Lesson 3** covers: {covers}"
 
 
@@ -148,6 +158,31 @@ TOUR_QUERIES = tuple(
     )
 )
 """The queries of the tours; their vectors are shipped."""
+
+CHINESE_EXAMPLES = (
+    ("什么是 MCP？", "一次搜索，用中文作答"),
+    ("提示缓存怎么用？", "两门课程中的同一个主题"),
+    ("沙箱里的安全怎么保证？", "在一节课里找到答案"),
+    ("检索增强生成是什么？", "引用课文"),
+    (TOURS[2].question, "两个部分，两轮"),
+    (TOURS[3].question, "一轮中并行的两次搜索"),
+    (TOURS[4].question, "比较，两轮"),
+)
+
+
+def example_questions(library: CourseLibrary) -> dict[str, list[dict[str, str]]]:
+    """By language, each with what it demonstrates. For a folder of one's own they are about its courses."""
+    if not library.shipped:
+        titles = [course.title for course in library.courses[:4]]
+        return {
+            "en": [{"question": f"What is “{title}” about?", "shows": ""} for title in titles],
+            "zh": [{"question": f"“{title}”讲了什么？", "shows": ""} for title in titles],
+        }
+    return {
+        "en": [{"question": tour.question, "shows": tour.shows} for tour in TOURS],
+        "zh": [{"question": question, "shows": shows} for question, shows in CHINESE_EXAMPLES],
+    }
+
 
 _BY_QUESTION = {plain(words): tour for tour in TOURS for words in (tour.question, tour.also) if words}
 _LESSON = re.compile(r"lesson (\d+)|第\s*(\d+)\s*课", re.I)
@@ -222,9 +257,12 @@ def _search_for(question: str, before: str) -> Arguments:
 
 
 def _from_first_hits(result: str, about: str, chinese: bool) -> str:
-    found = hits(result)[:2]
+    found = hits(result)
+    if chinese:
+        found = [hit for hit in found if is_chinese(hit.text)] or found
+    found = found[:2]
     if not found:
         return NOTHING_FOUND_ZH if chinese else NOTHING_FOUND
-    if chinese:
-        return "\n\n".join(f"**{hit.place}**：{sentences(hit.text, 2, about, chinese=True)}" for hit in found)
-    return "\n\n".join(f"**{hit.place}**: {sentences(hit.text, 2, about)}" for hit in found)
+    colon = "：" if chinese else ": "
+    said = [_cited(sentences(hit.text, 2, about, chinese=chinese), hit.number) for hit in found]
+    return "\n\n".join(f"**{hit.place}**{colon}{words}" for hit, words in zip(found, said, strict=True))

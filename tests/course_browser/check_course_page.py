@@ -7,65 +7,20 @@ any width.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
 
 import chromium
 import pytest
+from course_page import SEARCH, ask, in_browser, reload, shot, texts, until_ended
 
 from course_assistant.assistant import CourseAssistant
-from course_assistant.library import CourseLibrary
 from course_assistant.tours import scripted_model
-from course_assistant.web.server import create_app, serving
-from unbroken import Model, Request, RetryingModel, ScriptedModel
+from unbroken import Request, RetryingModel, ScriptedModel
 from unbroken.deltas import Delta
 from unbroken.errors import Unavailable
 from unbroken.testing import Break, Call, Fail, Say
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
-
-SHOTS = os.environ.get("UNBROKEN_SHOTS")
-READY = "document.querySelector('#examples button') !== null"
-SEARCH = Call("search_course_content", query="What is MCP")
-Act = Callable[[chromium.Tab, CourseAssistant], Awaitable[None]]
-
-
-def in_browser(model: Model, act: Act, *, note: str = "", width: int = 1280) -> None:
-    async def main() -> None:
-        with CourseLibrary.open() as library:
-            assistant = CourseAssistant(model, library)
-            async with serving(create_app(assistant, note)) as address, chromium.browser() as tab:
-                await tab.size(width, 760)
-                await tab.theme("light")
-                await tab.open(address, READY)
-                await act(tab, assistant)
-                assert tab.complaints == []
-
-    asyncio.run(main())
-
-
-async def shot(tab: chromium.Tab, name: str) -> None:
-    if SHOTS:
-        await tab.screenshot(Path(SHOTS) / f"{name}.png")
-
-
-async def texts(tab: chromium.Tab, selector: str) -> list[str]:
-    return await tab.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.innerText)")
-
-
-async def ask(tab: chromium.Tab, question: str, ends: int) -> None:
-    """Types and presses Enter; waits until so many questions have ended."""
-    await tab.run("document.getElementById('question').focus()")
-    await tab.ask("Input.insertText", text=question)
-    await tab.press("Enter")
-    await until_ended(tab, ends)
-
-
-async def until_ended(tab: chromium.Tab, ends: int) -> None:
-    await tab.until(f"document.querySelectorAll('.facts, .failure').length === {ends} && !chat.going")
-    await tab.settle()
 
 
 def test_a_question_shows_its_calls_answer_and_sources_and_a_second_one_continues() -> None:
@@ -78,9 +33,12 @@ def test_a_question_shows_its_calls_answer_and_sources_and_a_second_one_continue
         assert all(call.split()[-1] in ("ms", "s") for call in calls)
         assert "Model Context Protocol" in (await texts(tab, ".prose"))[0]
         assert await texts(tab, ".prose strong") == ["Prerequisites:"]
-        links = await tab.run("[...document.querySelectorAll('.sources a')].map((node) => [node.innerText, node.href])")
-        assert any(text.endswith("- Lesson 1") and "https://example.com/" in href for text, href in links)
-        assert "2 rounds · 2 calls · 3 requests" in (await texts(tab, ".facts"))[0]
+        links = await tab.run(
+            "[...document.querySelectorAll('.sources a')].map((node) => [node.innerText, node.pathname])"
+        )
+        title = "MCP: Build Tool Servers for Language Models"
+        assert links == [[f"1 {title} - Lesson 1", "/lessons/10"], [f"2 {title}", "/lessons/9"]]
+        assert "scripted:course-tours · 2 rounds · 2 calls · 3 requests" in (await texts(tab, ".facts"))[0]
         assert await tab.run("document.activeElement.id") == "question"
         await shot(tab, "course-answer")
 
@@ -97,7 +55,7 @@ def test_a_call_opens_to_its_result_and_the_courses_to_their_lessons_by_keyboard
         await ask(tab, "What is MCP?", 1)
         await tab.run("document.querySelector('.call summary').focus()")
         await tab.press("Enter")
-        assert "Lesson 1]" in (await texts(tab, ".call pre"))[0]
+        assert "Lesson 1\n>" in (await texts(tab, ".call pre"))[0]
         await tab.run("document.querySelector('#courses summary').focus()")
         await tab.press("Enter")
         assert len(await texts(tab, "#courses [open] li a")) >= 3
@@ -106,7 +64,7 @@ def test_a_call_opens_to_its_result_and_the_courses_to_their_lessons_by_keyboard
     in_browser(scripted_model(), act)
 
 
-def test_each_example_is_a_button_and_a_new_chat_forgets_the_session() -> None:
+def test_each_example_is_a_button_and_a_new_chat_keeps_the_old_one_in_the_list() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         assert await tab.run("document.activeElement.id") == "question"
         assert len(await texts(tab, "#examples button")) == 7
@@ -119,11 +77,7 @@ def test_each_example_is_a_button_and_a_new_chat_forgets_the_session() -> None:
             await tab.run("document.activeElement.blur()")
             await tab.press("n")
             await tab.until("document.querySelector('#talk').hidden && document.activeElement.id === 'question'")
-        for _ in range(200):
-            if not len(assistant.sessions):
-                break
-            await asyncio.sleep(0.01)
-        assert len(assistant.sessions) == 0
+        assert len(assistant.sessions) == len(await texts(tab, "#chats li")) == 7
 
     in_browser(scripted_model(), act)
 
@@ -135,7 +89,8 @@ def test_a_failing_model_shows_why_and_the_question_can_be_repeated() -> None:
         assert await texts(tab, ".busy") == []
         await shot(tab, "course-failure")
         await tab.run("document.querySelector('.again').click()")
-        await until_ended(tab, 2)
+        await tab.until("document.querySelector('.prose p') !== null")
+        await until_ended(tab, 1)
         assert await texts(tab, ".prose p") == ["Here I am."]
 
     in_browser(
@@ -222,12 +177,13 @@ def test_hostile_text_has_no_effect_and_simple_markdown_is_drawn() -> None:
         assert await texts(tab, ".prose li") == ["one with code", "good and bad"]
         assert await texts(tab, ".prose td") == ["1", "<b>2</b>"]
         assert await texts(tab, ".prose pre") == ["<i>as it is</i>"]
-        assert (await texts(tab, "#note p"))[0].startswith("</script>")
+        await tab.run("find('search').open = true")
+        assert (await texts(tab, "#search p"))[0].startswith("</script>")
 
     in_browser(ScriptedModel(Call(WORDS[:60], {WORDS: WORDS}), WORDS), act, note=WORDS)
 
 
-@pytest.mark.parametrize("width", [340, 400, 800, 1600])
+@pytest.mark.parametrize("width", [340, 390, 820, 1440])
 def test_nothing_is_wider_than_the_window(width: int) -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         fits = (
@@ -239,12 +195,12 @@ def test_nothing_is_wider_than_the_window(width: int) -> None:
         assert await tab.run(fits)
         await shot(tab, f"course-{width}")
         if width < 832:
-            assert not await tab.run("find('courses').checkVisibility()")
+            assert not await tab.run("find('side').checkVisibility()")
             await tab.run("find('show').click()")
-            assert await tab.run(f"find('courses').checkVisibility() && {fits}")
+            assert await tab.run(f"find('side').checkVisibility() && {fits}")
             await shot(tab, f"course-{width}-courses")
             await tab.press("Escape")
-        assert await tab.run("find('courses').checkVisibility()") == (width > 832)
+        assert await tab.run("find('side').checkVisibility()") == (width > 832)
 
     in_browser(scripted_model(), act, note="Full-text search is used instead of vectors.", width=width)
 
@@ -259,6 +215,8 @@ def test_dark_and_light_follow_the_system_and_the_button_changes_them() -> None:
         await shot(tab, "course-dark")
         await tab.run("find('theme').click()")
         assert await tab.run(paper) == "rgb(251, 251, 249)"
+        await reload(tab)
+        assert await tab.run(paper) == "rgb(251, 251, 249)"  # it is remembered
 
     in_browser(scripted_model(), act)
 

@@ -3,8 +3,9 @@ events."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from aiohttp import ClientSession
 from course_assistant.assistant import CourseAssistant
 from course_assistant.library import CourseLibrary
 from course_assistant.web.server import create_app, serving
-from unbroken import Model
+from unbroken import Model, Request, ScriptedModel
+from unbroken.deltas import Delta
 
 Told = dict[str, Any]
 
@@ -66,7 +68,14 @@ class Client:
 
 
 def read(stream: str) -> list[Told]:
-    return [json.loads(part.removeprefix("data: ")) for part in stream.split("\n\n") if part]
+    """The events of a stream, each with its number as `id`, if it has one."""
+    told: list[Told] = []
+    for part in stream.split("\n\n")[:-1]:
+        *number, data = part.split("\n")
+        told.append(json.loads(data.removeprefix("data: ")))
+        if number:
+            told[-1]["number_of_event"] = int(number[0].removeprefix("id: "))
+    return told
 
 
 def texts(told: list[Told]) -> str:
@@ -81,3 +90,29 @@ async def served(model: Model, folder: Path, *, note: str = "") -> AsyncGenerato
         assistant = CourseAssistant(model, library)
         async with serving(create_app(assistant, note)) as address, ClientSession() as http:
             yield Client(http, address, assistant)
+
+
+class Held:
+    """A model whose answer number `at` (from 0) is held back until `free`. `reached` is set when it is requested,
+    `left` when the client has gone."""
+
+    name = "held"
+
+    def __init__(self, model: ScriptedModel, at: int) -> None:
+        self._model = model
+        self._at = at
+        self._asked = 0
+        self.reached, self.free, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        number, self._asked = self._asked, self._asked + 1
+        answer = self._model.stream(request)
+        if number == self._at:
+            self.reached.set()
+            try:
+                await self.free.wait()
+            except asyncio.CancelledError:
+                self.left.set()
+                raise
+        async for deltas in answer:
+            yield deltas

@@ -36,7 +36,7 @@ def test_in_a_pipe_only_the_answer_is_on_standard_output() -> None:
     done = run("ask", "What is MCP?")
     assert done.exit_code == 0
     assert done.stdout.startswith("MCP is short for Model Context Protocol.")
-    assert "- MCP: Build Tool Servers for Language Models - Lesson 1: https://example.com/" in done.stdout
+    assert "[1] MCP: Build Tool Servers for Language Models - Lesson 1: courses/mcp.txt:6\n" in done.stdout
     assert 'round 1: search_course_content(query="What is MCP")' in done.stderr
     assert "1 round, 2 requests, 1 call, about" in done.stderr
 
@@ -130,7 +130,7 @@ def test_a_terminal_shows_rounds_calls_the_answer_and_its_sources(library: Cours
     run_virtual(cli.ask_all(["What is MCP and what are the prerequisites?"], assistant, screen))
     for words in (
         *('round 1  search_course_content(query="MCP introduction")', "round 2  search_course_content("),
-        *("no more tool calls", "Prerequisites: Python", "https://example.com/courses/mcp", "2 rounds"),
+        *("no more tool calls", "Prerequisites: Python", "courses/mcp.txt:6", "2 rounds"),
     ):
         assert words in shown.getvalue()
 
@@ -143,12 +143,12 @@ def test_the_title_of_a_course_cannot_move_the_cursor_either(
     library: CourseLibrary, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = run_virtual(CourseAssistant(scripted_model(), library).ask("What is MCP?")).result
-    answered = Answered("Text.", (Source("A\x1b[2J", "https://example.com/\x07"),), result)
+    answered = Answered("Text.", (Source(1, "A\x1b[2J", "a\x07.md:1"),), (), result)
     shown = io.StringIO()
     for screen in (PlainScreen(), TerminalScreen(Console(file=shown, width=120))):
         screen.show(answered)
-    assert "- A[2J: https://example.com/\n" in capsys.readouterr().out
-    assert "A[2J  https://example.com/\n" in shown.getvalue()
+    assert "[1] A[2J: a.md:1\n" in capsys.readouterr().out
+    assert "[1] A[2J  a.md:1\n" in shown.getvalue()
 
 
 def test_an_interrupt_during_the_imports_ends_it_without_a_traceback() -> None:

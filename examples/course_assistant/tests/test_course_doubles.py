@@ -19,7 +19,7 @@ def caching(course: str) -> Call:
 
 def titles(library: CourseLibrary, *script: list[Call] | str) -> list[str]:
     answered = run_virtual(CourseAssistant(ScriptedModel(*script), library).ask("Sources?"))
-    return [source.title.partition(":")[0] + source.title[-2:] for source in answered.sources]
+    return [source.title.partition(":")[0] + source.title[-2:] for source in answered.found]
 
 
 def test_two_searches_that_find_the_same_lesson_list_it_once(library: CourseLibrary) -> None:
@@ -34,8 +34,8 @@ def test_several_texts_of_one_lesson_are_one_source(library: CourseLibrary) -> N
 
 
 def test_the_same_lesson_number_of_two_courses_is_two_sources() -> None:
-    one, two = Source("MCP - Lesson 3", "https://example.com/1"), Source("Use - Lesson 3", "https://example.com/2")
-    assert unique([one, two, one, Source("MCP - Lesson 3", "https://example.com/1")]) == (one, two)
+    one, two = Source(4, "MCP - Lesson 3", "mcp.txt:9"), Source(8, "Use - Lesson 3", "use.txt:9")
+    assert unique([one, two, one, Source(4, "MCP - Lesson 3", "mcp.txt:9")]) == (one, two)
 
 
 def test_sources_are_in_the_order_of_the_calls_and_not_of_their_ends() -> None:

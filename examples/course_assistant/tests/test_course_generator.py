@@ -104,7 +104,7 @@ def test_the_answer_is_sent_in_pieces_and_then_complete_with_its_sources(library
         last = steps[-1]
         assert isinstance(last, Answered)
         assert last.text == "".join(pieces)
-        assert last.sources[0].link == "https://example.com/courses/mcp/lesson/1"
+        assert last.found[0].file == "courses/mcp.txt:6"
 
     run_virtual(main)
 

@@ -25,24 +25,25 @@ def test_a_question_goes_through_the_store_and_the_answer_has_links(library: Cou
     answered = run_virtual(CourseAssistant(scripted_model(), library).ask("What is MCP?"))
     assert answered.text.startswith("MCP is short for Model Context Protocol.")
     assert answered.sources[0].title == "MCP: Build Tool Servers for Language Models - Lesson 1"
-    assert answered.sources[0].link == "https://example.com/courses/mcp/lesson/1"
+    assert (answered.sources[0].file, answered.sources[0].link) == ("courses/mcp.txt:6", "/lessons/10")
 
 
 def test_an_outline_names_the_course_as_its_source(library: CourseLibrary) -> None:
     model = ScriptedModel([Call("get_course_outline", course_title="computer use")], "Three lessons.")
     answered = run_virtual(CourseAssistant(model, library).ask("The outline?"))
     outline = answered.result.calls[0].result.text
-    assert outline.startswith("Course: Computer Use: Let a Model Drive a Desktop\nLink: https://example.com/")
+    assert outline.startswith("Course: Computer Use: Let a Model Drive a Desktop\nSource: [1]\nInstructor: ")
     assert "Prerequisites: Python" in outline
     assert outline.endswith("3. Prompt Caching with Screenshots")
-    assert [source.link for source in answered.sources] == ["https://example.com/courses/computer-use"]
+    assert [source.file for source in answered.found] == ["courses/computer_use.txt:1"]
+    assert answered.sources == ()  # the answer cites nothing
 
 
 def test_an_outline_of_an_unknown_course_lists_the_known_ones(library: CourseLibrary) -> None:
     model = ScriptedModel([Call("get_course_outline", course_title="Cooking")], "There is none.")
     answered = run_virtual(CourseAssistant(model, library).ask("The outline?"))
     assert answered.result.calls[0].result.text.startswith("No course found that matches 'Cooking'. The courses are:")
-    assert (answered.result.calls[0].error, answered.sources) == (False, ())
+    assert (answered.result.calls[0].error, answered.found) == (False, ())
 
 
 def test_a_session_remembers_and_another_one_does_not(library: CourseLibrary) -> None:

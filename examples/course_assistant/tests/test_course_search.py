@@ -13,13 +13,14 @@ from course_assistant.library import CourseLibrary
 def places(found: str) -> set[str]:
     """Where the hits are from: `MCP 3` for the third lesson of the course on MCP."""
     return {
-        f"{name} {number}".strip() for name, number in re.findall(r"^\[(.+?):.*?(?: - Lesson (\d+))?\]$", found, re.M)
+        f"{name} {number}".strip()
+        for name, number in re.findall(r"^\[\d+\] (.+?):.*?(?: - Lesson (\d+))?$", found, re.M)
     }
 
 
 def test_a_search_finds_the_text_and_names_its_place(library: CourseLibrary) -> None:
     found = search(library, "What is MCP")
-    assert found.startswith("[MCP: Build Tool Servers for Language Models - Lesson 1]\n")
+    assert found.startswith("[10] MCP: Build Tool Servers for Language Models - Lesson 1\n")
     assert "short for Model Context Protocol" in found
 
 
@@ -43,7 +44,7 @@ def test_a_search_in_one_lesson_finds_only_that_lesson(library: CourseLibrary) -
 
 def test_a_query_for_what_a_lesson_covers_returns_the_lesson_from_its_beginning(library: CourseLibrary) -> None:
     found = search(library, "what lesson 3 covers", "MCP", 3)
-    assert found.startswith("[MCP: Build Tool Servers for Language Models - Lesson 3]\n> Tool definitions are sent")
+    assert found.startswith("[12] MCP: Build Tool Servers for Language Models - Lesson 3\n> Tool definitions are sent")
     assert places(found) == {"MCP 3"}
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
-from course_web import Client, read, served, texts
+from course_web import Client, Held, read, served, texts
+from yarl import URL
 
 from course_assistant.assistant import LONGEST_QUESTION
 from course_assistant.web.server import create_app, serving
-from unbroken import Request, RetryingModel, ScriptedModel, UserError
-from unbroken.deltas import Delta
+from unbroken import RetryingModel, ScriptedModel, UserError
 from unbroken.errors import Unavailable
 from unbroken.testing import Break, Call, Fail, Say
 
@@ -25,15 +24,22 @@ SEARCH = Call("search_course_content", query="prompt caching", course_name="MCP"
 
 def test_the_steps_of_a_question_are_reported_as_they_happen(tmp_path: Path) -> None:
     async def main() -> None:
-        model = ScriptedModel([Say("Let me look. "), SEARCH], Say("It is paid for once.", chunks=2))
+        model = ScriptedModel([Say("Let me look. "), SEARCH], Say("It is paid for once [5].", chunks=2))
         async with served(model, tmp_path) as client:
             told = await client.ask("What is prompt caching?")
 
         kinds = [one["event"] for one in told]
         assert [kind for before, kind in zip([None, *kinds], kinds, strict=False) if kind != before] == [
-            "session",
-            *("request_sent", "text_added", "call_started", "text_finished", "call_finished", "round_finished"),
-            *("request_sent", "text_added", "text_finished", "answered"),
+            *("session", "asked", "run_started", "request_sent", "text_added", "call_written", "call_started"),
+            *(
+                "text_finished",
+                "call_finished",
+                "round_finished",
+                "request_sent",
+                "text_added",
+                "text_finished",
+                "answered",
+            ),
         ]
         started, finished, answered = (
             told[kinds.index(kind)] for kind in ("call_started", "call_finished", "answered")
@@ -44,11 +50,10 @@ def test_the_steps_of_a_question_are_reported_as_they_happen(tmp_path: Path) -> 
         )
         assert "paid for once" in finished["text"]
         assert not finished["error"]
-        assert texts(told) == "Let me look. It is paid for once."
-        assert answered["text"] == "It is paid for once."
-        assert {"title": "MCP: Build Tool Servers - Lesson 2", "link": "https://example.com/mcp/2"} in answered[
-            "sources"
-        ]
+        assert texts(told) == "Let me look. It is paid for once [5]."
+        assert answered["text"] == "It is paid for once [5]."
+        lesson = {"title": "MCP: Build Tool Servers - Lesson 2", "link": "/lessons/5", "file": "courses/mcp.txt:10"}
+        assert answered["sources"] == finished["sources"] == [{"number": 5, **lesson}]
         assert (answered["stop_reason"], answered["rounds"], answered["requests"], answered["calls"]) == (
             *("answered", 1, 2, 1),
         )
@@ -93,31 +98,11 @@ def test_a_model_that_fails_is_reported_in_one_event_and_the_session_continues(t
         model = ScriptedModel(Fail(Unavailable("the provider is busy: try later", status=503)), "Here I am.")
         async with served(model, tmp_path) as client:
             failed = await client.ask("Hello?")
-            assert failed[-1] == {
-                "event": "failed",
-                "error": "Unavailable",
-                "message": "the provider is busy: try later",
-            }
+            assert (failed[-1]["error"], failed[-1]["message"]) == ("Unavailable", "the provider is busy: try later")
             assert [one["event"] for one in failed].count("failed") == 1
             again = await client.ask("Hello?", failed[0]["id"])
             assert again[-1]["text"] == "Here I am."
             assert again[0]["id"] == failed[0]["id"]
-
-    asyncio.run(main())
-
-
-def test_a_client_that_leaves_ends_its_run(tmp_path: Path) -> None:
-    async def main() -> None:
-        model = Held(ScriptedModel("Never read.", "I am free."), at=0)
-        async with served(model, tmp_path) as client:
-            async with client.http.post(f"{client.address}api/ask", json={"question": "MCP?"}) as response:
-                session = (await response.content.readuntil(b"\n\n")).decode().split('"id":"')[1].split('"')[0]
-                await model.reached.wait()
-            await asyncio.wait_for(model.left.wait(), 10)
-            model.free.set()
-            told = await asyncio.wait_for(client.ask("And now?", session), 10)  # the session is not held any more
-            assert told[-1]["text"] == "I am free."
-            assert not [repr(task) for task in asyncio.all_tasks() if "EventStream" in repr(task)]
 
     asyncio.run(main())
 
@@ -131,7 +116,7 @@ def test_a_server_that_stops_reports_it_to_waiting_clients(tmp_path: Path) -> No
                 await model.reached.wait()
                 await stack.aclose()
                 told = read(await response.text())
-        assert [one["event"] for one in told] == ["session", "request_sent", "failed"]
+        assert [one["event"] for one in told] == ["session", "asked", "run_started", "request_sent", "failed"]
         assert "The server was stopped" in told[-1]["message"]
         assert model.left.is_set()
 
@@ -198,13 +183,9 @@ def test_courses_and_the_note_are_listed_and_a_session_can_be_forgotten(tmp_path
                 listed = await response.json()
             assert listed["note"] == "Full-text search is used."
             assert [course["title"] for course in listed["courses"]] == ["Computer Use", "MCP: Build Tool Servers"]
-            assert listed["courses"][1]["lessons"][1] == {
-                "number": 2,
-                "title": "Prompt Caching",
-                "link": "https://example.com/mcp/2",
-            }
-            assert len(listed["examples"]) == 7
-            assert listed["examples"][0]["question"] == "What is MCP?"
+            assert listed["courses"][1]["lessons"][1] == {"number": 2, "title": "Prompt Caching", "page": "/lessons/5"}
+            assert {name: len(examples) for name, examples in listed["examples"].items()} == {"en": 7, "zh": 7}
+            assert (listed["examples"]["en"][0]["question"], listed["model"]) == ("What is MCP?", "scripted:demo")
             await _forget(client, (await client.ask("Hello?"))[0]["id"])
 
     asyncio.run(main())
@@ -232,6 +213,27 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_lessons_are_shown_by_number_and_by_nothing_else(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(ScriptedModel(), tmp_path) as client:
+            async with client.http.get(f"{client.address}api/lessons/5") as response:
+                lesson = await response.json()
+            assert (lesson["title"], lesson["heading"], lesson["lesson"]) == (
+                "MCP: Build Tool Servers",
+                "Prompt Caching",
+                2,
+            )
+            assert lesson["text"].startswith("Prompt caching keeps the tool definitions")
+            assert (lesson["file"], lesson["link"]) == ("courses/mcp.txt:10", "https://example.com/mcp/2")
+            for said in ("0", "6", "-1", "x", "9" * 5000, "..%2Fmcp.txt", "%2Fetc%2Fpasswd", "%D9%A3", "5%00"):
+                url = URL(f"{client.address}api/lessons/{said}", encoded=True)
+                async with client.http.get(url) as response:
+                    assert response.status == 404, said
+                    assert "root:" not in await response.text()
+
+    asyncio.run(main())
+
+
 def test_a_port_in_use_and_a_foreign_host_are_refused_with_a_message(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(ScriptedModel(), tmp_path) as client:
@@ -245,29 +247,3 @@ def test_a_port_in_use_and_a_foreign_host_are_refused_with_a_message(tmp_path: P
                     await serving(create_app(client.assistant), host, number).__aenter__()
 
     asyncio.run(main())
-
-
-class Held:
-    """A model whose answer number `at` (from 0) is held back until `free`. `reached` is set when it is requested,
-    `left` when the client has gone."""
-
-    name = "held"
-
-    def __init__(self, model: ScriptedModel, at: int) -> None:
-        self._model = model
-        self._at = at
-        self._asked = 0
-        self.reached, self.free, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
-        number, self._asked = self._asked, self._asked + 1
-        answer = self._model.stream(request)
-        if number == self._at:
-            self.reached.set()
-            try:
-                await self.free.wait()
-            except asyncio.CancelledError:
-                self.left.set()
-                raise
-        async for deltas in answer:
-            yield deltas

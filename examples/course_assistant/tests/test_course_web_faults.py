@@ -13,8 +13,9 @@ import pytest
 from course_web import Client, Told, served, texts
 
 from course_assistant.assistant import Answered
+from course_assistant.library import CourseLibrary
 from course_assistant.tours import script, scripted_model
-from course_assistant.web.event_stream import events_of
+from course_assistant.web.page_events import page_events
 from unbroken import CallStarted, Event, Model, Request, RetryingModel, ScriptedModel, User, connect
 from unbroken.deltas import Delta
 from unbroken.testing import FAULTS, Call, Fault, FaultyServer
@@ -103,20 +104,20 @@ def test_the_scripted_model_takes_such_a_number_too(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-async def told_of(*happening: Event | Answered | Exception) -> list[Told]:
+async def told_of(library: CourseLibrary, *happening: Event | Answered | Exception) -> list[Told]:
     async def steps() -> AsyncGenerator[Event | Answered, None]:
         for step in happening:
             if isinstance(step, Exception):
                 raise step
             yield step
 
-    return [json.loads(part.removeprefix(b"data: ")) async for part in events_of("session", steps())]
+    return [json.loads(body) async for body in page_events(steps(), library)]
 
 
-def test_half_a_surrogate_pair_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+def test_half_a_surrogate_pair_is_sent(library: CourseLibrary, caplog: pytest.LogCaptureFixture) -> None:
     started = CallStarted("run", 0, 0, 0.0, 0, "call_1", "search", {"query": "\ud83d", "n": 2**70})
-    told = asyncio.run(told_of(started))
-    assert told[1]["arguments"] == {"query": "\ud83d", "n": 2**70}
+    told = asyncio.run(told_of(library, started))
+    assert told[0]["arguments"] == {"query": "\ud83d", "n": 2**70}
     assert caplog.records == []
 
 
@@ -127,10 +128,12 @@ def test_half_a_surrogate_pair_is_sent(caplog: pytest.LogCaptureFixture) -> None
         CallStarted("run", 0, 0, 0.0, 0, "call_1", "search", {"n": 2**70, "x": float("nan")}),
     ],
 )
-def test_a_defect_is_sent_as_the_end_and_logged(defect: Event | Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_sent_as_the_end_and_logged(
+    library: CourseLibrary, defect: Event | Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.ERROR, "course_assistant.web"):
-        told = asyncio.run(told_of(defect))
-    assert [one["event"] for one in told] == ["session", "failed"]
+        told = asyncio.run(told_of(library, defect))
+    assert [one["event"] for one in told] == ["failed"]
     assert told[-1]["error"] == "ServerError"
     assert "a defect" not in told[-1]["message"]
     assert caplog.records[0].exc_info

@@ -34,7 +34,7 @@ def test_fifty_chats_at_once_do_not_mix(tmp_path: Path) -> None:
             assert (
                 first[-1]["text"]
                 == texts(first)
-                == f"For visitor-{number}: 1 result, of the query visitor-{number} MCP"
+                == f"For visitor-{number}: 1 result, of the query visitor-{number} MCP [4]"
             )
             assert second[-1]["text"] == texts(second) == f"You are visitor-{number}."
             assert [one["arguments"]["query"] for one in first if one["event"] == "call_started"] == [
@@ -80,7 +80,7 @@ def answer(request: Request) -> Answer:
     if not results:
         return Call("search_course_content", query=f"{visitor} MCP")
     query = next(str(call.arguments["query"]) for message in request.messages for call in getattr(message, "calls", ()))
-    return Say(f"For {visitor}: {len(results)} result, of the query {query}", chunks=3)
+    return Say(f"For {visitor}: {len(results)} result, of the query {query} [4]", chunks=3)
 
 
 class AllAtOnce:

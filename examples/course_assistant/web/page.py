@@ -1,13 +1,20 @@
-"""Serves `page.html`. Its content security policy names its one script and its one style by their hashes, so that no
-text of a model or of a course can become a script."""
+"""The page: `page.html` with its style and its scripts inside, so that it loads nothing more. Its content security
+policy names its one script and its one style by their hashes, so that no text of a model or a course can become a
+script."""
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
-PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
+HERE = Path(__file__).parent
+PAGE = re.sub(
+    r"\{\{([a-z]+\.(?:css|js))\}\}",
+    lambda part: (HERE / part[1]).read_text("utf-8"),
+    (HERE / "page.html").read_text("utf-8"),
+)
 
 
 def _hash(tag: str) -> str:

@@ -1,10 +1,13 @@
 """The course assistant over HTTP: the page, and its API. For this machine only (`guard`).
 
-- `GET /`: the page.
-- `GET /api/courses`: `courses` (title, link, lessons), `examples` (questions, and what each demonstrates), `note`.
-- `POST /api/ask` with `{"question": …, "session_id": …}`: server-sent events (`event_stream`). Without an id a session
-  is started.
-- `DELETE /api/sessions/{id}`: the session is forgotten.
+- `GET /`, `GET /lessons/{number}`: the page.
+- `GET /api/courses`: `model`, `courses` (title, page, lessons), `examples` (questions by language, and what each
+  demonstrates), `note`.
+- `GET /api/lessons/{number}`: the text of a lesson, or what is known about a course.
+- `POST /api/ask` with `{"question": …, "session_id": …}`: server-sent events (`page_events`). Without an id a session
+  is started. `{"session_id": …, "again": true}` answers the last question again.
+- `GET /api/sessions/{id}/events`: the events of a session, after `Last-Event-ID` or `?after=`.
+- `POST /api/sessions/{id}/stop`: ends the answer. `DELETE /api/sessions/{id}`: the session is forgotten.
 
 An invalid request gets a JSON error, `{"error": …}`, before anything of an answer is sent.
 """
@@ -30,54 +33,101 @@ from starlette.routing import Route
 
 from course_assistant.assistant import CourseAssistant, check_question
 from course_assistant.courses import Course
-from course_assistant.tours import TOURS
-from course_assistant.web.event_stream import EventStream, OpenStreams, events_of
+from course_assistant.library import CourseLibrary
+from course_assistant.tours import example_questions
+from course_assistant.web.chats import Chat, Chats
 from course_assistant.web.guard import LOOPBACK, OnlyHere
 from course_assistant.web.page import HEADERS, PAGE
+from course_assistant.web.page_events import EventStream
 from unbroken import UserError
 
 HOST = "127.0.0.1"
 LARGEST_BODY = 64 * 1024
 """Bytes: much more than the longest question needs."""
 PATHS = "use / (the page), GET /api/courses, POST /api/ask and DELETE /api/sessions/{id}"
+NO_SESSION = "this session does not exist (any more): leave out session_id to start a new one"
+PRIVATE = {"cache-control": "no-store"}
 
 
 def create_app(assistant: CourseAssistant, note: str = "") -> Starlette:
-    streams = OpenStreams()
-
-    async def page(request: Request) -> Response:
-        return HTMLResponse(PAGE, headers=HEADERS)
+    chats = Chats(assistant)
 
     async def courses(request: Request) -> Response:
-        listed = [_listed(course) for course in assistant.library.courses]
-        examples = [{"question": tour.question, "shows": tour.shows} for tour in TOURS]
-        return JSONResponse({"courses": listed, "examples": examples, "note": note})
+        library = assistant.library
+        told = {
+            "model": assistant.agent.model.name,
+            "courses": [_listed(course, library) for course in library.courses],
+            "examples": example_questions(library),
+            "note": note,
+            "attention": not library.shipped,
+        }
+        return JSONResponse(told, headers=PRIVATE)
+
+    async def lesson(request: Request) -> Response:
+        found = _lesson(request.path_params["number"], assistant.library)
+        if found is None:
+            raise HTTPException(404, "this lesson does not exist: GET /api/courses lists the lessons")
+        return JSONResponse(found, headers=PRIVATE)
 
     async def ask(request: Request) -> Response:
         asked = _read(await _body(request))
-        question, session_id = _question(asked), asked.get("session_id")
-        session = assistant.sessions.start() if session_id is None else assistant.sessions.find(str(session_id))
-        if session is None:
-            raise HTTPException(404, "this session does not exist (any more): leave out session_id to start a new one")
-        return EventStream(events_of(session.id, assistant.stream(question, session)), streams)
+        if asked.get("again") is True:
+            chat = _find(chats, asked.get("session_id"))
+            turn = chat.ask_again()
+            if turn is None:
+                raise HTTPException(
+                    409, "there is no answer to repeat: ask a question, or stop the one in progress first"
+                )
+        else:
+            question = _question(asked)
+            chat = chats.start() if asked.get("session_id") is None else _find(chats, asked["session_id"])
+            turn = chat.ask(question)
+        return EventStream(chat.follow(turn=turn))
+
+    async def events(request: Request) -> Response:
+        chat = _find(chats, request.path_params["id"])
+        said = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+        after = int(said) if said.isdecimal() and said.isascii() and len(said) < 16 else 0
+        if not chat.has_news(after):
+            return Response(status_code=204, headers=PRIVATE)  # an EventSource does not connect again
+        return EventStream(chat.follow(after))
+
+    async def stop(request: Request) -> Response:
+        _find(chats, request.path_params["id"]).stop()
+        return Response(status_code=204)
 
     async def forget(request: Request) -> Response:
-        if not assistant.sessions.forget(request.path_params["id"]):
+        if not chats.forget(request.path_params["id"]):
             raise HTTPException(404, "this session does not exist (any more): nothing to do")
         return Response(status_code=204)
 
     app = Starlette(
         routes=[
-            Route("/", page),
+            Route("/", _page),
+            Route("/lessons/{number}", _page),
             Route("/api/courses", courses),
+            Route("/api/lessons/{number}", lesson),
             Route("/api/ask", ask, methods=["POST"]),
+            Route("/api/sessions/{id}/events", events),
+            Route("/api/sessions/{id}/stop", stop, methods=["POST"]),
             Route("/api/sessions/{id}", forget, methods=["DELETE"]),
         ],
         middleware=[Middleware(OnlyHere)],
         exception_handlers={HTTPException: _refuse},
     )
-    app.state.streams = streams
+    app.state.chats = chats
     return app
+
+
+async def _page(request: Request) -> Response:
+    return HTMLResponse(PAGE, headers=HEADERS)
+
+
+def _find(chats: Chats, id: object) -> Chat:
+    chat = chats.find(id) if isinstance(id, str) else None
+    if chat is None:
+        raise HTTPException(404, NO_SESSION)
+    return chat
 
 
 async def serve(app: Starlette, host: str = HOST, port: int = 8000, announce: Callable[[str], object] = print) -> None:
@@ -109,19 +159,19 @@ async def serving(app: Starlette, host: str = HOST, port: int = 0) -> AsyncGener
 
 
 class _Server(uvicorn.Server):
-    """Ends open streams when it stops. uvicorn alone would wait, and then cut them off with a traceback; it would also
+    """Ends the answers when it stops. uvicorn alone would wait, and then cut them off with a traceback; it would also
     handle signals, which `serve` does."""
 
     def __init__(self, app: Starlette) -> None:
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1))
-        self._streams: OpenStreams = app.state.streams
+        self._chats: Chats = app.state.chats
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._streams.end()
+        self._chats.stop()
         await super().shutdown(sockets)
 
 
@@ -171,9 +221,28 @@ def _question(asked: Mapping[str, Any]) -> str:
         raise HTTPException(400, str(error)) from None
 
 
-def _listed(course: Course) -> dict[str, Any]:
-    lessons = [{"number": lesson.number, "title": lesson.title, "link": lesson.link} for lesson in course.lessons]
-    return {"title": course.title, "link": course.link, "lessons": lessons}
+def _listed(course: Course, library: CourseLibrary) -> dict[str, Any]:
+    lessons = [
+        {"number": lesson.number, "title": lesson.title, "page": library.source(course, lesson).link}
+        for lesson in course.lessons
+    ]
+    return {"title": course.title, "page": library.source(course).link, "lessons": lessons}
+
+
+def _lesson(said: str, library: CourseLibrary) -> dict[str, Any] | None:
+    """Lessons are found by their number in the library, never by the name of a file."""
+    place = library.place(int(said)) if said.isascii() and said.isdecimal() and len(said) < 10 else None
+    if place is None:
+        return None
+    course, lesson, source = place
+    return {
+        **_listed(course, library),
+        "lesson": lesson.number if lesson else None,
+        "heading": lesson.title if lesson else course.title,
+        "text": lesson.text if lesson else "\n\n".join(filter(None, (course.prerequisites, course.summary_zh))),
+        "file": source.file,
+        "link": lesson.link if lesson else course.link,
+    }
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -1,15 +1,12 @@
-"""Converts the events of a run to server-sent events for the page.
-
-Only what the page shows is sent: not the history, not the model's reasoning. If anything fails, even the conversion,
-the last event reports it.
-"""
+"""Converts the events of a run to those of the page, as JSON, and sends them (`EventStream`). If anything fails, even
+the conversion, the last event reports it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from typing import Any, TypeAlias
 
@@ -18,11 +15,17 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from course_assistant.assistant import Answered
-from unbroken import CallFinished, CallStarted, Event, RequestSent, TextAdded, TextReplaced, UnbrokenError
+from course_assistant.library import CourseLibrary
+from course_assistant.quoting import numbers
+from course_assistant.sources import Source
+from unbroken import CallFinished, CallStarted, Event, RequestSent, RunStarted, TextAdded, TextReplaced, UnbrokenError
 from unbroken.events import (
     CallAdopted,
     CallDropped,
+    CallWritten,
     LimitReached,
+    ReasoningAdded,
+    ReasoningReplaced,
     RequestRetried,
     RoundFinished,
     TextFinished,
@@ -32,17 +35,27 @@ from unbroken.events import (
 LOG = logging.getLogger("course_assistant.web")
 
 PageEvent: TypeAlias = dict[str, Any]
-STOPPED: PageEvent = {
+STOPPED_BY_USER: PageEvent = {"event": "stopped"}
+STOPPED_BY_SERVER: PageEvent = {
     "event": "failed",
     "error": "ServerStopped",
     "message": "The server was stopped in the middle of the answer: start it again, then repeat the question.",
 }
+BROKEN: PageEvent = {
+    "event": "failed",
+    "error": "ServerError",
+    "message": "The server could not finish this answer: see its log. Repeat the question, or rephrase it.",
+}
 SHOWN = (
+    RunStarted,
     RequestSent,
     RequestRetried,
+    ReasoningAdded,
+    ReasoningReplaced,
     TextAdded,
     TextReplaced,
     TextFinished,
+    CallWritten,
     CallStarted,
     CallFinished,
     CallAdopted,
@@ -52,21 +65,17 @@ SHOWN = (
 )
 
 
-BROKEN: PageEvent = {
-    "event": "failed",
-    "error": "ServerError",
-    "message": "The server could not finish this answer: see its log. Repeat the question, or rephrase it.",
-}
-
-
-async def events_of(session_id: str, happening: AsyncGenerator[Event | Answered, None]) -> AsyncGenerator[bytes, None]:
-    """Yields the session, each step, and at the end always either `answered` or `failed`."""
-    yield encode({"event": "session", "id": session_id})
+async def page_events(
+    happening: AsyncGenerator[Event | Answered, None], library: CourseLibrary
+) -> AsyncGenerator[bytes, None]:
+    """Yields each step, and at the end always either `answered` or `failed`."""
     try:
         async with aclosing(happening) as steps:
             async for step in steps:
                 if isinstance(step, Answered):
                     yield encode(_answered(step))
+                elif isinstance(step, CallFinished):
+                    yield encode({**event_to_json(step), "sources": listed(_found(step, library))})
                 elif isinstance(step, SHOWN):
                     yield encode(event_to_json(step))
     except UnbrokenError as error:
@@ -77,12 +86,23 @@ async def events_of(session_id: str, happening: AsyncGenerator[Event | Answered,
 
 
 def encode(event: PageEvent) -> bytes:
-    """One server-sent event."""
     try:
-        return b"data: %b\n\n" % orjson.dumps(event)
+        return orjson.dumps(event)
     except orjson.JSONEncodeError:
         # Arguments are as the model wrote them: they may contain numbers beyond 64 bits and half surrogate pairs.
-        return b"data: %b\n\n" % json.dumps(event, allow_nan=False).encode()
+        return json.dumps(event, allow_nan=False, separators=(",", ":")).encode()
+
+
+def listed(sources: Iterable[Source]) -> list[PageEvent]:
+    return [
+        {"number": source.number, "title": source.title, "link": source.link, "file": source.file} for source in sources
+    ]
+
+
+def _found(call: CallFinished, library: CourseLibrary) -> list[Source]:
+    """What the text may cite from now on, while it is still being written."""
+    places = [library.place(number) for number in dict.fromkeys(numbers(call.text))] if not call.error else []
+    return [place[2] for place in places if place]
 
 
 def _answered(answered: Answered) -> PageEvent:
@@ -91,12 +111,14 @@ def _answered(answered: Answered) -> PageEvent:
     return {
         "event": "answered",
         "text": answered.text,
-        "sources": [{"title": source.title, "link": source.link} for source in answered.sources],
+        "sources": listed(answered.sources),
+        "found": listed(answered.found),
         "stop_reason": result.stop_reason,
         "rounds": result.rounds,
         "requests": result.requests,
         "calls": len(result.calls),
         "seconds": result.seconds,
+        "cost": result.cost,
         "usage": {
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
@@ -105,32 +127,16 @@ def _answered(answered: Answered) -> PageEvent:
     }
 
 
-class OpenStreams:
-    """The streams that are being sent. `end` ends them all when the server stops."""
-
-    def __init__(self) -> None:
-        self._sending: set[asyncio.Task[None]] = set()
-
-    def add(self, sending: asyncio.Task[None]) -> None:
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
-
-    def end(self) -> None:
-        for sending in self._sending:
-            sending.cancel()
-
-
 class EventStream(Response):
-    """Sends the events until they end or the client disconnects. A disconnect closes the generator, and with it the
-    run, so that nothing continues that nobody reads. (Starlette's own streaming does not close its generator.)"""
+    """Sends events until they end or the client disconnects, and then closes their generator, which Starlette's own
+    streaming does not do."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], streams: OpenStreams) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._events = events
-        self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(OSError):  # raised by a server whose client has gone
@@ -139,9 +145,6 @@ class EventStream(Response):
                 sending = group.create_task(self._send(send))
                 watching = group.create_task(_end_when_left(receive, sending))
                 sending.add_done_callback(lambda _: watching.cancel())
-                self._streams.add(sending)
-            if sending.cancelled() and watching.cancelled():
-                await send(_part(encode(STOPPED), more=True))
             await send(_part(b"", more=False))
 
     async def _send(self, send: Send) -> None:
