@@ -912,6 +912,43 @@ def test_an_alias_can_require_one_call_at_a_time(wire: str, upstream: str) -> No
     run(story)
 
 
+@every_upstream
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("wire", [CHAT, ANTHROPIC, RESPONSES])
+def test_a_model_may_return_all_calls_at_once_to_a_client_that_gets_one_at_a_time(
+    wire: str, upstream: str, stream: bool
+) -> None:
+    """The client asks for one call at a time itself; the model does not hear of it, and is asked twice in all."""
+
+    async def story() -> None:
+        async with stage(upstream, THREE_CALLS, "Done.", alias={"all_calls": True}) as on:
+            client = on.client(wire, stream, parallel=False)
+            replies = [await client.ask(User.of(QUESTION))]
+            while replies[-1].calls:
+                replies.append(await client.answer_calls())
+            assert [cities(reply) for reply in replies] == [["Beijing"], ["Shanghai"], ["Guangzhou"], []]
+            assert replies[-1].response.text == "Done."
+            assert len(on.upstream.bodies) == 2
+            for told in on.upstream.bodies:
+                assert {name: told.get(name) for name in SPELLED[upstream]} != SPELLED[upstream] or not SPELLED[
+                    upstream
+                ]
+
+    run(story)
+
+
+def test_a_profile_may_ask_for_all_calls_too() -> None:
+    async def story() -> None:
+        profile = ClientProfile("pi", user_agent="pi/", all_calls=True)
+        async with stage(CHAT, THREE_CALLS, clients=(profile,)) as on:
+            client = on.client(CHAT, parallel=None)
+            client.headers["User-Agent"] = "pi/1.0"
+            assert cities(await client.ask(User.of(QUESTION))) == ["Beijing"]
+            assert "parallel_tool_calls" not in on.upstream.bodies[0]
+
+    run(story)
+
+
 def test_a_client_can_be_recognised_by_its_header_or_user_agent() -> None:
     profiles = (
         ClientProfile("marked", header="X-Client: simple"),

@@ -165,11 +165,18 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(upstream_wire: str, *answers: Line, serial: bool = False, **settings: Any) -> AsyncGenerator[Stage]:
-    """Each answer is for one request of the gateway; more requests are refused. `serial` is a setting of the alias."""
+async def stage(
+    upstream_wire: str,
+    *answers: Line,
+    serial: bool = False,
+    alias: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> AsyncGenerator[Stage]:
+    """Each answer is for one request of the gateway; more requests are refused. `serial` and `alias` are settings of
+    the alias."""
     clock = Clock()
     async with ScriptedServer(*answers) as upstream:
-        row = upstream_settings(upstream, upstream_wire, serial=serial, options={"attempts": 1})
+        row = upstream_settings(upstream, upstream_wire, serial=serial, options={"attempts": 1}, **(alias or {}))
         async with serving(settings_for(row, **settings), now=clock) as url:
             yield Stage(url, upstream, clock)
 

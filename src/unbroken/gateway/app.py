@@ -460,6 +460,7 @@ class Gateway:
             scope=key.id if key is not None else "",
             key=name,
             serial=profile.serial if profile is not None else upstream.serial,
+            all_calls=upstream.all_calls or (profile is not None and profile.all_calls),
             headers={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
             attempt=attempt,
         )

@@ -63,6 +63,8 @@ class UpstreamSettings:
     """Aliases or names of models to try if this one fails."""
     serial: values.Flag = False
     """One call at a time for every client of this alias."""
+    all_calls: values.Flag = False
+    """The model may return several calls at once even if the client gets one at a time: fewer requests to the model."""
     recover: values.Flag = False
     """Find calls that leaked into the text."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -92,6 +94,8 @@ class ClientProfile:
     user_agent: values.Text = ""
     """Text that its User-Agent contains."""
     serial: values.Flag = True
+    all_calls: values.Flag = False
+    """As for a model; it counts if either of them has it."""
 
 
 @dataclass(frozen=True, slots=True)

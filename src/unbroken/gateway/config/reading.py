@@ -280,7 +280,14 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
             continue
         kind, _, name = read["model"].partition(":")
         for key in read if kind in ("demo", "python") else ():
-            if key not in ("alias", "model", "fallback", "serial", "recover"):  # the others are about a provider
+            if key not in (
+                "alias",
+                "model",
+                "fallback",
+                "serial",
+                "all_calls",
+                "recover",
+            ):  # the others are about a provider
                 mistakes.note_value((*where, key), f"has no effect on a model like {kind}: leave it out")
         alias = read.setdefault("alias", name.partition(":")[2] if kind == "python" else name or kind)
         if not is_alias(alias):
@@ -320,7 +327,18 @@ def _read_deployments(
     deployments: dict[str, DeploymentSettings] = {}
     for place, own, read in _read_tables(_DEPLOYMENT, cast("list[Any]", written), (*where, "deployments"), mistakes):
         _check_keys(place, read, mistakes)
-        left = {"alias", "fallback", "serial", "recover", "deployments", "choose", "sticky", "cooldown", "probe"}
+        left = {
+            "alias",
+            "fallback",
+            "serial",
+            "all_calls",
+            "recover",
+            "deployments",
+            "choose",
+            "sticky",
+            "cooldown",
+            "probe",
+        }
         if "api_key_env" in own or "api_key_file" in own:
             left |= {"api_key_env", "api_key_file"}
         merged = {key: value for key, value in model.items() if key not in left} | read

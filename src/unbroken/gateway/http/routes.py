@@ -264,6 +264,8 @@ class ClientRequest:
     """The name of its gateway key."""
     serial: bool = False
     """The client's profile or the alias requires one call at a time."""
+    all_calls: bool = False
+    """The model may return several calls at once even so."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Headers that are forwarded to the provider."""
     attempt: Attempt = field(default_factory=Attempt)

@@ -324,13 +324,15 @@ def prepare_request(
     if passes and not all(is_name(tool.name, rule) for tool in request.tools):
         passes = ""  # a name that the provider refuses is shortened for it, and the client has to get its own back
     as_it_is = not decision.changed and not continued and (not serial or request.parallel is False)
+    if serial and incoming.all_calls:
+        passes = ""  # calls that are held would be passed on with the others
     if passes and as_it_is and not any(map(_is_unsigned, request.messages)):
         spelled, edits = _as_spelled(incoming, request, passes)
         return (_signed(spelled, upstream.origin) if upstream.fallback else spelled), edits
     messages, edits = repair(decision.messages)
     if not upstream.fallback:  # with fallbacks, each gets only what it signed itself
         messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
-    parallel = False if serial else request.parallel
+    parallel = (None if incoming.all_calls else False) if serial else request.parallel
     if request.stream and not incoming.route.http.wants_usage(incoming.body):
         passes = ""  # usage is requested, and its event would break the client
     request = replace(request, messages=messages, parallel=parallel, pieces=False)

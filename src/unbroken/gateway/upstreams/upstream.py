@@ -181,6 +181,8 @@ class Upstream:
     """The names of what may answer in its place."""
     pool: Pool | None = None
     """Set if it has several deployments: the one that answers is picked for each request."""
+    all_calls: bool = False
+    """The model may return several calls at once to a client that gets one at a time."""
     pattern: str = ""
     """The alias with a `*` that its own name fits."""
 
@@ -327,6 +329,7 @@ def _upstream(settings: UpstreamSettings, model: Model) -> Upstream:
         settings.serial,
         http,
         settings.fallback,
+        all_calls=settings.all_calls,
     )
 
 
