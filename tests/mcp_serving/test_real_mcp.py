@@ -5,10 +5,13 @@ the clients are its inspector and the TypeScript package."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,57 @@ async def test_the_server_with_everything() -> None:
         prompts = {each.name: each for each in await server.prompts()}
         simple = next(each for each in prompts.values() if not each.arguments)
         assert await server.prompt(simple.name)
+
+
+@pytest.mark.parametrize("http", [False, True], ids=["pipes", "http"])
+@in_loop
+async def test_a_task_of_the_server_with_everything_is_a_background_call(http: bool) -> None:
+    asked: list[str] = []
+    events: list[Event] = []
+
+    def approve(call: ToolCall) -> Approval:
+        assert isinstance(call, Question)
+        asked.append(call.message)
+        return Edit({"interpretation": call.schema["properties"]["interpretation"]["oneOf"][0]["const"]})
+
+    async with everything(http) as server:
+        model = ScriptedModel(
+            [Call("simulate-research-query", topic="python", ambiguous=True)],
+            [Call("echo", message="meanwhile")],
+            *["I wait.", "Done."],
+        )
+        result = await Agent(model, tools=[server], on_approval=approve).run("Go.", sinks=[events.append])
+        report, echoed = result.calls
+        assert report.result.text.startswith("# Research Report: python (")
+        assert "meanwhile" in echoed.result.text
+        assert [each.handle for each in result.background] == ["$call_1"]
+        assert len(asked) == 1
+        told = [event.message for event in events if isinstance(event, CallProgress)]
+        assert "Generating report..." in told
+
+
+@contextlib.asynccontextmanager
+async def everything(http: bool) -> AsyncGenerator[MCPServer]:
+    if not http:
+        async with MCPServer(node("server-everything", "dist/index.js")) as server:
+            yield server
+        return
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = node("server-everything", "dist/index.js", "streamableHttp")
+    quiet, env = asyncio.subprocess.DEVNULL, {**os.environ, "PORT": str(port)}
+    process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet, env=env)
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            await asyncio.sleep(0.1)
+        async with MCPServer(url=f"http://127.0.0.1:{port}/mcp") as server:
+            yield server
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 @in_loop
