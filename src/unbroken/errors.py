@@ -26,7 +26,8 @@
     │   └── ChainBroken           the response broke off or was empty; see `verdicts`
     ├── Vetoed                    a check ended the run; it becomes the answer, with the stop reason `vetoed`
     ├── RecordingFailed           the run must be recorded and cannot be: the disk is full, the folder is gone
-    └── AnswerInvalid             the model's answer does not match the requested type, even after a correction
+    └── AnswerInvalid             the model refused to answer, or its answer does not match the requested type, even
+                                  after a correction
 
 A response that is readable but broken (cut off, without an end, with an error inside) yields a `Verdict` next to what
 was received. If the agent loop cannot continue after it, it raises `ChainBroken`. A failing tool yields a `ToolResult`.

@@ -4,17 +4,21 @@ with one typed error and a valid history."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
 from scenes import Desk, accepted, can_go_on, on_every_wire, play, texts, under_every_schedule
 
-from unbroken import Agent, Conversation, Limits, Schedule, ScriptedModel, UserError
+from unbroken import Agent, Conversation, Limits, Sampling, Schedule, ScriptedModel, UserError
+from unbroken.agent.json_in_text import values_in
 from unbroken.agent.output import ANSWER
-from unbroken.errors import AnswerInvalid
+from unbroken.agent.recorded_agent import agent_of, output_of
+from unbroken.errors import AnswerInvalid, ChainBroken
 from unbroken.messages import OneTool
-from unbroken.testing import Call, Say, run_virtual
+from unbroken.testing import Call, Cut, End, Say, Think, run_virtual
+from unbroken.trajectory.recording import read_recording
 
 
 class City(BaseModel):
@@ -71,6 +75,51 @@ def test_json_written_as_text_is_accepted(text: str) -> None:
     result = play(Agent(model), output=City)
     assert (result.output, result.requests) == (ROME, 1)
     accepted(model, result)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "output"),
+    [
+        pytest.param(list[int], "The numbers are [1, 2, 3], as you see.", [1, 2, 3], id="an array within words"),
+        pytest.param(
+            list[int], "First:\n```json\n[1, 2]\n```\nThat is all [of them].", [1, 2], id="an array in a fence"
+        ),
+        pytest.param(int, "So:\n```json\n42\n```\nSure.", 42, id="a number in a fence"),
+        pytest.param(City, 'See [1] and {x}: {"name": "Rome", "people": 3} {"n": 1}', None, id="one of several fits"),
+        pytest.param(
+            City, '{"name": "Rome", "people": 3}, so {"people": 3, "name": "Rome"}', None, id="twice the same"
+        ),
+        pytest.param(City, '[{"name": "Rome", "people": 3}]', None, id="alone in an array"),
+    ],
+)
+def test_the_value_that_fits_is_found_in_a_text(kind: Any, text: str, output: Any) -> None:
+    result = play(Agent(ScriptedModel(text)), output=kind)
+    assert (result.output, result.requests) == (output or City(name="Rome", people=3), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            'Either {"name": "Rome", "people": 3} or {"name": "Oslo", "people": 1}.',
+            "has 2 different JSON values that fit",
+        ),
+        ('```\n{"name": "a", "people": 1}\n```\n```\n{"name": "b", "people": 2}\n```', "has 2 different JSON values"),
+        ('A draft: {"name": "Rome", "people": 3}. The answer: {"name": "Oslo", "pe', "is not JSON"),
+        ('[{"name": "Rome", "people": 3}, {"name": "Oslo", "pe', "is not JSON"),
+        ('{\'cities\': {"name": "Rome", "people": 3}}', "is not JSON"),
+        ("42", "is JSON, but no object"),
+    ],
+)
+def test_nothing_is_guessed_from_a_text(text: str, why: str) -> None:
+    model = ScriptedModel(text, Call(ANSWER, ROME.model_dump()))
+    assert play(Agent(model), output=City).output == ROME
+    assert why in str(model.requests[1].messages[-1])
+
+
+def test_a_text_full_of_brackets_is_read_in_linear_time() -> None:
+    for text in ("[1" * 50_000, "{" * 50_000, "{a}" * 20_000, '{"a" ' * 20_000, "```\n" * 20_000):
+        assert values_in(text) == []
 
 
 def test_half_a_surrogate_pair_in_an_answer_is_kept() -> None:
@@ -180,6 +229,84 @@ def test_at_a_limit_a_wrong_answer_is_corrected_too() -> None:
     model = ScriptedModel(Call("look"), "Rome, I think.", Call(ANSWER, ROME.model_dump()))
     result = play(Agent(model, Desk().tools("look"), limits=Limits(rounds=1)), output=City)
     assert (result.output, result.stop_reason) == (ROME, "round_limit")
+
+
+@pytest.mark.parametrize("text", ["I cannot help with that.", '{"name": "I cannot", "people": 0}', ""])
+@on_every_wire
+def test_a_refusal_ends_the_run_with_its_text_and_is_not_retried(wire: str, text: str) -> None:
+    model = ScriptedModel([Say(text), End("refused")], "Go on.", wire=wire)
+    chat = Conversation(Agent(model))
+
+    async def main() -> str:
+        with pytest.raises(AnswerInvalid, match="`scripted:demo` refused to answer: ") as caught:
+            await chat.say("Go.", output=City)
+        assert (text or "it gave no text (finish reason ") in str(caught.value)
+        can_go_on(caught.value.messages)
+        return (await chat.say("Never mind.")).text
+
+    assert (run_virtual(main()), len(model.requests)) == ("Go on.", 2)
+    accepted(model)
+
+
+def test_a_refusal_at_a_limit_is_reported() -> None:
+    model = ScriptedModel(Call("look"), [Say("No."), End("refused")])
+    with pytest.raises(AnswerInvalid, match="refused to answer: No"):
+        play(Agent(model, Desk().tools("look"), limits=Limits(rounds=1)), output=City)
+
+
+@pytest.mark.parametrize("cut", [[Say('{"name": "Rom'), End("length")], [Cut(ANSWER, '{"name": "Rom')]])
+def test_an_answer_that_is_cut_at_its_length_limit_names_the_limit_and_the_way_out(cut: Any) -> None:
+    model = ScriptedModel(cut, cut)
+    words = "it was cut off at its length limit of 5 tokens; raise `max_tokens`, or ask for a shorter answer"
+    with pytest.raises(AnswerInvalid, match=words):
+        play(Agent(model, sampling=Sampling(max_tokens=5)), output=City)
+    text = str(model.requests[1].messages[-1])
+    assert "so it has to be shorter" in text or "before the arguments were complete" in text
+
+
+def test_an_answer_without_room_for_text_names_the_limit() -> None:
+    model = ScriptedModel([Think("Hm."), End("length")], loop_last=True)
+    with pytest.raises(ChainBroken, match="finish reason 'length'; raise `max_tokens`, its length limit"):
+        play(Agent(model), output=City)
+
+
+FAILURES = [
+    pytest.param([[Say("No."), End("refused")]], id="refused"),
+    pytest.param([[Say('{"name'), End("length")], [Say('{"name"'), End("length")]], id="cut"),
+    pytest.param(["No.", "Never."], id="no JSON"),
+    pytest.param([Call(ANSWER, name="Rome"), Call(ANSWER, name="Rome")], id="a call that does not fit"),
+]
+
+
+@pytest.mark.parametrize("script", FAILURES)
+def test_the_error_of_an_answer_is_the_same_in_a_replay(script: Any, tmp_path: Path) -> None:
+    agent = Agent(ScriptedModel(*script), output=City, record=tmp_path)
+    with pytest.raises(AnswerInvalid) as caught:
+        run_virtual(agent.run("?"))
+    recording = read_recording(next(tmp_path.glob("*.jsonl")))
+    for replay in (
+        lambda: agent.replay(recording),
+        lambda: agent_of(recording).replay(recording, output=output_of(recording)),
+    ):
+        with pytest.raises(AnswerInvalid) as again:
+            replay()
+        assert str(again.value) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "script"),
+    [
+        (list[int], ["[1, 2, 3]"]),
+        (int, ["42"]),
+        (Point, ['{"x": 1}']),
+        (City, ['Not {"name": "x"} but {"name": "Rome", "people": 3}']),
+        (City, ['{"name": "a", "people": 1} {"name": "b", "people": 2}', '{"name": "b", "people": 2}']),
+    ],
+)
+def test_an_answer_as_text_is_the_same_in_a_replay_without_its_type(kind: Any, script: Any, tmp_path: Path) -> None:
+    result = play(Agent(ScriptedModel(*script), record=tmp_path), output=kind)
+    recording = read_recording(next(tmp_path.glob("*.jsonl")))
+    assert agent_of(recording).replay(recording, output=output_of(recording)).text == result.text
 
 
 def test_json_that_is_too_deep_does_not_match() -> None:

@@ -100,6 +100,15 @@ def test_usage_is_reported_with_our_names_and_raw() -> None:
     assert usage.raw == raw
 
 
+def test_a_refusal_is_text_and_marks_the_response() -> None:
+    message = {"role": "assistant", "content": None, "refusal": "I cannot."}
+    whole = {"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    streamed = sse(chunk({"refusal": "I can"}), chunk({"refusal": "not."}), chunk({}, "stop"))
+    for body in (json.dumps(whole).encode(), streamed):
+        response = decode(body, "openai-chat")
+        assert (response.text, response.finish, response.verdict.meaning) == ("I cannot.", "stop", "refused")
+
+
 def test_an_answer_that_is_an_image_is_not_empty() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     assert decode(sse(chunk({"images": [image]}), chunk({}, "stop"))).verdict.whole

@@ -342,6 +342,17 @@ def test_a_content_filter_is_a_refusal_and_an_unknown_reason_a_cut() -> None:
     assert read(completed(item, status="incomplete")).verdict.meaning == "length"
 
 
+def test_a_refusal_is_text_and_marks_the_response() -> None:
+    part = {"type": "refusal", "refusal": "I cannot."}
+    item = message_item("", content=[part])
+    delta = {"type": "response.refusal.delta", "output_index": 0, "item_id": "msg_1", "delta": "I cannot."}
+    done = {"type": "response.refusal.done", "output_index": 0, "item_id": "msg_1", "refusal": "I cannot."}
+    for response in (read(completed(item)), read(added(0, item), delta, done, completed())):
+        assert (response.text, response.finish, response.verdict.meaning) == ("I cannot.", "completed", "refused")
+    beside = read(completed(item, call_item("{}")))
+    assert (len(beside.calls), beside.verdict.meaning) == (1, "done")
+
+
 def test_a_stream_without_its_last_event_is_unfinished_and_pings_are_ignored() -> None:
     events: list[Object] = [{"type": "ping"}, {"type": "response.created", "response": {}}, done(0, message_item("Hi"))]
     for end in (b"", b"data: [DONE]\n\n"):

@@ -19,10 +19,11 @@ from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.handoffs import change_agent, refuse_handoff
 from unbroken.agent.limits import REMINDER, REPEATED, StopReason
 from unbroken.agent.outgoing import write_request
-from unbroken.agent.output import ANSWER
+from unbroken.agent.output import ANSWER, CUT_OFF, invalid
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER
 from unbroken.agent.response_reader import BROKE_OFF, Listener, Turn, listen
 from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
+from unbroken.deltas import Verdict
 from unbroken.errors import AnswerInvalid, ChainBroken, Vetoed
 from unbroken.events import RequestSent, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
@@ -118,6 +119,7 @@ async def give_final_answer(run: Run, stop: StopReason) -> Ending:
             for _ in range(2):
                 turn = await play_round(run, final=True)
                 said = turn.message.text.strip() or said
+                _raise_refusal(run, turn)
                 if run.output:
                     return _give_output(run, stop)
                 if not turn.message.calls and turn.message.text.strip() and await _is_answer(run, turn):
@@ -168,7 +170,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             prepared = _plan_round(run, toolbox, message.calls, listener, closed)
             if run.plan.client_checks:
                 await check_client_calls(run, prepared)
-            stop = await _run_calls(run, batch, prepared, {})
+            stop = await _run_calls(run, batch, prepared, {}, turn.verdict)
             observer.drop_loose(NOT_IN_MESSAGE)
     except BaseException as error:
         _leave_valid(run, batch, observer, listener, error)
@@ -260,7 +262,9 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decisions: Decisions) -> StopReason | None:
+async def _run_calls(
+    run: Run, batch: Batch, prepared: Sequence[Prepared], decisions: Decisions, verdict: Verdict | None = None
+) -> StopReason | None:
     """Answers every call in the transcript; or, if some wait for an outside decision, all the others."""
     earlier = run.transcript.answered
     results = await batch.seal(prepared, decisions)
@@ -285,8 +289,10 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
         return "waiting"
     if run.output:
         return "answered"
-    if run.plan.output is not None and not run.refused and any(r.error and r.name == ANSWER for r in given):
-        _correct(run, "its last answer did not fit")
+    wrong = [] if run.plan.output is None or run.refused else [r for r in given if r.error and r.name == ANSWER]
+    if wrong:
+        cut = any(each.call.name == ANSWER and each.call.arguments is None for each in prepared)
+        _correct(run, wrong[-1].text.removeprefix("Error: "), verdict if cut else None)
     if batch.out_of_time:
         return None  # the account reports it next
     if repeated:
@@ -321,9 +327,12 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
         run.pauses += 1
         run.transcript.add(message)
         return False
+    _raise_refusal(run, turn)
     if not message.text.strip() and not (run.server_calls is not None and run.server_calls.made_image()):
         if run.nudges >= NUDGES:
             what = turn.verdict.reason or f"finish reason {turn.verdict.finish!r}"
+            if turn.verdict.meaning == "length":
+                what += "; raise `max_tokens`, its length limit"
             often = f"even after it was asked {run.nudges} times to continue"
             raise ChainBroken(f"`{run.plan.model.name}` gave an empty answer, {often}: {what}", tuple(run.verdicts))
         run.nudge = True
@@ -346,9 +355,10 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
         run.transcript.add(User.of(str(error)))
         return False
     except ArgumentsDoNotFit as error:
-        _correct(run, str(error))
+        _correct(run, str(error), turn.verdict)
+        why = CUT_OFF if turn.verdict.meaning == "length" else str(error)
         run.transcript.add(message)
-        run.transcript.add(User.of(output.correction(str(error)) if output is not None else str(error)))
+        run.transcript.add(User.of(output.correction(why) if output is not None else why))
         return False
     run.transcript.add(turn.message)
     return True
@@ -375,7 +385,7 @@ async def _checked_text(run: Run, message: Assistant) -> Assistant:
 
 def _is_json(run: Run, message: Assistant) -> bool:
     """Whether it is a structured answer, which announces nothing."""
-    return run.plan.output is not None and message.text.lstrip().startswith("{")
+    return run.plan.output is not None and message.text.lstrip().startswith(("{", "[", "```"))
 
 
 async def _checked_rest(run: Run, stop: StopReason, said: str) -> str:
@@ -407,12 +417,28 @@ def _keep_waiting(call: ToolCall) -> Approval:
     return Wait()
 
 
-def _correct(run: Run, why: str) -> None:
-    if run.corrections:
-        raise AnswerInvalid(
-            f"the answer of `{run.plan.model.name}` does not fit, even after a correction was requested: {why}"
-        )
-    run.corrections += 1
+def _correct(run: Run, why: str, verdict: Verdict | None) -> None:
+    """The typed answer does not fit. Raises if a correction was requested before."""
+    if not run.corrections:
+        run.corrections += 1
+        return
+    if verdict is not None and verdict.meaning == "length":
+        most = run.plan.sampling.max_tokens
+        limit = "" if most is None else f" of {most} tokens"
+        why = f"it was cut off at its length limit{limit}; raise `max_tokens`, or ask for a shorter answer"
+    raise AnswerInvalid(invalid(run.plan.model.name, why))
+
+
+def _raise_refusal(run: Run, turn: Turn) -> None:
+    """A refusal is no answer of the requested type, and asking for a correction does not change it."""
+    message, verdict = turn.message, turn.verdict
+    if run.plan.output is None or verdict.meaning != "refused" or message.calls:
+        return
+    text = message.text.strip()
+    if text:
+        run.transcript.add(message)
+    words = text or verdict.reason or f"it gave no text (finish reason {verdict.finish!r})"
+    raise AnswerInvalid(f"`{run.plan.model.name}` refused to answer: {words}")
 
 
 def _give(run: Run, turn: Turn, stop: StopReason) -> Ending:

@@ -8,7 +8,6 @@ both read, whatever was asked for. If the answer does not fit, the model is aske
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Literal, TypeAlias, cast
 
@@ -16,11 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict, TypeVar
 
+from unbroken.agent.json_in_text import values_in
 from unbroken.errors import UserError
 from unbroken.messages import Json, OutputSchema, ToolSpec
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
 from unbroken.validation import checked
+from unbroken.wires.values import as_list
 
 T = TypeVar("T")
 
@@ -30,7 +31,10 @@ ACCEPTED = "The answer is accepted."
 DOES_NOT_FIT = "Your answer does not fit: "
 HOW_BEGINS = ". Give the whole answer again: "
 NOT_JSON = "the answer is not JSON"
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
+NO_OBJECT = "the answer is JSON, but no object"
+SEVERAL = "the answer has {count} different JSON values that fit, and must have one"
+CUT_OFF = "it was cut off at its length limit, so it has to be shorter"
+_AGAIN = "does not fit, even after a correction was requested: "
 
 
 Via: TypeAlias = Literal["auto", "native", "tool"]
@@ -51,7 +55,7 @@ class Output(Generic[T]):
         self._kind: Any = kind
         self._partial: TypeAdapter[Any] | None = None
         self._why_not: Callable[[dict[str, Json]], str | None] = _fits
-        self._why_not_text: Callable[[str], str | None] = _fits
+        self._recorded_text: Callable[[str], T] | None = None
         try:
             if isinstance(kind, str):
                 raise TypeError("the name of a type is not a type")
@@ -82,13 +86,14 @@ class Output(Generic[T]):
         cls,
         schema: dict[str, Any],
         why_not: Callable[[dict[str, Json]], str | None],
-        why_not_text: Callable[[str], str | None],
+        read_text: Callable[[str], Any],
         via: Via = "auto",
     ) -> Output[Any]:
-        """For a schema without its type: the value was checked when it was recorded. The functions return what did not
-        fit then."""
+        """For a schema without its type: the value was checked when it was recorded. `why_not` returns what did not fit
+        then, and `read_text` stands in for the method."""
         output = Output[Any](dict[str, Any], via=via)
-        output.schema, output._why_not, output._why_not_text = schema, why_not, why_not_text
+        output._adapter = TypeAdapter(Any)
+        output.schema, output._why_not, output._recorded_text = schema, why_not, read_text
         output.wanted = output._wanted()
         return output
 
@@ -133,20 +138,33 @@ class Output(Generic[T]):
             raise ArgumentsDoNotFit(_in_words(error)) from error
 
     def read_text(self, text: str) -> T:
-        """Reads JSON that is alone, in a code fence, or inside other text."""
-        if (why := self._why_not_text(text)) is not None:
-            raise ArgumentsDoNotFit(why)
-        for candidate in (text, *_FENCED.findall(text), text[text.find("{") : text.rfind("}") + 1]):
+        """Reads JSON that is alone, in a code fence, or inside other text. Of several values, the one that fits. Raises
+        `ArgumentsDoNotFit`, also if different values fit."""
+        if self._recorded_text is not None:
+            return self._recorded_text(text)
+        answers: dict[str, T] = {}
+        why = NOT_JSON
+        for value in values_in(text):
             try:
-                value: Json = json.loads(candidate)
-            except (ValueError, RecursionError):
-                continue
-            given = cast("dict[str, Json]", value if isinstance(value, dict) else {"value": value})
-            if self._wrapped and set(given) != {"value"}:
-                given = {"value": given}
-            if isinstance(value, dict) or self._wrapped:
-                return self.read(given)
-        raise ArgumentsDoNotFit(NOT_JSON)
+                answer = self.read(self._as_arguments(value))
+            except ArgumentsDoNotFit as error:
+                why = str(error)
+            else:
+                answers[self.text_of(answer)] = answer
+        if len(answers) == 1:
+            return next(iter(answers.values()))
+        raise ArgumentsDoNotFit(SEVERAL.format(count=len(answers)) if answers else why)
+
+    def _as_arguments(self, value: Json) -> dict[str, Json]:
+        """A value that was written as text, as an object that fits `schema`."""
+        if self._wrapped:
+            is_wrapper = isinstance(value, dict) and list(cast("dict[str, Json]", value)) == ["value"]
+            return cast("dict[str, Json]", value) if is_wrapper else {"value": value}
+        items = as_list(value)
+        inner = items[0] if len(items) == 1 else value
+        if not isinstance(inner, dict):
+            raise ArgumentsDoNotFit(NO_OBJECT)
+        return cast("dict[str, Json]", inner)
 
     def read_partial(self, text: str) -> T:
         """Reads the beginning of an answer. Raises if that is no value of the type yet."""
@@ -172,6 +190,16 @@ class Output(Generic[T]):
 
 def _fits(answer: object) -> None:
     return None
+
+
+def invalid(model: str, why: str) -> str:
+    """The text of the error that ends the run."""
+    return f"the answer of `{model}` {_AGAIN}{why}"
+
+
+def why_invalid(error: str) -> str:
+    """What did not fit, from the text of that error."""
+    return error.partition(_AGAIN)[2] or error
 
 
 def why_of(correction: str) -> str:

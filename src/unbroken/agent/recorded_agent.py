@@ -8,6 +8,7 @@ earlier than they did. If you have the code, `agent.replay` of the real agent is
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -19,12 +20,21 @@ from unbroken.agent.agent import Agent
 from unbroken.agent.handoffs import Handoff
 from unbroken.agent.limits import limits_of
 from unbroken.agent.options import Instructions, Policy, Trim
-from unbroken.agent.output import ANSWER, DOES_NOT_FIT, Output, why_of
+from unbroken.agent.output import ANSWER, DOES_NOT_FIT, Output, why_invalid, why_of
 from unbroken.agent.resuming import reading
 from unbroken.deltas import Delta
 from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UserError
-from unbroken.events import AgentChanged, ApprovalAsked, CallFinished, Compacted, Event, RunFailed, TextFinished
-from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolSpec, User
+from unbroken.events import (
+    AgentChanged,
+    ApprovalAsked,
+    CallFinished,
+    Compacted,
+    Event,
+    RunFailed,
+    RunFinished,
+    TextFinished,
+)
+from unbroken.messages import Assistant, Json, Message, Request, System, ToolCall, ToolSpec, User
 from unbroken.middleware import Middleware, NextRequest, RunStart
 from unbroken.models.model import Model
 from unbroken.server_tools import server_tool_from_json
@@ -255,10 +265,26 @@ def output_of(recording: Recording) -> Output[Any] | None:
 def _output(recording: Recording, saved: Line | None) -> Output[Any] | None:
     if saved is None:
         return None
-    refused, texts = _refused(recording), _refused_texts(recording)
-    return Output.of_schema(
-        saved["schema"], lambda given: refused.get(_mark(ANSWER, given)), texts.get, saved.get("via", "auto")
-    )
+    refused, texts, answer = _refused(recording), _refused_texts(recording), _answer(recording)
+
+    def why_not(given: dict[str, Json]) -> str | None:
+        return refused.get(_mark(ANSWER, given))
+
+    def read_text(text: str) -> Json:
+        if (why := texts.get(text)) is not None:
+            raise ArgumentsDoNotFit(why)
+        return answer
+
+    return Output.of_schema(saved["schema"], why_not, read_text, saved.get("via", "auto"))
+
+
+def _answer(recording: Recording) -> Json:
+    """The value that the run ended with: an answer that did fit."""
+    ending = recording.ending
+    if isinstance(ending, RunFinished):
+        with suppress(ValueError):  # it has ended without an answer
+            return json.loads(ending.text)
+    return None
 
 
 def _allow(call: ToolCall) -> Approval:
@@ -377,7 +403,7 @@ def _refused_texts(recording: Recording) -> dict[str, str]:
     ending = recording.ending
     if isinstance(ending, RunFailed) and ending.error == AnswerInvalid.__name__:
         texts = [event.text for event in recording.events if isinstance(event, TextFinished)]
-        found |= dict.fromkeys(texts[-1:], ending.message)
+        found |= dict.fromkeys(texts[-1:], why_invalid(ending.message))
     return found
 
 

@@ -58,6 +58,8 @@ class Assembler:
         self.server_calls: list[ServerCall] = []
         self.finish_reason: str | None = None
         self.meaning: Meaning = "done"
+        self.has_refusal = False
+        """The provider has marked its text as a refusal."""
         self.terminal = False
         self.over = False
         """Nothing that follows belongs to this response."""
@@ -184,6 +186,9 @@ class Assembler:
         if self.finish_reason is None or (self.meaning == "done" and meaning == "length"):
             self.finish_reason = reason or None
             self.meaning = meaning
+
+    def refused(self) -> None:
+        self.has_refusal = True
 
     def ended(self, last: bool = False) -> None:
         self.terminal = True

@@ -287,6 +287,8 @@ def judge(seen: Evidence) -> Verdict:
     received = seen.received
     # Some servers report that they were done although the token limit cut them.
     meaning = "length" if kind == "cut_call" and _met_its_limit(seen) else received.meaning
+    if received.has_refusal and meaning == "done" and not seen.calls:
+        meaning = "refused"  # OpenAI's finish reason for it is "stop"
     again = kind != "whole" and _again(kind, meaning, seen)
     names = tuple([call.name for call in seen.broken_calls])
     size = seen.framer.bytes_seen

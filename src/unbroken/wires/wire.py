@@ -69,6 +69,10 @@ class Receiver(Protocol):
         """What was opened under `key` is not a call for the client: the provider ran it itself."""
         ...
 
+    def refused(self) -> None:
+        """The provider marks the text of the answer as a refusal, whatever its finish reason is."""
+        ...
+
     def other(self) -> None:
         """Output that has no field of ours: an image, a sound. The response is not empty."""
         ...

@@ -369,6 +369,7 @@ class ChatDecoder:
         refusal = message.get("refusal")
         if refusal and isinstance(refusal, str):
             self._to.text(refusal)
+            self._to.refused()
         if message.get("images") or message.get("audio"):
             self._to.other()
         legacy = as_dict(message.get("function_call"))

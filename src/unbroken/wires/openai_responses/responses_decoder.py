@@ -176,6 +176,8 @@ class ResponsesDecoder:
                 self._done(self._match(item, event.get("output_index"), ends=True), item)
         elif type in _PARTS:
             kind, index, field = _PARTS[type]
+            if field == "refusal":
+                self._to.refused()
             item = self._find(event, kind)
             if (index, event.get(index) or 0) not in item.told:
                 item.told.add((index, event.get(index) or 0))
@@ -309,6 +311,8 @@ class ResponsesDecoder:
         if kind:
             self._call_done(item, told, kind)
         elif item.type in ("message", "reasoning"):
+            if any(part.get("type") == "refusal" for part in dicts(told.get("content"))):
+                self._to.refused()
             self._say_the_rest(item, "summary_index", told.get("summary"))
             self._say_the_rest(item, "content_index", told.get("content"))
         elif run_by_provider(told):
