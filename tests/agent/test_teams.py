@@ -39,6 +39,7 @@ from unbroken.events import InnerEvent, LimitReached, TextFinished
 from unbroken.messages import Assistant, User
 from unbroken.models.scripted import Answer
 from unbroken.testing import Call, Say, Uses, run_virtual
+from unbroken.tools.selection import select
 from unbroken.trajectory.recording import read_recording
 
 
@@ -166,16 +167,71 @@ def test_a_decision_about_an_inner_call_may_deny_it_or_edit_it() -> None:
     assert desk.ran == [("look", {"what": "x"}), ("put", {"what": "z"})]
 
 
-def test_a_call_whose_agent_has_begun_cannot_be_denied_as_if_nothing_had_run() -> None:
+@pytest.mark.parametrize(
+    ("decision", "what"), [(Deny("stop"), "denied"), (Allow(), "allowed"), (Edit({"task": "Stop."}), "edited")]
+)
+def test_a_call_whose_agent_has_begun_cannot_be_decided_about_as_if_nothing_had_run(decision: Any, what: str) -> None:
     desk = Desk()
     agent = outer_of(researcher_of(desk), on_approval=wait)
     waiting = play(agent)
     with pytest.raises(UserError, match=r"True for call `r/p` \(put\) is ambiguous; use Allow\(\)"):
         run_virtual(agent.resume(waiting, {"r/p": True}))
-    with pytest.raises(UserError, match=r"call `r` cannot be denied any more: .* deny `r/p`, or give `r` a result"):
-        run_virtual(agent.resume(waiting, {"r": Deny("stop")}))
+    words = rf"call `r` cannot be {what} any more: .* decide about `r/p`, or give `r` a result"
+    for answers in ({"r": decision}, {"r": decision, "r/p": Allow()}):
+        with pytest.raises(UserError, match=words):
+            run_virtual(agent.resume(waiting, answers))
     result = run_virtual(agent.resume(waiting, {"r": "It was stopped halfway."}))
     assert (texts(result), desk.names) == (["It was stopped halfway."], ["look"])
+
+
+def test_a_decision_about_the_agent_that_was_recorded_earlier_is_no_new_one(tmp_path: Path) -> None:
+    desk, record = Desk(), tmp_path / "run.jsonl"
+    asked: list[str] = []
+
+    def first_the_agent(call: ToolCall) -> Allow | Wait:
+        asked.append(call.id)
+        return Allow() if call.id == "r" else Wait()
+
+    tools = [select(researcher_of(desk).as_tool("researcher", "Does things."), approve=True)]
+    agent = Agent(in_turn(Call("researcher", task="x", id="r"), "Done."), tools, on_approval=first_the_agent)
+    run_virtual(lambda: Agent(agent.model, tools, on_approval=first_the_agent, record=record).run("Go."))
+    assert asked == ["r", "r/p"]
+    with pytest.raises(UserError, match="call `r` cannot be allowed any more"):
+        run_virtual(lambda: agent.resume(record, {"r": Allow()}))
+    result = run_virtual(lambda: agent.resume(record, {"r/p": Allow()}))
+    assert (result.text, texts(result), desk.names, asked) == ("Done.", ["Put."], ["look", "put"], ["r", "r/p"])
+
+
+@pytest.mark.parametrize("form", [unsaved, saved])
+def test_ids_of_providers_may_have_slashes(form: Callable[[Any], Any]) -> None:
+    """The agent that runs in `call` waits for `call/1/p`, and so would a call `1/p` of one that runs in `call`."""
+    desk = Desk()
+    calls = [Call("researcher", task=id, id=id) for id in ("call", "call/1")]
+    tools = [researcher_of(desk).as_tool("researcher", "Does things.", overlap=True)]
+    agent = Agent(in_turn(calls, "Done."), tools, on_approval=wait)
+    waiting = play(agent)
+    assert [call.id for call in waiting.pending] == ["call/p", "call/1/p"]
+    again = run_virtual(agent.resume(form(waiting), {"call/1/p": Deny()}))
+    assert ([call.id for call in again.pending], desk.names) == (["call/p"], ["look", "look"])
+    result = run_virtual(agent.resume(form(again), {"call/p": Allow()}))
+    assert (result.text, texts(result), desk.names) == ("Done.", ["Put.", "Put."], ["look", "look", "put"])
+    with pytest.raises(UserError, match=r"call `call/1` cannot be allowed any more: .* decide about `call/1/p`, or"):
+        run_virtual(agent.resume(form(waiting), {"call/1": Allow()}))
+
+
+@pytest.mark.parametrize("form", [unsaved, saved])
+def test_an_id_that_two_waiting_calls_have_is_refused(form: Callable[[Any], Any]) -> None:
+    desk = Desk()
+    calls = [Call("researcher", task="x", id="a"), Call("put", id="a/p")]
+    tools = [researcher_of(desk).as_tool("researcher", "Does things."), desk.tool("put", approve=True)]
+    agent = Agent(in_turn(calls, "Done."), tools, on_approval=wait)
+    waiting = play(agent)
+    assert [call.id for call in waiting.pending] == ["a/p", "a/p"]
+    with pytest.raises(UserError, match=r"several waiting calls have the id `a/p`; .* a result instead: `a`"):
+        run_virtual(agent.resume(form(waiting), {"a/p": Allow()}))
+    again = run_virtual(agent.resume(form(waiting), {"a": "It was stopped."}))
+    result = run_virtual(agent.resume(form(again), {"a/p": Allow()}))
+    assert (texts(result), desk.names) == (["It was stopped.", "ok"], ["look", "put"])
 
 
 def test_a_run_may_wait_for_a_result_of_an_inner_client() -> None:

@@ -202,12 +202,17 @@ class Result(Generic[OutputT]):
         return transcript
 
 
+def inside_id(outer: str, id: str) -> str:
+    """The id that a call of an agent has in the outer run, where the call `outer` runs that agent."""
+    return f"{outer}/{id}"
+
+
 def _inner_calls(inner: Mapping[str, Result[Any]], agents: Mapping[str, str]) -> dict[str, ToolCall]:
     """The calls that agents wait for which run as tools, by the ids that they have in the outer run."""
     found: dict[str, ToolCall] = {}
     for outer, result in inner.items():
         for call in result.pending:
-            id = f"{outer}/{call.id}"
+            id = inside_id(outer, call.id)
             found[id] = replace(call, id=id, agent=agents.get(id, ""))
     return found
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -15,7 +15,7 @@ from unbroken.agent.limits import Account, limits_of
 from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
 from unbroken.agent.output import ANSWER
 from unbroken.agent.recorded_results import records_of, unmasked, verdicts_of, waiting_result
-from unbroken.agent.result import Result
+from unbroken.agent.result import Result, inside_id
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import Deadlock
 from unbroken.errors import UserError
@@ -107,6 +107,7 @@ def _prepare_waiting(
     output: Any,
     *,
     strict: bool = True,
+    earlier: Collection[str] = (),
 ) -> Performance:
     if result.stop_reason != "waiting":
         raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; continue with history=")
@@ -122,7 +123,7 @@ def _prepare_waiting(
         tools = None if answering is None else answering.toolset.fixed
     if tools is not None and answering is not None and answering.handoffs:
         tools = Toolbox(tools, *(handoff.tool for handoff in answering.handoffs.values()))
-    answers, performance.inner_answers = _split_answers(result, answers)
+    answers, performance.inner_answers = _split_answers(result, answers, earlier)
     decisions = _decisions(transcript, answers, tools)
     if strict:
         _refuse_missing(transcript, decisions, tools)
@@ -155,7 +156,10 @@ def _prepare_recorded(
         limits = limits_of(recording) if saved is None else agent.limits
         given: ResumeOptions = {"limits": limits, **options}
         known = {id: combine(said.get(id), answer) for id, answer in answers.items()}
-        performance = _prepare_waiting(agent, waiting, {**said, **known}, given, output, strict=journal is None)
+        earlier = said.keys() - known.keys()
+        performance = _prepare_waiting(
+            agent, waiting, {**said, **known}, given, output, strict=journal is None, earlier=earlier
+        )
         continuation.continue_with_same_calls()
         performance.account.seconds = cut.seconds
     else:
@@ -198,33 +202,55 @@ def _recording(saved: Saved) -> Recording | None:
     return None
 
 
-def _split_answers(result: Result[Any], answers: Answers) -> tuple[Answers, dict[str, dict[str, Any]]]:
+def _split_answers(
+    result: Result[Any], answers: Answers, earlier: Collection[str]
+) -> tuple[Answers, dict[str, dict[str, Any]]]:
     """The answers to calls of the run itself; and those to calls of agents that run as tools, by the ids of the calls
-    that run them. Such a call may have its result by now: then the answer was used."""
+    that run them. Such a call may have its result by now: then the answer was used. `earlier`: the ids of calls whose
+    answers were recorded before, and not given now."""
     inside = {call.id: call for call in result.pending if call.agent}
     if not inside:
         return answers, {}
     open_calls = [call.id for call in result.transcript().open]
     own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
     for id, answer in answers.items():
-        if id in inside:
-            if isinstance(answer, bool):  # inside it would only fail the call that runs the agent
-                raise _ambiguous(answer, inside[id], id)
-            outer = next((each for each in open_calls if id.startswith(f"{each}/")), None)
-            if outer is not None:
-                inner.setdefault(outer, {})[id.removeprefix(f"{outer}/")] = answer
+        if id in inside and isinstance(answer, bool):  # inside it would only fail the call that runs the agent
+            raise _ambiguous(answer, inside[id], id)
+        places = _places_inside(result, id) if id in inside else []
+        if len(places) + (id in open_calls) > 1:
+            raise UserError(
+                f"resume: several waiting calls have the id `{id}`; give the call that runs an agent a result instead: "
+                f"{_listed(outer for outer, _ in places)}"
+            )
+        if places:
+            inner.setdefault(places[0][0], {})[places[0][1]] = answer
         elif id in open_calls:
-            if isinstance(answer, Deny) and (asks := [each for each in inside if each.startswith(f"{id}/")]):
-                names = ", ".join(f"`{each}`" for each in sorted(asks))
+            asks = sorted(each for each in inside if any(outer == id for outer, _ in _places_inside(result, each)))
+            if asks and id not in earlier and isinstance(answer, Allow | Deny | Edit):
+                what = {Allow: "allowed", Deny: "denied", Edit: "edited"}[type(answer)]
                 raise UserError(
-                    f"resume: call `{id}` cannot be denied any more: it runs an agent that waits inside; deny {names}, "
-                    f"or give `{id}` a result"
+                    f"resume: call `{id}` cannot be {what} any more: it runs an agent that waits inside; decide about "
+                    f"{_listed(asks)}, or give `{id}` a result"
                 )
             own[id] = answer
-        else:
+        elif id not in inside:
             known = ", ".join(f"`{call.id}` ({call.name})" for call in result.pending)
             raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
     return own, inner
+
+
+def _places_inside(result: Result[Any], id: str) -> list[tuple[str, str]]:
+    """The calls that run agents in which this one waits, and its id there. More than one only if ids have slashes."""
+    return [
+        (outer, call.id)
+        for outer, waits in result.inner.items()
+        for call in waits.pending
+        if inside_id(outer, call.id) == id
+    ]
+
+
+def _listed(ids: Iterable[str]) -> str:
+    return ", ".join(f"`{id}`" for id in ids)
 
 
 def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None) -> dict[str, Approval | ToolResult]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from unbroken.agent.options import Options, Plan, ResumeOptions
 from unbroken.agent.recorded_results import ended_result, waiting_result
-from unbroken.agent.result import Result
+from unbroken.agent.result import Result, inside_id
 from unbroken.agent.resuming import prepare_inner, prepare_resume
 from unbroken.agent.run import Run
 from unbroken.agent.run_lifecycle import Performance
@@ -172,8 +172,8 @@ class _InnerRun:
         needs = self.forwarder.needs_result if self.forwarder is not None else ()
         return CallWaits(
             tuple(shown_outside(outer, self.path, call) for call in result.pending),
-            frozenset(f"{outer}/{id}" for id in needs),
-            frozenset(f"{outer}/{id}" for id in result.uncertain),
+            frozenset(inside_id(outer, id) for id in needs),
+            frozenset(inside_id(outer, id) for id in result.uncertain),
             result,
         )
 
@@ -201,7 +201,7 @@ class _Approving:
 
 def shown_outside(outer: str, path: str, call: ToolCall) -> ToolCall:
     """A call of an inner run as the outer run shows it: with an id that is unique there, and with its agent."""
-    return replace(call, id=f"{outer}/{call.id}", agent=call.agent or path)
+    return replace(call, id=inside_id(outer, call.id), agent=call.agent or path)
 
 
 def _has_answered(recording: Recording) -> bool:

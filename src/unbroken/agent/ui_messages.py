@@ -296,7 +296,8 @@ class ChunkWriter:
     def _wait_inside(self, call: Chunk, waits: set[str]) -> Iterator[Chunk]:
         """A call of an agent that runs as a tool: the client approves it at the part of that tool, one at a time."""
         calls, id = self._view.by_number, str(call["id"])
-        outer = next((known for number, known in self._ids.items() if id.startswith(f"{calls[number].id}/")), None)
+        runs = [number for number in self._ids if id.startswith(f"{calls[number].id}/")]
+        outer = self._ids[max(runs, key=lambda number: len(calls[number].id))] if runs else None
         told = {"id": id, "agent": call["agent"], "toolName": call["name"], "input": call["arguments"]}
         yield {"type": "data-waiting", "id": id, "data": told | {"needs": call["needs"]}}
         if outer is not None and outer not in waits and self._approvals and call["needs"] == "approval":

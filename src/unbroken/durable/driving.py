@@ -4,7 +4,7 @@ process, continues where the journal ends."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from unbroken.durable.answers import expired_answers, read_answers
 from unbroken.durable.errors import Superseded, UnknownAgent
 from unbroken.durable.journal import Journal
 from unbroken.durable.recorder import JournalRecorder
-from unbroken.durable.records import Claim, RunRow, State
+from unbroken.durable.records import Claim, PendingCall, RunRow, State
 from unbroken.durable.run_lines import parse
 from unbroken.errors import UserError
 from unbroken.events import Sink
@@ -104,9 +104,11 @@ async def _resting(agents: Mapping[str, Agent[Any, Any]], journal: Journal, row:
     return Outcome(row.run_id, "answered", ended_result(recording, kind))
 
 
-def _is_open(id: str, open_calls: Iterable[str]) -> bool:
+def _is_open(call: PendingCall, open_calls: Collection[str]) -> bool:
     """Is it one of these calls, or a call of an agent that one of them runs?"""
-    return any(id == each or id.startswith(f"{each}/") for each in open_calls)
+    if not call.get("agent"):
+        return call.id in open_calls
+    return any(call.id.startswith(f"{each}/") for each in open_calls)
 
 
 class _Drive:
@@ -155,7 +157,7 @@ class _Drive:
         answers: dict[str, Any] = {}
         if waiting is not None:
             open_calls = {call.id for call in waiting.transcript().open}  # some have their results by now
-            pending = [call for call in row.pending if _is_open(call.id, open_calls)]
+            pending = [call for call in row.pending if _is_open(call, open_calls)]
             answers = read_answers(pending, self._claim.answers)
             if row.expires is not None and current_clock().now() >= row.expires:
                 answers |= expired_answers([call for call in pending if call.id not in answers])
