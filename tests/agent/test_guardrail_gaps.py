@@ -382,6 +382,35 @@ def test_a_veto_that_was_recorded_ends_the_resumed_run_too(tmp_path: Path) -> No
     assert bank.paid == []
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param([Call("pay", amount=50), Call("pay", amount=5)], id="before"),
+        pytest.param([Call("look", amount=50), Call("look", amount=5), Call("pay", amount=5)], id="reads"),
+        pytest.param([Call("pay", amount=50), Call("pay", amount=5), Call("final_answer", value=1)], id="typed"),
+    ],
+)
+def test_after_a_veto_for_the_user_and_a_crash_no_other_call_of_the_round_starts(
+    calls: list[Any], tmp_path: Path
+) -> None:
+    """Not even if the check would allow it by now."""
+    output: Any = int if len(calls) == 3 and calls[2].name == "final_answer" else None
+    model = by_history(calls, "Unreached.")
+    agent = Agent(model, Bank().tools(), middleware=[check_calls(too_much)], output=output, record=tmp_path / "runs")
+    result = run_virtual(agent.run("Pay."))
+    assert result.stop_reason == "vetoed"
+    lines = recorded(tmp_path / "runs").read_bytes().splitlines(keepends=True)
+    decided = next(at for at, line in enumerate(lines) if json.loads(line).get("veto"))
+    for kept in range(decided + 1, len(lines)):
+        file, bank = tmp_path / str(kept) / "run.jsonl", Bank()
+        file.parent.mkdir()
+        file.write_bytes(b"".join(lines[:kept]))
+        later = Agent(model, bank.tools(), output=output)
+        again = run_virtual(later.resume(file))
+        assert (again.text, again.stop_reason, bank.paid) == ("Too much.", "vetoed", []), kept
+        assert {call.outcome for call in again.calls} <= {"not_executed", "unknown"}
+
+
 def broken(text: object) -> None:
     raise KeyError("oops")
 

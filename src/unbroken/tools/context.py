@@ -107,7 +107,7 @@ class CallContext(Generic[Deps]):
     """It has asked a person something: its time-out does not count while it waits for the answer."""
 
     host: Any = None
-    """The run that makes the call, for an agent that runs as its tool."""
+    """The run that makes the call."""
     inner_calls: int = 0
     """How many calls such an agent has made."""
     recorders: tuple[Any, ...] = ()

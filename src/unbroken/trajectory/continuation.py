@@ -25,7 +25,7 @@ from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.model import closing
 from unbroken.models.secrets import MASK
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask, settle, unknown
-from unbroken.tools.caller import Caller, Prepared, failure, fingerprint
+from unbroken.tools.caller import Caller, Prepared, failure, fingerprint, not_executed
 from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT
 from unbroken.tools.toolbox import Toolbox
@@ -99,8 +99,8 @@ class Interrupted:
     """Those of them that the run has been waiting for since."""
     decisions: dict[str, Approval | ToolResult] = field(default_factory=dict[str, "Approval | ToolResult"])
     """Approvals for calls of the last answer, and results from the client, by their ids."""
-    veto: str = ""
-    """With what a check of one of those calls has ended the run."""
+    vetoes: dict[int, str] = field(default_factory=dict[int, str])
+    """With what a check of a call has ended the run, by the turn of the call."""
 
 
 def find_interruption(recording: Recording) -> Interrupted:
@@ -196,7 +196,6 @@ class _Reading:
         if before is None or before.turn != found.request.turn:
             found.decisions, found.started, found.loose = {}, {}, {}
             found.uncertain, found.asked_about = set(), set()
-            found.veto = ""
 
     @property
     def _prompt(self) -> Line:
@@ -230,7 +229,7 @@ class _Reading:
                 found.uncertain.add(call.id)
                 found.asked_about.discard(call.id)
             case "checked" if line["value"] == "call":
-                found.veto = line["text"]
+                found.vetoes[line["turn"]] = line["text"]
             case "checked" if line["value"] == "input" and line["outcome"] == "replaced":
                 self._replaced = True
             case "run_finished":
@@ -256,6 +255,8 @@ class _Reading:
         usage = read_usage(line.get("usage"), line.get("cost"), line.get("cache_saving"))
         seconds = round(max(took, 0.0), 6)
         given = RecordedResult(result, usage, seconds, line.get("inner_calls", 0))
+        if "veto" in line:
+            found.vetoes[turn] = line["veto"]
         found.results.setdefault(line["key"], given)  # the first one ran; another one only repeats it
         found.by_id.setdefault((turn, id), given)
 
@@ -328,6 +329,8 @@ class Continuation(Middleware):
 
     def on_tools(self, turn: int, toolbox: Toolbox) -> None:
         self._toolbox, self._turn = toolbox, turn
+        if self._veto is not None and turn in self._interrupted.vetoes:
+            self._veto(Vetoed(self._interrupted.vetoes[turn]))
 
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         answer = self.recorded_answer(request)
@@ -444,9 +447,9 @@ class Continuation(Middleware):
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         given = self._given(context)
+        if given is None and (veto := self._interrupted.vetoes.get(context.turn)) is not None:
+            return self._refused(veto, call, context)
         if given is not None:
-            if self._interrupted.veto and self._veto is not None and context.turn == self._interrupted.turn:
-                self._veto(Vetoed(self._interrupted.veto))
             if given.usage is not None:
                 context.spend(given.usage)
             if given.calls:
@@ -467,6 +470,14 @@ class Continuation(Middleware):
             if settled is not None:
                 return replace(settled, call_id=call.id, name=call.name)
         return await call_next(call, context)
+
+    def _refused(self, veto: str, call: ToolCall, context: CallContext[Any]) -> ToolResult:
+        """The result of a call of a round in which a check has ended the run: nothing more of it starts."""
+        given = self._interrupted.by_id.get((context.turn, context.call_id))
+        if given is not None:  # of the tool that takes a typed answer
+            return given.result
+        begun = self._had_begun(call, context.turn, context.fingerprint) and self._writes(call)
+        return unknown(call) if begun else not_executed(call, veto)
 
     def _attempts(self, call: ToolCall, context: CallContext[Any]) -> int:
         if self._is_same(context.turn):

@@ -149,7 +149,7 @@ _NEEDS: dict[str, dict[str, Check]] = {
 _MAY_HAVE: dict[str, dict[str, Check]] = {
     "request": {"system": _maybe(_is_object), "tools": _are_named, "state": _is_object},
     "delta": {"text": _is_text, "index": _is_count, "call": _is_object, "usage": _is_usage, "verdict": _is_verdict},
-    "result": {"call": _is_call_number, "inner_calls": _is_count},
+    "result": {"call": _is_call_number, "inner_calls": _is_count, "veto": _is_text},
     "waits": {"inner_calls": _is_count},
     "cancelled": {"call": _is_call_number},
     "event": {"keep": _is_count},

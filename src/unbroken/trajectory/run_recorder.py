@@ -375,6 +375,8 @@ class RunRecorder(Middleware):
         line |= {"call_id": call.id, "call": context.number, "key": context.key, "result": saved}
         if context.inner_calls:
             line["inner_calls"] = context.inner_calls
+        if context.host is not None and context.host.vetoed is not None:
+            line["veto"] = str(context.host.vetoed)
         self._put(line | self._usage_of(context) if self._used else line)
 
     def _usage_of(self, context: CallContext[Any]) -> Line:
