@@ -128,6 +128,25 @@ def test_a_stream_of_values_needs_a_type_and_an_unread_stream() -> None:
     run_virtual(main())
 
 
+def test_a_stream_whose_values_are_read_does_not_yield_events() -> None:
+    async def main() -> None:
+        async with Agent(ScriptedModel(Say(TEXT, chunks=9)), output=Story).stream("?") as stream:
+            async for value in stream.outputs():
+                assert value.title
+                break
+            for _ in range(2):
+                with pytest.raises(UserError, match=r"read with stream\.outputs\(\); events go to `sinks=`"):
+                    await anext(stream)
+        with pytest.raises(RuntimeError, match="closed before the end"):
+            _ = stream.result
+        async with Agent(ScriptedModel(TEXT), output=Story).stream("?") as stream:
+            assert [value async for value in stream.outputs()][-1] == STORY
+            assert [event async for event in stream] == []
+            assert stream.result.output == STORY
+
+    run_virtual(main())
+
+
 Values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),

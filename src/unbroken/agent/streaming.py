@@ -30,6 +30,7 @@ from unbroken.models.sessions import close_session
 from unbroken.run_view import RunView
 
 Item = TypeVar("Item")
+Read = TypeVar("Read")
 Outcome = TypeVar("Outcome")
 
 
@@ -89,12 +90,17 @@ class Streamed(Generic[Item, Outcome]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Item:
-        mailbox = self._mailbox
+    def __anext__(self) -> Awaitable[Item]:
+        return self._next(self._mailbox, self._perform)
+
+    async def _next(
+        self, mailbox: _Mailbox[Read], perform: Callable[[Callable[[Read], None]], Awaitable[Outcome]]
+    ) -> Read:
+        """What arrives next in the mailbox. The first reader starts the work, which fills it."""
         if self._task is None:
             if self._closed:
                 raise StopAsyncIteration
-            self._task = asyncio.ensure_future(self._perform(mailbox.put))
+            self._task = asyncio.ensure_future(perform(mailbox.put))
             self._task.add_done_callback(mailbox.close)
         while not mailbox.events:
             if self._task.done():
@@ -147,6 +153,13 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
         self._perform_with = perform
         self._messages = messages
         self._output = output
+        self._reads_values = False
+        """`outputs` has begun, and has not reached the end."""
+
+    def __anext__(self) -> Awaitable[Event]:
+        if self._reads_values:
+            raise UserError("the stream is read with stream.outputs(); events go to `sinks=` instead")
+        return super().__anext__()
 
     async def outputs(self) -> AsyncGenerator[OutputT]:
         """The structured answer as it is written, in place of the events: `async for report in stream.outputs()`. Each
@@ -157,15 +170,18 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
         if self._task is not None or self._closed:
             raise UserError("stream.outputs(): the stream was read already; events go to `sinks=` instead")
         last: Partial | None = None
+        values = _Mailbox[Partial]()
+        perform_with = self._perform_with
 
-        def perform(put: Callable[[Any], None]) -> Awaitable[Result[OutputT]]:
-            return self._perform_with((), (PartialOutput(output, put),))
+        def perform(put: Callable[[Partial], None]) -> Awaitable[Result[OutputT]]:
+            return perform_with((), (PartialOutput(output, put),))
 
-        self._perform = perform
-        item: Any
-        async for item in self:
-            last = item
-            yield item.value
+        self._reads_values = True
+        with suppress(StopAsyncIteration):
+            while True:
+                last = await self._next(values, perform)
+                yield last.value
+        self._reads_values = False
         result = self.result
         if result.stop_reason not in ("waiting", "vetoed") and last != Partial(result.output):
             yield result.output
