@@ -30,6 +30,13 @@ TOOLS = '@tool(effect="read")\ndef greet(name: str) -> str:\n    "Say hello."\n 
         (["app.py"], "app.py is no file"),
         (["nothing:agent"], "importing nothing failed"),
         ([f"{APP}:nobody"], "has no `nobody`"),
+        (
+            [f"{APP}:NUMBER"],
+            f"mcp serve {APP}:NUMBER: it has the type `int`, and must be an agent, a dict of agents by name, or",
+        ),
+        ([f"{APP}:MIXED"], f"mcp serve {APP}:MIXED: expected agents by name, got 'number': int; give tools as a list"),
+        ([f"{APP}:ODD"], f"mcp serve {APP}:ODD: `my agent!` cannot be the name of an MCP tool; use 1 to 64 letters"),
+        ([f"{APP}:agent", "--name", "a b"], "`a b` cannot be the name of an MCP tool"),
         ([f"{APP}:agent", "--http", "somewhere"], "give HOST:PORT"),
         ([f"{APP}:agent", "--http", "0.0.0.0:0"], "other machines can reach it; give --key-env VARIABLE"),
         ([f"{APP}:agent", "--http", "127.0.0.1:0", "--key-env", "NO_SUCH_KEY"], "is not set, or empty"),

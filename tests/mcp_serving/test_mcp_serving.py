@@ -29,6 +29,8 @@ from web_server import serve
 
 from unbroken import Agent, Edit, MCPServer, ToolCall, UserError
 from unbroken.mcp import asgi_app
+from unbroken.mcp.client_user import Waiting
+from unbroken.mcp.served_agent import ServedAgent
 from unbroken.testing import Call, ScriptedModel
 from unbroken.tools.approval import Approval
 
@@ -297,7 +299,16 @@ async def test_the_tools_of_another_server_are_served_on_with_its_questions() ->
     assert user.asked == ["How many guests, and which table?"]
 
 
+def test_the_name_of_an_agent_becomes_one_that_clients_accept() -> None:
+    waiting = Waiting()
+    for name, offered in (("my agent!", "my_agent_"), ("Wetterfrosch ü", "Wetterfrosch__"), ("a" * 70, "a" * 64)):
+        agent = Agent(ScriptedModel("Hi."), name=name)
+        assert ServedAgent(agent, "", "", None, waiting).description.name == offered
+
+
 def test_what_cannot_be_served_is_refused_at_once() -> None:
+    with pytest.raises(UserError, match="`my agent!` cannot be the name of an MCP tool"):
+        asgi_app({"my agent!": served_app.agent})
     with pytest.raises(UserError, match="there is nothing to serve"):
         asgi_app([])
     with pytest.raises(UserError, match="expected agents by name"):

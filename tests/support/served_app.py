@@ -132,3 +132,7 @@ halves = [
 ]
 LIBRARY = [sys.executable, str(Path(__file__).with_name("mcp_library.py"))]
 library = [MCPServer(json.loads(os.environ.get("LIBRARY", "null")) or LIBRARY)]
+
+NUMBER = 5
+MIXED = {"first": agent, "number": NUMBER}
+ODD = {"my agent!": agent}

@@ -80,10 +80,13 @@ def serve(
             raise UserError(f"--http {http}: other machines can reach it; give --key-env VARIABLE, or --open-to-all")
         with redirect_stdout(sys.stderr):  # standard output is for the client
             found = _find(served)
-        if http:
-            _serve_http(found, host, port, with_key, name, description)
-        else:
-            _serve_stdio(found, name, description)
+        try:
+            if http:
+                _serve_http(found, host, port, with_key, name, description)
+            else:
+                _serve_stdio(found, name, description)
+        except UserError as error:
+            raise UserError(f"mcp serve {served}: {error}") from None
     except _NotStarted as error:
         print_line(f"the server could not start: {error}")
         raise typer.Exit(FAILED) from None
@@ -143,8 +146,14 @@ def _find(given: str) -> Any:
     if ":" not in given and given.endswith(".py"):
         return Toolbox.from_file(given)
     found: Any = find_object(given, "mcp serve", "app:agent")
-    kept = isinstance(found, Agent | Mapping | Tool | Toolbox | ToolServer | list | tuple)
-    return cast("Any", found) if kept else [found]
+    if isinstance(found, Agent | Mapping | Tool | Toolbox | ToolServer | list | tuple):
+        return cast("Any", found)
+    try:
+        return Toolbox(found)
+    except InvalidTool as error:
+        kind = type(found).__name__
+        wanted = "an agent, a dict of agents by name, or tools"
+        raise UserError(f"mcp serve {given}: it has the type `{kind}`, and must be {wanted}: {error}") from None
 
 
 def _check_extra() -> None:

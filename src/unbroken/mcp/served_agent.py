@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import mcp_types as types
@@ -18,6 +19,8 @@ from unbroken.middleware import Middleware
 from unbroken.tools.approval import Approval, Deny, OnApproval, Question, Wait
 from unbroken.tools.mcp_content import well_formed
 
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+
 
 class ServedAgent:
     """An agent that answers a prompt. Each call is a run of its own."""
@@ -26,7 +29,7 @@ class ServedAgent:
         self.agent = agent
         self._deps = deps
         self._waiting = waiting
-        self.name = name or (agent.name if agent.name != "main" else "ask")
+        self.name = name or (_ODD.sub("_", agent.name)[:64] if agent.name != "main" else "ask")
         properties = {"prompt": {"type": "string", "description": "What it should do."}}
         self.description = types.Tool(
             name=self.name,

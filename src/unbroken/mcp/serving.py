@@ -24,6 +24,7 @@ from unbroken.errors import InvalidTool, UnbrokenError, UserError
 from unbroken.mcp.client_user import Waiting
 from unbroken.mcp.served_agent import ServedAgent
 from unbroken.mcp.served_tools import ServedTools
+from unbroken.tools.schema import NAME
 from unbroken.tools.toolbox import Source, Toolbox
 from unbroken.validation import checked
 
@@ -148,7 +149,11 @@ def _sorted_out(
     agents: dict[str, ServedAgent] = {}
     for key, agent in named:
         if not isinstance(agent, Agent):
-            raise UserError(f"expected agents by name, got {key!r}: {type(agent).__name__}")
+            raise UserError(f"expected agents by name, got {key!r}: {type(agent).__name__}; give tools as a list")
+        if (name or key) and not NAME.fullmatch(name or key):
+            raise UserError(
+                f"`{name or key}` cannot be the name of an MCP tool; use 1 to 64 letters, digits, `_` or `-`"
+            )
         one = ServedAgent(cast("Agent[Any, Any]", agent), name or key, description, deps, waiting)
         if one.name in agents:
             raise UserError(f"two agents are called `{one.name}`; give them as a dict by name")
