@@ -11,7 +11,7 @@ from unbroken.frozen import quick
 from unbroken.messages import Json, Request, ServerTool, ToolSpec
 from unbroken.models.addresses import Endpoint
 from unbroken.models.connect import Settings, with_settings
-from unbroken.models.providers import find_provider
+from unbroken.models.providers import PROFILES, find_provider
 from unbroken.models.quirks import (
     fit_body,
     fit_request,
@@ -127,7 +127,7 @@ class RequestWriter:
         if request.final and wire is not None and wire.forbid is None:
             tools = []
         name = f"{self._endpoint.provider}:{self._endpoint.model}"
-        lost = add_server_tools(body, tools, wire, self._target, f"{name} ({self._wire.name})", self._other_wire)
+        lost = add_server_tools(body, tools, wire, self._target, f"{name} ({self._wire.name})", self._elsewhere)
         for tool in request.server_tools:
             if isinstance(tool, DeferredTools) and wire is not None and wire.defer is not None:
                 wire.defer(body, frozenset(fit_name(name, self._wire.name_rule) for name in tool.names))
@@ -135,13 +135,19 @@ class RequestWriter:
             wire.forbid(body)
         return lost
 
-    def _other_wire(self, tool: ServerTool) -> str:
-        """A wire of the same provider on which it has the tool; empty if there is none."""
-        profile = find_provider(self._endpoint.vendor)
-        for name in (profile.wire, *profile.other_wires):
+    def _elsewhere(self, tool: ServerTool) -> str:
+        """How to connect to the same provider so that it has the tool; empty if it has not."""
+
+        def offers(name: str) -> bool:
             wire = WIRES[name].server_tools()
-            if wire is not None and wire.encode(tool, self._target) is not None:
-                return name
+            return wire is not None and wire.encode(tool, self._target) is not None
+
+        profile = find_provider(self._endpoint.vendor)
+        for name in filter(offers, (profile.wire, *profile.other_wires)):
+            return f'connect(…, wire="{name}")'
+        for other in PROFILES:
+            if other.base_url == profile.base_url and not other.elsewhere and offers(other.wire):
+                return f'connect("{other.name}:{self._endpoint.model}", …)'
         return ""
 
     def _betas(self, body: dict[str, Json], theirs: Mapping[str, str]) -> dict[str, str]:

@@ -61,17 +61,17 @@ def add_server_tools(
     wire: ServerTools | None,
     target: Target,
     model: str,
-    other_wire: Callable[[ServerTool], str] = lambda tool: "",
+    elsewhere: Callable[[ServerTool], str] = lambda tool: "",
 ) -> list[str]:
     """Puts the tools of a request of our own into its body. Returns the wishes that are lost. `UserError` if the model
-    lacks a tool, or a setting that must not be lost. `model` is its name for people; `other_wire` finds a wire of the
-    same provider on which it has a tool that it lacks here."""
+    lacks a tool, or a setting that must not be lost. `model` is its name for people; `elsewhere` finds out how to
+    connect to the same provider so that it has a tool that it lacks here."""
     lost: list[str] = []
     for tool in tools:
         encoded = wire.encode(tool, target) if wire is not None else None
         name = type(tool).__name__
         if wire is None or encoded is None:
-            raise UserError(f"{name}: `{model}` has no such tool of its own; {_way_out(tool, other_wire(tool))}")
+            raise UserError(f"{name}: `{model}` has no such tool of its own; {_way_out(tool, elsewhere(tool))}")
         if firm := [each for each in encoded.lost if each in tool.firm]:
             raise UserError(
                 f"{name}({firm[0]}=…): `{model}` has no such setting, and without it the tool would do more than you "
@@ -86,9 +86,9 @@ def add_server_tools(
     return lost
 
 
-def _way_out(tool: ServerTool, other_wire: str) -> str:
-    if other_wire:
-        return f'it has it on another wire: connect(…, wire="{other_wire}")'
+def _way_out(tool: ServerTool, elsewhere: str) -> str:
+    if elsewhere:
+        return f"it has it on another wire: {elsewhere}"
     if isinstance(tool, WebSearch | WebFetch):
         return "give a function that does it among tools=, or choose another model"
     if isinstance(tool, MCPConnector):
