@@ -144,8 +144,7 @@ fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more exa
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, every pair of wires, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md
-	UNBROKEN_CUTS=all $(BIN)/python -m pytest tests/testing/test_cut_at_every_byte.py
-	UNBROKEN_PAIRS=all $(BIN)/python -m pytest tests/gateway/test_broken_streams.py tests/gateway/test_keep_alive.py tests/gateway/test_large.py tests/gateway/test_tool_kinds.py
+	UNBROKEN_TESTS=all $(BIN)/python -m pytest $$(grep -rlE '^from thorough|SOME_PAIRS' --include='test_*.py' tests)
 	PYTHONPATH=tests/support $(BIN)/python bench/soak.py
 
 torture: $(VENV)/.ready  ## two gateways, a store, clients and recorded runs under kill, pause, full disk, store loss, clock skew; every write failing once; minutes

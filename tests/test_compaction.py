@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from scenes import PROVIDERS, on_every_wire
+from thorough import some
 
 from unbroken import (
     Agent,
@@ -258,7 +259,7 @@ def test_a_run_that_is_cut_off_at_any_line_resumes_and_its_recording_replays(tmp
     lines = whole.read_bytes().splitlines(keepends=True)
     summaries = sum(map(is_summary, result.messages))
     assert summaries >= 1
-    for count in range(1, len(lines) - 1):
+    for count in some(range(1, len(lines) - 1), 3):
         path = tmp_path / f"{count}.jsonl"
         path.write_bytes(b"".join(lines[:count]))
         written = [message for request in read_recording(path).requests for message in request.messages]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from call_lives import assert_lives
 from scenes import Desk, accepted, can_go_on, on_every_wire
+from thorough import some
 
 from unbroken import Agent, CallStarted, Conversation, Event, RetryingModel, Schedule, ScriptedModel, TextAdded
 from unbroken.errors import RateLimited
@@ -96,5 +97,5 @@ def not_executed(chat: Conversation) -> int:
 @on_every_wire
 @pytest.mark.parametrize("schedule", [Schedule.EAGER, Schedule.SEQUENTIAL], ids=str)
 def test_a_run_that_is_cancelled_at_any_of_its_events_can_be_continued(wire: str, schedule: Schedule) -> None:
-    for number in range(count_events(wire, schedule)):
+    for number in some(range(count_events(wire, schedule)), 3):
         run_virtual(cancel_at(number, wire, schedule))

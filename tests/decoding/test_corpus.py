@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from corpus import ABSENT, RECORDINGS, WIRES, Recording
 from streams import feed
+from thorough import ALL
 
 from unbroken import CallReady, Response, decode
 from unbroken.decoding import guess_wire
@@ -93,7 +94,7 @@ def test_a_call_that_is_not_valid_json_is_never_complete(recording: Recording) -
 def test_the_deltas_are_the_same_at_every_chunk_size(recording: Recording) -> None:
     body = recording.body
     whole = feed(body, len(body) or 1, recording.wire)
-    for size in (1, 7, 64, 1000):
+    for size in (1, 7, 64, 1000) if ALL else (1, 64):
         assert feed(body, size, recording.wire) == whole
 
 

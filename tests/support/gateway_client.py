@@ -7,7 +7,6 @@ only what that wire can express. If HTTP itself does not matter, a client may ca
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 import uvicorn
+from thorough import ALL
 
 from unbroken.decoding import Decoder
 from unbroken.decoding.decoder import Response
@@ -61,12 +61,10 @@ MODEL_IN_PATH = ("gemini", "bedrock-converse")
 PAIRS = [(client, upstream) for client in WIRES for upstream in WIRES]
 """All pairs of a client's and a model's wire."""
 _PLACES = {wire: place for place, wire in enumerate(WIRES)}
-ALL_PAIRS = os.environ.get("UNBROKEN_PAIRS") == "all"
-"""Set by `make faults`."""
 SOME_PAIRS = [
     (client, upstream)
     for client, upstream in PAIRS
-    if ALL_PAIRS or (_PLACES[upstream] - _PLACES[client]) % len(WIRES) in (0, 3)
+    if ALL or (_PLACES[upstream] - _PLACES[client]) % len(WIRES) in (0, 3)
 ]
 """For the slowest tests: each wire as client and as upstream with itself and with one other, or all pairs."""
 

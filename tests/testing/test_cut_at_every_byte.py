@@ -1,19 +1,19 @@
 """A response that is cut after byte 1, 2, 3, …: never accepted as complete before its end, and always recovered.
 
 Without I/O at every byte; over HTTP at the end of each event and a little around it, with resets at random bytes. `make
-faults` sets UNBROKEN_CUTS=all: then over HTTP at every byte too.
+faults` sets UNBROKEN_TESTS=all: then over HTTP at every byte too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 from collections.abc import Callable, Iterable
 
 import pytest
 from crowd import Crowd, Done, Job
+from thorough import ALL
 
 from unbroken.decoding import Decoder
 from unbroken.decoding.decoder import Response
@@ -24,7 +24,6 @@ from unbroken.testing.matrix import tasks_left
 from unbroken.testing.scenario import ANNOUNCED, ANSWERED, ASKED, CALLS, THOUGHT, answer_scenario
 from unbroken.wires import WIRES
 
-ALL = os.environ.get("UNBROKEN_CUTS") == "all"
 RESETS = 400 if ALL else 12
 """For each wire and each of its two responses."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from call_lives import assert_lives
 from killed_runs import in_a_child
+from thorough import some
 
 from unbroken import (
     Agent,
@@ -122,7 +123,7 @@ def test_killed_at_every_event_it_gives_the_same_answer_and_no_finished_write_ru
     whole = play(tmp_path / "done", tmp_path / "whole.jsonl")
     total = len(read_recording(tmp_path / "whole.jsonl").events)
     assert total > 25
-    for number in range(total - 1):  # with the last event it has ended
+    for number in some(range(total - 1), 2):  # with the last event it has ended
         folder = tmp_path / str(number)
         folder.mkdir()
         done, record = folder / "done", folder / "run.jsonl"

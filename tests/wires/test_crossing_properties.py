@@ -136,7 +136,7 @@ def arrives(path: str, client: str, wire: str, written: Written) -> bool:
 
 few = settings(
     costly,
-    max_examples=20 if costly.max_examples == 25 else costly.max_examples,
+    max_examples=12 if costly.max_examples == 25 else costly.max_examples,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 """There are 49 pairs."""
