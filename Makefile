@@ -81,7 +81,8 @@ bench-dph: $(VENV)/.ready  ## how long DPH programs take to be read and checked;
 $(VENV)/docs: $(VENV)/.ready
 	@$(INSTALL) $@ '.[docs]'
 
-docs: $(VENV)/docs  ## the documentation as a site, in site/
+docs: $(VENV)/docs  ## the documentation as a site, in site/; its pictures of terminals are compared with what commands print
+	$(BIN)/python docs/terminal_pictures.py --check
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
 	@echo 'the site is in site/: open site/index.html in a browser, it needs no server'
 

@@ -25,10 +25,15 @@ TAKEN_IN = ("deploy/README.md", "examples/*/README.md")
 FETCHED = "https://unpkg.com/iframe-worker/shim"
 """Search from a disk, in the theme's own way."""
 EXAMPLE = re.compile(r'<div (class="language-py(?:thon)? highlight")')
-BLOCK = re.compile(r"(<pre[^>]*>(?:<span></span>)?<code)")
-"""A long line is scrolled: with the keyboard too, if its block can have the focus."""
+NO_HEAD = re.compile(r"<thead>\s*<tr>\s*(?:<th[^>]*></th>\s*)+</tr>\s*</thead>")
+NO_NAME = re.compile(r"<th([^>]*)></th>")
+"""Markdown has no table without a head; a screen reader would read out empty ones."""
 SEARCH = 'data-md-component="search" role="dialog"'
-"""The theme leaves it without a name."""
+SECTION = re.compile(
+    r'(<nav class="md-nav" data-md-level="\d" )aria-labelledby="(\w+)_label"'
+    r'([^>]*>\s*<label class="md-nav__title" for="\2">\s*<span[^>]*></span>\s*)([^<]*?)(\s*</label>)'
+)
+"""Parts of a page that the theme leaves without a name for screen readers."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 _built: dict[str, Files] = {}
@@ -81,13 +86,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     """Search finds what pages say, what commands print and the signatures of the reference, not all lines of examples:
     a hit shows its whole block."""
-    return BLOCK.sub(r'\1 tabindex="0"', EXAMPLE.sub(r"<div data-search-exclude \1", html))
+    html = NO_NAME.sub(r"<td\1></td>", NO_HEAD.sub("", html))
+    return EXAMPLE.sub(r"<div data-search-exclude \1", html)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     languages.reset(config)
     name = "搜索" if languages.is_chinese(page) else "Search"
     output = output.replace(SEARCH, f'{SEARCH} aria-label="{name}"')
+    output = SECTION.sub(r'\1aria-label="\4"\3\4\5', output)
     return output.replace(FETCHED, get_relative_url("search-from-disk.js", page.url))
 
 
