@@ -82,6 +82,12 @@ def test_the_viewer_shows_the_steps_of_inner_agents_at_their_calls(tmp_path: Pat
         ("main/middle", "researcher gave: Put."),
         ("main/middle", "said: Done."),
     ]
+    inner = [(lane.agent, lane.depth, lane.name, lane.ended is not None, lane.error) for lane in call.inner]
+    assert inner == [
+        ("main/middle", 1, "researcher", True, False),
+        ("main/middle/researcher", 2, "look", True, False),
+        ("main/middle/researcher", 2, "put", True, False),
+    ]
 
 
 def test_the_viewer_marks_a_hand_off(tmp_path: Path) -> None:

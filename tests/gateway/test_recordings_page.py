@@ -49,6 +49,7 @@ def test_a_turn_shows_its_client_its_model_and_the_calls_that_are_held_back(tmp_
     assert (turn.alias, turn.model, turn.answered_by) == ("m", "openai-chat:big-model", "openai-chat:big-model")
     assert (turn.serial, turn.stream, turn.held) == (True, True, 2)
     assert [call.state for call in picture.turns[0].calls] == ["handed", "held", "held"]
+    assert [row.calls for row in recordings_page.Shelf(tmp_path).rows()] == [3]
     (recording,) = map(read_recording, tmp_path.glob("*.jsonl"))
     assert "Agent('openai-chat:big-model'" in request_code(recording, 0, "python")
 

@@ -295,6 +295,7 @@ def summarize_ends(name: Path, beginning: bytes, end: bytes, size: int) -> Summa
 def _summary(path: Path, size: int, head: Line, end: Line) -> Summary:
     usage = as_dict(end.get("usage"))
     failed = end.get("event") == "run_failed"
+    by_gateway = head.get("agent_name") == "gateway"  # it counts calls that its client has not answered yet
     began, ended = number(head.get("time")), number(end.get("time"))
     return Summary(
         path,
@@ -308,7 +309,7 @@ def _summary(path: Path, size: int, head: Line, end: Line) -> Summary:
         f"{end.get('error')}: {end.get('message')}" if failed else str(end.get("text", "")),
         count(end.get("rounds")),
         count(end.get("requests")),
-        count(end.get("calls")) + _pending(end),
+        max(count(end.get("calls")), _pending(end)) if by_gateway else count(end.get("calls")) + _pending(end),
         number(end.get("seconds")) or max(ended - began, 0.0),
         count(usage.get("input_tokens")) + count(usage.get("output_tokens")),
         cost=number(end["cost"]) if is_number(end.get("cost")) else None,

@@ -220,6 +220,21 @@ class Attempt:
 
 
 @dataclass(slots=True)
+class InnerLane:
+    """A call of an agent that runs as a tool, or of an agent inside of it."""
+
+    agent: str
+    """The path of the agent that made it."""
+    depth: int
+    """1 for an agent of the run, 2 for an agent of that agent."""
+    name: str
+    arguments: str
+    started: float
+    ended: float | None = None
+    error: bool = False
+
+
+@dataclass(slots=True)
 class CallLane:
     """One call. A time is None if it did not happen or was not recorded."""
 
@@ -257,6 +272,10 @@ class CallLane:
     """The path of the agent that is its tool."""
     steps: list[tuple[float, str, str]] = field(default_factory=list[tuple[float, str, str]])
     """What that agent did, and agents inside of it: when, which agent, and what."""
+    inner: list[InnerLane] = field(default_factory=list[InnerLane])
+    """The calls of that agent, and of agents inside of it."""
+    backgrounded: float | None = None
+    """When it was answered with a handle and continued in the background."""
 
 
 @dataclass(slots=True)

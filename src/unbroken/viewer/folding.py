@@ -36,7 +36,6 @@ from unbroken.events import (
     event_from_json,
 )
 from unbroken.run_view import CallView, RunView
-from unbroken.trajectory.inner_runs import describe_step
 from unbroken.trajectory.lines import Line
 from unbroken.viewer.entries import (
     LONGEST_FIELD,
@@ -57,6 +56,7 @@ from unbroken.viewer.entries import (
     text,
     words,
 )
+from unbroken.viewer.inner_lanes import InnerLanes
 from unbroken.wires.values import as_list
 
 QUIET = 0.5
@@ -90,6 +90,7 @@ class Lanes:
         """The last call of each id."""
         self._unnumbered: dict[str, CallLane] = {}
         """The same for calls that have no number yet."""
+        self._inner = InnerLanes()
         self._open: dict[int, CallLane] = {}
         """The calls of the answer that is being read, by index."""
         self._settled: set[int] = set()
@@ -386,13 +387,12 @@ class Lanes:
             case CallProgress():
                 lane.progress.append((at, event.message[:500]))
             case CallBackgrounded():
+                lane.backgrounded = at
                 lane.notes.append(f"it continued in the background as {event.handle[:LONGEST_FIELD]}")
             case ResultArrived():
                 lane.notes.append(f"its result arrived after {at:.2f} s, as {event.handle[:LONGEST_FIELD]}")
             case InnerEvent():
-                lane.agent = event.agent[:LONGEST_FIELD]
-                if (step := describe_step(event)) is not None:
-                    lane.steps.append((at, step[0][:LONGEST_FIELD], step[1]))
+                self._inner.feed(event, lane, at)
             case ApprovalAsked():
                 lane.asked = at
                 if event.uncertain:

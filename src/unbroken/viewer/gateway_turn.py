@@ -11,6 +11,7 @@ from unbroken.viewer.entries import CallLane, Turn, flag, inner, words
 
 AGENT = "gateway"
 """The agent's name in these recordings."""
+HELD = "the client takes one call at a time: this one follows when the one before has its result"
 _HEADERS = {
     "x-unbroken-repairs": "history repaired",
     "x-unbroken-turn": "held calls",
@@ -76,5 +77,6 @@ def _hold(turns: Sequence[Turn]) -> int:
         handed: list[CallLane] = [call for call in turn.calls if call.state == "handed"]
         for call in handed[1:]:
             call.state = "held"
+            call.notes.append(HELD)
         held += len(handed[1:])
     return held

@@ -55,4 +55,6 @@ const day = (time) => {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 };
 const spaced = (word) => word.replaceAll("_", " ");
+/* A gateway's answer with calls waits for its client, not for anybody here. */
+const endOf = (state, gateway) => (gateway && state === "waiting" ? "tool calls" : spaced(state));
 const tone = (state) => (state === "answered" || state === "recorded" ? "good" : state === "failed" || state === "unfinished" ? "bad" : "quiet");

@@ -7,7 +7,7 @@ const showEvents = () => {
   let shown = [];
   const list = new List(26, "", "Events of the run", (row) => {
     const one = entries[shown[row]];
-    return make("div", { class: "item events", "aria-label": `${spaced(one.kind)} at ${moment(one.at)}` }, make("span", { class: "soft" }, one.fields.seq ?? ""), make("span", { class: "number soft" }, moment(one.at)), make("span", { class: "number soft" }, one.turn), make("span", { class: `kind ${/failed|retried|limit|spoiled|restarted/.test(one.kind) || one.fields.error === true ? "bad" : one.event ? "" : "quiet"}` }, one.kind), make("span", { class: "said" }, line(shown[row]).slice(0, 400)));
+    return make("div", { class: "item events", "aria-label": `${spaced(one.kind)} at ${moment(one.at)}` }, make("span", { class: "soft" }, one.fields.seq ?? ""), make("span", { class: "number soft" }, moment(one.at)), make("span", { class: "number soft" }, one.turn), make("span", { class: `kind ${/failed|retried|limit|spoiled|restarted/.test(one.kind) || one.fields.error === true ? "bad" : one.event ? "" : "quiet"}` }, one.kind), make("span", { class: "said" }, line(shown[row]).slice(0, Math.ceil(list.node.clientWidth / 6))));
   }, (row) => open(entries[shown[row]]), (row) => { if (!byId("detail").hidden) open(entries[shown[row]]); });
   const open = (one) => openDetail(spaced(one.kind), null, { times: [pairs([["at", moment(one.at)], ["request", one.turn + 1], ["line", one.event ? "event" : "of the recording"]])], texts: [make("h3", {}, "Fields"), body({ text: JSON.stringify(one.fields), size: 0, cut: false })] });
   const box = make("input", { type: "checkbox", id: "all", on: { change: () => { state.all = box.checked; filter(); } } });

@@ -2,7 +2,8 @@
 
 const hear = (text) => { byId("hear").textContent = text; };
 const place = (...nodes) => byId("view").replaceChildren(...nodes);
-const fact = (name, value, kind = "") => (value === "" || value === null ? null : make("div", {}, make("dt", {}, name), make("dd", { class: kind }, value)));
+const fact = (name, value, kind = "") => (value === "" || value === null ? null : make("div", { class: MINOR.has(name) ? "minor" : "" }, make("dt", {}, name), make("dd", { class: kind }, value)));
+const MINOR = new Set(["schedule", "early", "shared", "began", "streamed", "agent", "rounds"]); // a narrow window has no room for them
 const leave = () => { show?.end?.(); show = null; byId("detail").hidden = true; byId("detail").replaceChildren(); };
 const say = (...texts) => byId("banners").replaceChildren(...texts.map((text) => make("p", { class: "banner" }, text)));
 const tab = (name) => {
@@ -20,7 +21,8 @@ const tab = (name) => {
   if (location.hash !== hash) history.replaceState(null, "", hash);
   ({ waterfall: showWaterfall, messages: showMessages, requests: showRequests, events: showEvents })[name]();
 };
-const bannersOf = (picture) => picture.banners.filter((text) => !(isRunning(picture) && text.startsWith("This run has no end")));
+const bannersOf = (picture) => picture.banners.filter((text) => !(isRunning(picture) && text.startsWith("This run has no end")) && !text.startsWith("The run failed."));
+const modelTime = (picture) => picture.turns.reduce((sum, turn) => sum + turn.attempts.reduce((all, one) => all + Math.max((one.ended ?? picture.seconds) - one.asked, 0), 0), 0);
 /* Which client asked, and which model answered. */
 const gatewayFacts = (turn) => [
   fact("client", `${turn.user_agent || "unknown"}${turn.key ? `, key ${turn.key}` : ""}`), fact("asked for", turn.alias),
@@ -39,15 +41,16 @@ const head = (picture) => {
   if (!picture) return;
   const totals = picture.totals;
   const running = isRunning(picture);
-  byId("state").textContent = running ? "● running" : spaced(picture.state);
+  byId("state").textContent = running ? "● running" : endOf(picture.state, picture.gateway);
   byId("state").className = `chip ${running ? "good" : tone(picture.state)}`;
   byId("summary").replaceChildren(...summaryOf(picture));
   byId("facts").replaceChildren(...[
-    fact("took", seconds(picture.seconds)), ...(picture.gateway ? gatewayFacts(picture.gateway) : [fact("", picture.model), fact("schedule", picture.schedule)]),
+    fact("took", seconds(picture.seconds)), ...(picture.gateway ? gatewayFacts(picture.gateway) : [fact("model", picture.model), fact("schedule", picture.schedule)]),
+    fact("model wrote", modelTime(picture) ? seconds(modelTime(picture)) : ""), fact("tools ran", totals.tool_seconds ? seconds(totals.tool_seconds) : ""),
     fact("rounds", totals.rounds), fact("calls", totals.calls), fact("failed", totals.failed || "", "bad"), fact("early", totals.early || ""),
     fact("shared", totals.duplicates || ""), fact("restarts", totals.restarts || "", "bad"), fact("retries", totals.retries - totals.restarts || ""), fact("refused", totals.refused || ""), fact("uncertain", totals.uncertain || "", "bad"),
     fact("tokens", totals.input_tokens || totals.output_tokens ? `${totals.estimated ? "about " : ""}${totals.input_tokens.toLocaleString("en")} in, ${totals.output_tokens.toLocaleString("en")} out` : ""),
-    fact("cost", `${totals.estimated && totals.cost !== null ? "about " : ""}${money(totals.cost)}`),
+    fact("cost", totals.cost === null ? "unknown" : `${totals.estimated ? "about " : ""}${money(totals.cost)}`),
     fact("began", day(picture.time)), fact("agent", picture.agent === "main" || picture.gateway ? "" : picture.agent),
   ].filter(Boolean));
 };

@@ -15,9 +15,9 @@ const showRuns = () => {
     }
     const found = state.found?.found[run.name];
     const below = found ? `${found.count > 1 ? `${found.count}× ` : ""}${found.snippet}` : run.name;
-    return make("div", { class: `item runs ${run.name === state.marked ? "marked" : ""}`, "aria-label": `${run.prompt || run.name}, ${spaced(run.state)}, ${run.calls === null ? "" : `${many(run.calls, "call")}, `}${seconds(run.seconds)}` },
+    return make("div", { class: `item runs ${run.name === state.marked ? "marked" : ""}`, "aria-label": `${run.prompt || run.name}, ${endOf(run.state, run.agent === "gateway")}, ${run.calls === null ? "" : `${many(run.calls, "call")}, `}${seconds(run.seconds)}` },
       cell(day(run.time), "soft"), make("span", { class: "asked" }, make("span", { title: run.prompt || null }, run.prompt || "(no prompt)"), make("small", { class: found ? "" : "soft", title: below }, below)), cell(run.model, "soft", run.model),
-      make("span", {}, make("span", { class: `chip ${tone(run.state)}` }, spaced(run.state))),
+      make("span", {}, make("span", { class: `chip ${tone(run.state)}` }, endOf(run.state, run.agent === "gateway"))),
       cell(run.rounds ?? "–", "number"), cell(run.calls ?? "–", "number"),
       run.failed === null ? cell("–", "number soft", "not counted yet: r counts more") : cell(run.failed || "", "number bad"),
       cell(seconds(run.seconds), "number"), cell(run.tokens ? run.tokens.toLocaleString("en") : "", "number"), cell(money(run.cost), "number"));

@@ -10,6 +10,11 @@ const firstError = (picture) => {
   }
   return first;
 };
+/* What a run was doing that has no end. */
+const stoppedAt = (picture) => {
+  const turn = picture.turns.at(-1), open = turn ? picture.turns.flatMap((one) => one.calls).filter((call) => call.state === "running").map((call) => call.name) : [];
+  return open.length ? `while ${[...new Set(open)].slice(0, 5).join(", ")} ran` : !turn ? "before its first request" : turn.ended === null ? "in the middle of an answer" : "after an answer";
+};
 const summaryOf = (picture) => {
   const error = firstError(picture);
   const row = (name, text, kind, act) => {
@@ -22,6 +27,7 @@ const summaryOf = (picture) => {
     picture.prompt ? row("asked", picture.prompt.trim(), picture.prompt.length > 60 ? "" : "narrow") : null,
     answer && !failed ? row("answered", answer.slice(0, 5000), "") : null,
     failed ? row("failed", answer.slice(0, 2000), "bad") : null,
+    picture.state === "unfinished" && !isRunning(picture) ? row("stopped", stoppedAt(picture), "bad") : null,
     error && !(failed && answer.includes(error.text)) ? row("first error", `${error.name}: ${error.text.slice(0, 2000)}`, "bad", make("button", { class: "link", on: { click: () => goToLane(error.turn, error.call) } }, `at ${moment(error.at)}`)) : null,
   ].filter(Boolean);
 };

@@ -4,7 +4,10 @@ const lanesOf = (picture) => {
   const lanes = [];
   picture.turns.forEach((turn, place) => {
     lanes.push({ turn, place });
-    for (const call of turn.calls) if (call.state !== "withdrawn") lanes.push({ turn, call, place });
+    for (const call of turn.calls) if (call.state !== "withdrawn") {
+      lanes.push({ turn, call, place });
+      for (const inner of call.inner) lanes.push({ turn, call, inner, place });
+    }
   });
   return lanes;
 };
@@ -19,6 +22,7 @@ const brief = (clip) => {
   }
   return text.replace(/\s+/g, " ");
 };
+const SEEN = 80; // characters beside a name that have room: a longer text costs time to lay out
 const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "not whole", dropped: "dropped", uncertain: "outcome unknown", running: "still ran", waiting: "never ran", handed: "handed out", held: "held back", withdrawn: "withdrawn" };
 
 const showWaterfall = () => {
@@ -36,45 +40,62 @@ const showWaterfall = () => {
     hear(words(lanes[row]));
     if (!byId("detail").hidden) open(lanes[row]);
   });
-  const words = ({ turn, call }) => call
+  const words = ({ turn, call, inner }) => inner ? `${inner.name} of agent ${inner.agent}: ${inner.ended === null ? "no end" : inner.error ? "failed" : "done"}, started at ${moment(inner.started)}` : call
     ? `${call.name} ${brief(call.arguments)}: ${WORDS[call.state]}${call.early ? ", started early" : ""}, ${call.started === null ? "" : `started at ${moment(call.started)}, `}ran ${seconds(call.seconds)}`
     : `${titleOf(turn)}, asked at ${moment(turn.asked)}, answered at ${moment(turn.ended)}, ${many(turn.calls.length, "call")}`;
 
+  let used = 0; // a track keeps its elements when it is drawn again: they only move
+  const piece = (track, kind, text = "", title = "") => {
+    const node = track.childNodes[used++] ?? track.appendChild(document.createElement("div"));
+    if (node.className !== kind) node.className = kind;
+    if ((node.firstChild?.data ?? "") !== text) node.textContent = text;
+    if (node.title !== title) node.title = title;
+    return node;
+  };
   const bar = (track, start, end, kind, least = 3) => {
     const left = x(start), right = x(end);
-    if (right < -4 || left > width + 4) return;
-    const from = Math.max(left, -8), to = Math.min(Math.max(right, left + least), width + 8);
-    const node = make("div", { class: `bar ${kind}` });
-    node.style.left = `${from}px`;
-    node.style.width = `${to - from}px`;
-    track.append(node);
+    if (right < 0 || left > width) return;
+    const from = Math.max(Math.min(left, width - least), 0), to = Math.min(Math.max(right, left + least), width);
+    const style = piece(track, `bar ${kind}`).style;
+    style.left = `${from.toFixed(1)}px`;
+    style.width = `${(to - from).toFixed(1)}px`;
   };
-  const rule = (track, time, kind, title = null) => {
+  const rule = (track, time, kind, title = "") => {
     const at = x(time);
-    if (at < -2 || at > width + 2) return;
-    const node = make("div", { class: `rule ${kind}`, title });
-    node.style.left = `${at}px`;
-    track.append(node);
+    if (at < 0 || at > width - 1) return;
+    const style = piece(track, `rule ${kind}`, "", title).style;
+    style.left = `${at.toFixed(1)}px`;
+    style.width = "";
   };
   const took = (track, start, end, text, kind = "", from = start) => { // left of all of the row, if there is no room on the right
     const right = Math.max(x(end), x(start) + 3), left = x(from), room = text.length * 6.4 + 14;
     if (right < 0 || left > width || !text) return;
-    const node = make("div", { class: `took ${kind}` }, text);
-    if (right + room <= width) node.style.left = `${right}px`;
-    else if (left >= room) { node.style.left = `${left}px`; node.classList.add("left"); }
-    else return;
-    track.append(node);
+    const onRight = right + room <= width;
+    if (!onRight && left < room) { if (text.includes(" · ")) took(track, start, end, text.split(" · ")[0], kind, from); return; }
+    const style = piece(track, `took ${kind} ${onRight ? "" : "left"}`, text).style;
+    style.left = `${(onRight ? right : left).toFixed(1)}px`;
+    style.width = "";
   };
-  const draw = ({ turn, call, place }) => {
-    const track = make("div", { class: "track" });
-    for (const time of grid) rule(track, time, "");
+  const trackOf = ({ turn, call, inner }, track = make("div", { class: "track" })) => {
+    used = 0;
     for (const attempt of turn.attempts) if (attempt.broken) rule(track, attempt.ended ?? attempt.asked, "break");
     for (const mark of marks) rule(track, mark.at, "mark", mark.text);
-    if (call) drawCall(track, turn, call); else drawTurn(track, turn);
-    const label = call
-      ? make("div", { class: "label" }, make("span", { class: "name" }, call.name || "(no name)"), make("span", { class: "more", title: brief(call.arguments) }, brief(call.arguments)))
-      : make("div", { class: "label" }, make("span", { class: "name" }, titleOf(turn)), make("span", { class: "more" }, turnInShort(turn)));
-    return make("div", { class: `lane ${call ? "" : "turn"} ${place % 2 ? "odd" : ""}`, "aria-label": words({ turn, call }) }, label, track);
+    if (inner) drawInner(track, call, inner); else if (call) drawCall(track, turn, call); else drawTurn(track, turn);
+    while (track.childNodes.length > used) track.lastChild.remove();
+    return track;
+  };
+  const drawInner = (track, call, inner) => {
+    const end = inner.ended ?? call.ended ?? picture.seconds, open = inner.ended === null;
+    bar(track, inner.started, end, `${inner.error ? "failed" : "inner"}${open ? " open" : ""}`);
+    took(track, inner.started, end, seconds(end - inner.started) + (inner.error ? " ✕" : open ? " …" : ""), inner.error ? "bad" : "");
+  };
+  const draw = ({ turn, call, inner, place }) => {
+    const label = inner
+      ? make("div", { class: `label inner depth-${Math.min(inner.depth, 3)}`, title: inner.agent }, make("span", { class: "name" }, inner.name || "(no name)"), make("span", { class: "more" }, brief({ text: inner.arguments, cut: false }).slice(0, SEEN)))
+      : call
+      ? make("div", { class: "label" }, make("span", { class: "name" }, call.name || "(no name)"), make("span", { class: "more", title: brief(call.arguments) }, brief(call.arguments).slice(0, SEEN)))
+      : make("div", { class: "label" }, make("span", { class: "name" }, titleOf(turn)), make("span", { class: "more" }, turnInShort(turn).slice(0, SEEN)));
+    return make("div", { class: `lane ${call ? "" : "turn"} ${place % 2 ? "odd" : ""}`, "aria-label": words({ turn, call, inner }) }, label, trackOf({ turn, call, inner }));
   };
   const drawTurn = (track, turn) => {
     for (const attempt of turn.attempts) {
@@ -104,14 +125,14 @@ const showWaterfall = () => {
     if (call.started === null && call.died.length) { const [start, stop] = call.died.at(-1); took(track, start, stop, call.state === "uncertain" ? "? outcome unknown" : "✕ its process died", "bad", from); return; }
     if (call.started === null) {
       if (written !== null && end !== null && end > written) bar(track, written, end, "waiting", 0);
-      const told = { refused: "✕ refused", spoiled: "✕ not whole", handed: "handed out", held: "held back: it follows when the one before has its result", waiting: "never ran" }[call.state];
+      const told = { refused: "✕ refused", spoiled: "✕ not whole", handed: "handed out", held: "held back", waiting: "never ran" }[call.state];
       if (written !== null) took(track, written, end ?? written, told ?? "", call.error || call.state === "spoiled" ? "bad" : "", from);
       return;
     }
     if (written !== null && !call.died.length) bar(track, written, call.started, "waiting", 0);
     const kind = call.state === "dropped" ? "gone" : call.error ? "failed" : call.early ? "early" : "running";
     bar(track, call.started, end, call.ended === null ? `${kind} open` : kind);
-    const extra = call.state === "dropped" ? " · dropped" : call.error ? " ✕" : call.ended === null ? " …" : call.adopted_from ? " · taken over" : call.died.length ? " · ran again" : "";
+    const extra = call.state === "dropped" ? " · dropped" : call.error ? " ✕" : call.ended === null ? " …" : call.backgrounded !== null ? " · in the background" : call.adopted_from ? " · taken over" : call.died.length ? " · ran again" : "";
     took(track, call.started, end, seconds(end - call.started) + extra, call.error ? "bad" : "", from);
   };
 
@@ -137,7 +158,12 @@ const showWaterfall = () => {
       range.style.width = `${Math.max((span / total) * 100, 0.5)}%`;
       ticks.append(range);
     }
-    list.again();
+    const apart = x(step) - x(0); // the lines of the grid are one background: an element for each would cost half of a frame
+    list.rows.style.backgroundSize = `${apart}px 100%`;
+    list.rows.style.backgroundPosition = `${x(0) % apart}px 0`;
+    list.rows.style.borderLeftWidth = `${labels}px`;
+    for (const [row, node] of list.drawn) if (lanes[row]) trackOf(lanes[row], node.lastChild);
+    list.later();
   };
   let asked = false;
   const soon = () => { if (!asked) { asked = true; requestAnimationFrame(() => { asked = false; redraw(); }); } };
@@ -209,18 +235,19 @@ const showWaterfall = () => {
   }) : detailOfTurn(turn));
   const filter = () => {
     const wanted = state.filter.toLowerCase();
-    const found = new Set(all.filter(({ call }) => call && `${call.name} ${call.id} ${WORDS[call.state]} ${call.state} ${call.early ? "early" : ""} ${call.arguments?.text.slice(0, 2000) ?? ""} ${call.result?.text.slice(0, 2000) ?? ""}`.toLowerCase().includes(wanted)));
+    const found = new Set(all.filter(({ call, inner }) => call && `${inner ? `${inner.name} ${inner.agent} ` : ""}${call.name} ${call.id} ${WORDS[call.state]} ${call.state} ${call.early ? "early" : ""} ${call.arguments?.text.slice(0, 2000) ?? ""} ${call.result?.text.slice(0, 2000) ?? ""}`.toLowerCase().includes(wanted)));
     const turns = new Set([...found].map((lane) => lane.place));
     lanes = wanted ? all.filter((lane) => (lane.call ? found.has(lane) : turns.has(lane.place))) : all;
     list.set(lanes.length);
     if (wanted) hear(many(found.size, "call"));
   };
   const entry = (kind, text) => make("span", {}, make("i", { "aria-hidden": "true" }, make("b", { class: kind })), text);
-  const has = (test) => all.some(({ call }) => call && test(call));
+  const has = (test) => all.some(({ call, inner }) => call && !inner && test(call));
   const legendOf = () => [
     entry("bar text", "text"),
     picture.turns.some((turn) => turn.attempts.some((one) => one.pieces.some((piece) => piece.kind === "reasoning"))) ? entry("bar reasoning", "reasoning") : null,
     entry("bar writing", "the call is being written"), entry("bar waiting", "waits"), entry("bar early", "runs, started early"), entry("bar running", "runs"),
+    has((call) => call.inner.length) ? entry("bar inner", "a call of an inner agent") : null,
     has((call) => call.error) ? entry("bar failed", "failed") : null,
     has((call) => call.state === "shared") ? entry("bar shared", "shares a result") : null,
     has((call) => call.state === "dropped" || call.died.length) ? entry("bar gone", "lost") : null,
