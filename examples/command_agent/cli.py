@@ -19,7 +19,7 @@ from rich.markup import escape
 from command_agent.chat import StreamEvent, stream_chat
 from command_agent.server import Game, serving
 from command_agent.tools import Here, agent_for
-from command_agent.upstream import open_model
+from command_agent.upstream import FaultLog, open_model
 from command_agent.world import World
 from unbroken import Conversation, Model, UserError
 from unbroken.logs import LEVELS, VARIABLE, chosen_level, set_up_logs
@@ -37,6 +37,13 @@ Whole = Annotated[bool, typer.Option("--whole", help="Send each answer at once, 
 LogLevelName = Annotated[
     str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log to standard error; also {VARIABLE}.")
 ]
+RawLog = Annotated[
+    str,
+    typer.Option(
+        "--raw-log", metavar="FILE", help="Log the raw requests to the model and its responses, without secrets."
+    ),
+]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")]
 Pace = Annotated[float, typer.Option("--pace", min=0, max=10, help="The speed of the script: 0 means at once.")]
 
 
@@ -50,18 +57,24 @@ def serve(
     pace: Pace = 1.0,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free port.")] = 8700,
     log_level: LogLevelName = "",
+    log_json: LogJson = False,
+    raw_log: RawLog = "",
 ) -> None:
     """Serve a page for wishes that shows the world."""
 
     async def main() -> int:
-        set_up_logs(level=chosen_level(log_level, "warning") or "warning")
+        set_up_logs(log_json, chosen_level(log_level, "warning") or "warning")
+        log = FaultLog()
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with (
-            open_model(model, base_url=base_url, faults=faults, reworded=reworded, pace=pace) as granting,
+            open_model(
+                model, base_url=base_url, faults=faults, reworded=reworded, pace=pace, raw_log=raw_log, log=log
+            ) as granting,
             serving(
-                game := Game(granting, _shown_as(granting, faults), sentences=not whole, lag=0.05 * pace), port
+                game := Game(granting, _shown_as(granting, faults), sentences=not whole, lag=0.05 * pace, faults=log),
+                port,
             ) as address,
         ):
             typer.echo(f"{address}  model: {game.model_name}; Ctrl-C stops it")
@@ -86,17 +99,21 @@ def say(
     pace: Pace = 0.3,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
     log_level: LogLevelName = "",
+    log_json: LogJson = False,
+    raw_log: RawLog = "",
 ) -> None:
     """Grant one wish, in a new world."""
 
     async def main() -> int:
-        set_up_logs(level=chosen_level(log_level, "error") or "error")
+        set_up_logs(log_json, chosen_level(log_level, "error") or "error")
         if not wish.strip():
             raise UserError("the wish is empty: write what you wish")
         world, failed = World(), True
         world.join("player1")
         show = _show_json if as_json else _Printer(sys.stdout.isatty())
-        async with open_model(model, base_url=base_url, faults=faults, reworded=reworded, pace=pace) as granting:
+        async with open_model(
+            model, base_url=base_url, faults=faults, reworded=reworded, pace=pace, raw_log=raw_log
+        ) as granting:
             chat = Conversation(agent_for("player1", granting), deps=Here(world, "player1"))
             events = stream_chat(wish, chat, stream_sentence_mode=not whole)
             async with aclosing(events):

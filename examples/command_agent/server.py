@@ -7,6 +7,7 @@ server.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -18,13 +19,17 @@ from urllib.parse import urlsplit
 
 from aiohttp import WSCloseCode, web
 
-from command_agent.connection import Connection
+from command_agent.connection import TAKEN_OVER, Connection
+from command_agent.seat import Seat
+from command_agent.upstream import FaultLog
 from command_agent.world import World
 from unbroken import Model, UserError
 
 HOST = "127.0.0.1"
 MOST = 64
 """The most connections at the same time."""
+LINGER = 60.0
+"""Seconds that a player who may return stays without a connection; the wish continues meanwhile."""
 ACCEPTED = 4 * 1024 * 1024
 """Bytes that are read before a message is refused; beyond that the connection is closed without a message."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -42,16 +47,29 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Game:
-    """One world, one model, and the connections that share them."""
+    """One world, one model, and the connections that share them. `faults` knows what was broken on purpose."""
 
-    def __init__(self, model: Model, model_name: str = "", *, sentences: bool = True, lag: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        model_name: str = "",
+        *,
+        sentences: bool = True,
+        lag: float = 0.0,
+        faults: FaultLog | None = None,
+        linger: float = LINGER,
+    ) -> None:
         self.world = World()
         self.model_name = model_name or model.name
         """The name that players see."""
         self.connections: set[Connection] = set()
         self._model = model
         self._numbers = count(1)
-        self._options: dict[str, Any] = {"model_name": self.model_name, "sentences": sentences, "lag": lag}
+        self._options: dict[str, Any] = {"sentences": sentences, "lag": lag, "faults": faults or FaultLog()}
+        self._linger = linger
+        self._seats: dict[str, Seat] = {}
+        """Those of players who may return, by token."""
+        self._leaving: dict[str, asyncio.Task[None]] = {}
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[_only_here])
@@ -59,6 +77,7 @@ class Game:
         app.router.add_get("/world", self._show_world)
         app.router.add_get("/ws", self._connect)
         app.on_shutdown.append(self._stop)
+        app.on_cleanup.append(self._clean_up)
         return app
 
     async def _show_world(self, request: web.Request) -> web.Response:
@@ -69,28 +88,70 @@ class Game:
             return web.Response(status=503, text=f"{MOST} players are connected already: try again later\n")
         socket = web.WebSocketResponse(max_msg_size=ACCEPTED, heartbeat=30)
         await socket.prepare(request)
-        number = next(self._numbers)
-        player = f"player{number}"  # unique, so that the log shows who did what
-        self.world.join(player)
+        token = request.query.get("seat")
+        returns, known = token is not None, self._seats.get(token or "")
+        seat = await self._return_to(known) if known else self._join(returns)
 
         def hang_up() -> None:
             if request.transport is not None:
                 request.transport.abort()
 
         connection = Connection(
-            f"connection{number}", player, socket, self.world, self._model, hang_up=hang_up, **self._options
+            *(seat, socket, self.world),
+            hang_up=hang_up,
+            model_name=self.model_name,
+            returns=returns,
+            resumed=known is not None,
         )
         self.connections.add(connection)
         try:
             await connection.serve()
         finally:
             self.connections.discard(connection)
-            self.world.leave(player)
+            if not any(other.seat is seat for other in self.connections):
+                if returns:
+                    self._leaving[seat.token] = asyncio.create_task(self._leave_later(seat))
+                else:
+                    await self._leave(seat)
         return socket
+
+    def _join(self, returns: bool) -> Seat:
+        number = next(self._numbers)
+        player = f"player{number}"  # unique, so that the log shows who did what
+        self.world.join(player)
+        seat = Seat(f"connection{number}", player, self.world, self._model, **self._options)
+        if returns:
+            self._seats[seat.token] = seat
+        return seat
+
+    async def _return_to(self, seat: Seat) -> Seat:
+        """Its earlier connection, if there still is one, is closed: a player is at one place only."""
+        if leaving := self._leaving.pop(seat.token, None):
+            leaving.cancel()
+        for connection in [one for one in self.connections if one.seat is seat]:
+            self.connections.discard(connection)
+            await connection.close(TAKEN_OVER, "this player continues on another page")
+        return seat
+
+    async def _leave_later(self, seat: Seat) -> None:
+        await asyncio.sleep(self._linger)
+        del self._leaving[seat.token]
+        await self._leave(seat)
+
+    async def _leave(self, seat: Seat) -> None:
+        self._seats.pop(seat.token, None)
+        await seat.close()
+        self.world.leave(seat.player)
 
     async def _stop(self, app: web.Application) -> None:
         for connection in tuple(self.connections):
             await connection.close(WSCloseCode.GOING_AWAY, "the server is stopping")
+
+    async def _clean_up(self, app: web.Application) -> None:
+        for leaving in self._leaving.values():
+            leaving.cancel()
+        for seat in tuple(self._seats.values()):
+            await seat.close()
 
 
 @asynccontextmanager

@@ -6,28 +6,46 @@ break in ways that were seen with real ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from itertools import cycle, islice
 
 from command_agent.scripted import script
-from unbroken import Model, Request, RetryingModel, ScriptedModel, User, UserError, connect
+from unbroken import Model, Request, RetryingModel, ScriptedModel, System, User, UserError, connect
 from unbroken.testing import FAULTS, Fault, FaultyServer, Sent
 
 PLAYED = "deepseek:deepseek-chat"
 WIRE = "openai-chat"
 ANOTHER_WISH = "big_integers"
 """Its integers are decoded correctly, but lie far outside of the world."""
+_PLAYER = re.compile(r"You serve the player (\w+);")
 IDLE, FIRST_BYTE = 1.5, 4.0
 """Time-outs with faults, in seconds: nobody wants to watch a minute of silence."""
+
+
+class FaultLog:
+    """What was broken on purpose, for each player, until it is taken."""
+
+    def __init__(self) -> None:
+        self._happened: dict[str, list[Fault]] = {}
+
+    def add(self, request: Request, fault: Fault) -> None:
+        instructions = request.messages[0]
+        if isinstance(instructions, System) and (served := _PLAYER.search(instructions.text)):
+            self._happened.setdefault(served[1], []).append(fault)
+
+    def take(self, player: str) -> list[Fault]:
+        return self._happened.pop(player, [])
 
 
 class FaultOnEachFirstAttempt:
     """The first attempt at every response has a fault, each of the given ones in turn; the second attempt is good."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[Fault], log: FaultLog | None = None) -> None:
         self._next = cycle(faults)
+        self._log = log
         self._tries: dict[int, int] = {}
 
     def __call__(self, number: int, request: Request) -> Fault | None:
@@ -39,7 +57,11 @@ class FaultOnEachFirstAttempt:
             return None
         fault = next(self._next)
         # If the fault only leads to an error result, the model's next answer would have it too, and so on.
-        return None if fault.outcome == "reported" and not isinstance(request.messages[-1], User) else fault
+        if fault.outcome == "reported" and not isinstance(request.messages[-1], User):
+            return None
+        if self._log:
+            self._log.add(request, fault)
+        return fault
 
 
 def faults_named(name: str) -> list[Fault]:
@@ -56,7 +78,9 @@ def faults_named(name: str) -> list[Fault]:
     return [fitting[name]]
 
 
-def faulty_server(faults: str, *, reworded: bool = False, pace: float = 1.0) -> FaultyServer:
+def faulty_server(
+    faults: str, *, reworded: bool = False, pace: float = 1.0, log: FaultLog | None = None
+) -> FaultyServer:
     def forget(sent: Sent) -> None:
         """A server may run for days, so it forgets what it sent. What remains is small: it finds bodies by request
         number."""
@@ -67,26 +91,44 @@ def faulty_server(faults: str, *, reworded: bool = False, pace: float = 1.0) -> 
         sent.steps = ()
 
     server = FaultyServer(
-        script(pace), plan=FaultOnEachFirstAttempt(faults_named(faults)), differs=reworded, on_sent=forget
+        script(pace), plan=FaultOnEachFirstAttempt(faults_named(faults), log), differs=reworded, on_sent=forget
     )
     return server
 
 
 @asynccontextmanager
 async def open_model(
-    name: str = "", *, base_url: str = "", faults: str = "", reworded: bool = False, pace: float = 1.0
+    name: str = "",
+    *,
+    base_url: str = "",
+    faults: str = "",
+    reworded: bool = False,
+    pace: float = 1.0,
+    raw_log: str = "",
+    log: FaultLog | None = None,
 ) -> AsyncGenerator[Model]:
     """The model, inside the `with` block. `pace` is the speed of the scripted model; `reworded`: with faults, a retry
-    produces different text, as real models do."""
+    produces different text, as real models do. `raw_log` is a file for the bytes that were sent and received."""
     if faults:
         if base_url:
             raise UserError("--faults uses its own server: leave out --base-url")
-        async with faulty_server(faults, reworded=reworded, pace=pace) as server:
-            address = server.base_url(WIRE)
-            yield connect(name or PLAYED, base_url=address, wire=WIRE, api_key="none", idle=IDLE, first_byte=FIRST_BYTE)
+        async with faulty_server(faults, reworded=reworded, pace=pace, log=log) as server:
+            yield connect(
+                name or PLAYED,
+                base_url=server.base_url(WIRE),
+                wire=WIRE,
+                api_key="none",
+                idle=IDLE,
+                first_byte=FIRST_BYTE,
+                raw_log=raw_log or None,
+            )
     elif name:
-        yield connect(name, base_url=base_url or None)
+        yield connect(name, base_url=base_url or None, raw_log=raw_log or None)
     else:
         if base_url:
             raise UserError("--base-url needs a model: name it with --model, for example --model openai:my-model")
+        if raw_log:
+            raise UserError(
+                "--raw-log needs a model that is reached over HTTP: add --model, or --faults for the script"
+            )
         yield RetryingModel(ScriptedModel(script(pace), name="scripted:wishes", keep=1))

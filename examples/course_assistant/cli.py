@@ -50,6 +50,9 @@ Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each
 LogLevelName: TypeAlias = Annotated[
     str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log to standard error; also {VARIABLE}.")
 ]
+RawLog: TypeAlias = Annotated[
+    str, typer.Option(metavar="FILE", help="Log the raw requests to the model and its responses, without secrets.")
+]
 Courses: TypeAlias = Annotated[
     str,
     typer.Option("--courses", metavar="DIR", help="Your own Markdown and text files instead of the shipped courses."),
@@ -64,6 +67,7 @@ def ask(
     base_url: BaseUrl = "",
     rounds: Rounds = None,
     record: Record = "",
+    raw_log: RawLog = "",
     courses: Courses = "",
     json: AsJson = False,
     log_level: LogLevelName = "",
@@ -75,7 +79,7 @@ def ask(
             question = sys.stdin.buffer.read().decode("utf-8", "replace")
         question = check_question(question)
         with _library(courses) as library:
-            assistant = _assistant(library, model, base_url, rounds, record)
+            assistant = _assistant(library, model, base_url, rounds, record, raw_log)
             asyncio.run(ask_all([question], assistant, find_screen(json)))
             by_vectors = library.has_vectors and not model and find_tour(question) is not None
             if library.note and not by_vectors and not json:
@@ -87,7 +91,7 @@ def tour(rounds: Rounds = None, record: Record = "", json: AsJson = False, log_l
     """Ask seven questions, one after the other, with the scripted model, and show the rounds and calls of each."""
     with ending(), CourseLibrary.open() as library:
         _log_from(log_level)
-        assistant = _assistant(library, "", "", rounds, record)
+        assistant = _assistant(library, "", "", rounds, record, "")
         asyncio.run(ask_all([each.question for each in TOURS], assistant, find_screen(json)))
 
 
@@ -98,6 +102,7 @@ def serve(
     base_url: BaseUrl = "",
     rounds: Rounds = None,
     record: Record = "",
+    raw_log: RawLog = "",
     courses: Courses = "",
     log_level: LogLevelName = "",
 ) -> None:
@@ -110,7 +115,7 @@ def serve(
             raise UserError(
                 f"serving the page needs {error.name}, which is not installed: run `pip install '.[course]'`"
             ) from None
-        assistant = _assistant(library, model, base_url, rounds, record, watched=True)
+        assistant = _assistant(library, model, base_url, rounds, record, raw_log, watched=True)
 
         def announce(address: str) -> None:
             typer.echo(f"The course assistant ({assistant.agent.model.name}) is at {address}")
@@ -169,11 +174,21 @@ def _print_error(error: UnbrokenError, code: int) -> typer.Exit:
 
 
 def _assistant(
-    library: CourseLibrary, model: str, base_url: str, rounds: int | None, record: str, *, watched: bool = False
+    library: CourseLibrary,
+    model: str,
+    base_url: str,
+    rounds: int | None,
+    record: str,
+    raw_log: str,
+    *,
+    watched: bool = False,
 ) -> CourseAssistant:
-    if base_url and not model:
-        raise UserError("--base-url needs a real model: name one with --model provider:model")
-    asked: Model = connect(model, base_url=base_url or None) if model else scripted_model(_pace(watched))
+    if (base_url or raw_log) and not model:
+        option = "--base-url" if base_url else "--raw-log"
+        raise UserError(f"{option} needs a real model: name one with --model provider:model")
+    asked: Model = scripted_model(_pace(watched))
+    if model:
+        asked = connect(model, base_url=base_url or None, raw_log=raw_log or None)
     allowed = max_tool_rounds() if rounds is None else rounds
     return CourseAssistant(asked, library, max_tool_rounds=allowed, record=record or None)
 

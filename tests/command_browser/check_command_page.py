@@ -14,17 +14,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import axe
 import chromium
 import pytest
 
 from command_agent.server import Game, serving
-from command_agent.upstream import open_model
+from command_agent.upstream import FaultLog, open_model
 from unbroken import Model, ScriptedModel
-from unbroken.testing import Call, Pause, Say
+from unbroken.testing import Call, Pause, Say, Think
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
 
 SHOTS = os.environ.get("UNBROKEN_SHOTS")
+READY = "document.getElementById('who').innerText.startsWith('you are player')"
 Act = Callable[[chromium.Tab, str], Awaitable[None]]
 
 
@@ -44,13 +46,13 @@ async def opened(
     model: Model | None, faults: str, reworded: bool, lag: float
 ) -> AsyncGenerator[tuple[chromium.Tab, str]]:
     async with (
-        open_model(faults=faults, reworded=reworded, pace=0.1) as scripted,
-        serving(Game(model or scripted, lag=lag)) as address,
+        open_model(faults=faults, reworded=reworded, pace=0.1, log=(log := FaultLog())) as scripted,
+        serving(Game(model or scripted, lag=lag, faults=log, linger=2.0)) as address,
         chromium.browser() as tab,
     ):
         await tab.size(1280, 760)
         await tab.theme("light")
-        await tab.open(address, ready="document.getElementById('who').innerText.startsWith('you are player')")
+        await tab.open(address, ready=READY)
         yield tab, address
 
 
@@ -102,8 +104,17 @@ def test_with_faults_nothing_is_shown_twice_and_the_retry_is_marked() -> None:
         answer = await wish(tab, "make it night and tell everyone")
         assert answer.count("Let it be night.") == 1
         assert answer.count("Everybody knows.") == 1
-        assert "and is retried" in answer
-        assert answer.endswith("answered after a restart")
+        assert "broken on purpose: the connection is lost in the middle of a call; asked again" in answer
+        assert answer.endswith("answered after 2 breaks; nothing was lost, nothing ran twice")
+        kinds = "[...document.querySelector('.answer').children].map((node) => node.className)"
+        shown = await tab.run(kinds)
+        assert shown.index("note") < shown.index("words")  # the good answer stands below the notice
+        await tab.run("for (const one of document.querySelectorAll('.note, .mark')) one.open = true")
+        notice = await text_of(tab, ".note")
+        for words in ("--faults cut_by_lost_connection", "What Unbroken noticed", "no command runs twice"):
+            assert words in notice
+        assert "no retry was needed" in await text_of(tab, ".mark")
+        await shot(tab, "command-agent-faults")
         assert "night" in await text_of(tab, "#clock")
         assert len(await tab.run("[...document.querySelectorAll('#log li')].map((line) => line.innerText)")) == 2
 
@@ -161,18 +172,118 @@ def test_arguments_of_any_kind_and_a_limit_are_shown_as_text() -> None:
     in_browser(act, model)
 
 
-def test_after_a_reconnect_the_page_explains_what_is_gone() -> None:
+async def reload(tab: chromium.Tab) -> None:
+    await tab.run("window.before = true")
+    await tab.ask("Page.reload")
+    await tab.until(f"!window.before && document.readyState === 'complete' && ({READY})")
+
+
+def test_player_items_and_chat_survive_a_reload_also_in_the_middle_of_a_wish() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        before = await wish(tab, "给我一个钻石")
+        await type_wish(tab, "build a tower of 6 gold_block at 3 64 3")
+        await tab.until("document.querySelectorAll('.answer:last-child .line').length > 1")
+        await reload(tab)
+        assert (await text_of(tab, "#who")).startswith("you are player1 ")
+        await tab.until("document.getElementById('stop').hidden && document.querySelectorAll('.answer').length === 2")
+        assert await text_of(tab, ".answer") == before
+        assert (await text_of(tab, ".answer:last-child")).count("Here it comes.") == 1
+        assert await tab.run("document.querySelectorAll('.answer:last-child .line.done').length") == 7
+        assert await tab.run("[...document.querySelectorAll('.mine')].map((one) => one.innerText)") == [
+            *("给我一个钻石", "build a tower of 6 gold_block at 3 64 3")
+        ]
+        assert "1 × diamond" in await text_of(tab, "#players")
+        await tab.run("socket.close()")  # a lost connection
+        await tab.until(f"socket.readyState === 1 && {READY} && document.querySelectorAll('.answer').length === 2")
+        assert (await wish(tab, "what do I have?")) == 'inventory → {"diamond":1}\nYou have 1 × diamond.'
+        assert await tab.run("document.querySelector('.again')") is None
+
+    in_browser(act, lag=0.05)
+
+
+def test_a_player_whom_the_server_has_forgotten_is_told_so() -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         await wish(tab, "give me a diamond")
-        await tab.run("socket.close()")
-        await tab.until("document.querySelector('.again') !== null")
+        await tab.run("sessionStorage.setItem('command-agent.seat', 'unknown')")
+        await reload(tab)
         assert await text_of(tab, ".again") == (
-            "Reconnected as player2: the conversation above is forgotten, and the items of player1 are gone."
+            "You are player2 now: the server does not know player1 any more, whose items and conversation are gone."
         )
-        await type_wish(tab, "what do I have?")
-        await tab.until("document.querySelector('.answer:last-child')?.innerText.endsWith('You have nothing.')")
+        assert (await wish(tab, "what do I have?")).endswith("You have nothing.")
 
     in_browser(act)
+
+
+def test_the_theme_is_remembered() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.run("at('theme').click()")
+        await reload(tab)
+        assert await tab.run("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 26)"
+
+    in_browser(act)
+
+
+RTL = "\u202egnp.exe\u202c"
+EVIL = f"<img src=x onerror=\"document.title='run'\"> {RTL} " + "w" * 100_000
+
+
+def test_hostile_texts_of_models_and_tools_have_no_effect() -> None:
+    calls = [Call(f"tool{RTL}<b>", {f"key{RTL}": [EVIL, "\ud83d"]}), Call("say", text=EVIL), Call("give", item=EVIL)]
+    model = ScriptedModel([Think(EVIL), Say(EVIL), *calls], f"{EVIL} Done.", name=f"m{RTL}<b>")
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await wish(tab, f"evil {EVIL[:300]}")
+        await tab.run("for (const one of document.querySelectorAll('details')) one.open = true")
+        assert await tab.run("document.title") == "Wishes for a block world"
+        assert await tab.run("document.querySelector('#talk img, #log img, #talk script')") is None
+        for place in ("#who", ".calls", "#log"):
+            assert "\u202e" not in await text_of(tab, place), place
+        assert "⟨U+202E⟩" in await text_of(tab, ".calls")
+        for width in (390, 820, 1440):
+            await tab.size(width, 800)
+            assert await tab.run(
+                "document.documentElement.scrollWidth <= innerWidth && at('talk').scrollWidth <= at('talk').clientWidth"
+            )
+        await reload(tab)
+        assert await tab.run("document.title") == "Wishes for a block world"
+
+    in_browser(act, model)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_violation_at_any_width(theme: str) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.theme(theme)
+        await wish(tab, "变成白天并告诉大家")
+        await wish(tab, "give me a unicorn")
+        await tab.run("for (const one of document.querySelectorAll('details')) one.open = true")
+        for width in (390, 820, 1440):
+            await tab.size(width, 800)
+            assert await axe.violations(tab) == []
+            await shot(tab, f"command-axe-{width}-{theme}")
+
+    in_browser(act, faults="cut_by_lost_connection", reworded=True)
+
+
+def test_everything_is_reached_by_keyboard_alone() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await wish(tab, "give me a diamond")
+        await tab.run("document.activeElement.blur(); at('theme').focus()")
+        reached = [await tab.run(PLACE)]
+        for _ in range(40):
+            await tab.ask("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+            await tab.ask("Input.dispatchKeyEvent", type="keyUp", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+            reached.append(await tab.run(PLACE))
+            if reached[-1] == "log-title":
+                break
+        wanted = ["theme", "talk", "SUMMARY", "wish", "send", "Turn the view to the left", "players-title", "log-title"]
+        assert [one for one in dict.fromkeys(reached) if one in wanted] == wanted
+
+    in_browser(act, faults="reset")
+
+
+PLACE = """(({ activeElement: node }) => node.id || node.getAttribute("aria-labelledby") || node.ariaLabel
+  || node.tagName)(document)"""
 
 
 def test_text_of_a_model_is_never_markup() -> None:
@@ -192,7 +303,7 @@ def test_it_is_readable_in_dark_mode_and_fits_a_narrow_screen() -> None:
         assert answer.endswith("Everybody knows.")
         await shot(tab, "command-agent-dark")
         assert await tab.run("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 26)"
-        for width in (360, 700, 1000):
+        for width in (390, 820, 1440):
             await tab.size(width, 800)
             await tab.settle()
             assert await tab.run("document.documentElement.scrollWidth") <= width

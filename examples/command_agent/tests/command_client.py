@@ -18,6 +18,8 @@ class Client:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
         self.player = ""
+        self.token = ""
+        self.history: list[dict[str, Any]] = []
         self.commands: list[str] = []
         """The commands of all players, from the log of the world."""
         self.blocks: dict[str, str] = {}
@@ -29,7 +31,9 @@ class Client:
         told = await self.socket.receive_json(timeout=20)
         match told["type"]:
             case "hello":
-                self.player = told["player"]
+                self.player, self.token = told["player"], told.get("token", "")
+            case "history":
+                self.history = told["wishes"]
             case "world":
                 self.commands += [done["command"] for done in told.get("log", ())]
                 self.blocks |= told.get("blocks", {})
@@ -70,8 +74,10 @@ class Client:
 
 
 @asynccontextmanager
-async def joined(address: str) -> AsyncGenerator[Client]:
-    async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws") as socket:
+async def joined(address: str, seat: str | None = None) -> AsyncGenerator[Client]:
+    """With a `seat`, empty or a token, the player may return."""
+    query = "" if seat is None else f"?seat={seat}"
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws{query}") as socket:
         client = Client(socket)
         while await client.take() != "world":
             pass

@@ -51,6 +51,18 @@ def test_a_broken_connection_is_noted_and_the_final_text_is_printed_once() -> No
     assert "answered after a restart" in aside
 
 
+def test_the_bytes_and_the_log_lines_can_be_kept(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.jsonl"
+    code, _, aside = call(
+        *("say", "give me a diamond", "--faults", "reset", "--pace", "0"),
+        *("--raw-log", str(raw), "--log-level", "warning", "--log-json"),
+    )
+    assert code == 0
+    assert raw.read_text("utf-8").count('"kind":"request"') >= 3
+    lines = [json.loads(line) for line in aside.splitlines() if line.startswith("{")]
+    assert any(line["logger"] == "unbroken.chain" for line in lines)
+
+
 def test_what_a_model_says_cannot_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     evil = "\x1b]0;owned\x07Hi\r\x1b[1A\u202e."
@@ -106,6 +118,8 @@ def test_a_full_disk_gives_one_line_and_exit_code_1() -> None:
         (["say", "hi", "--faults", "nonsense"], 2, "error: there is no stream fault 'nonsense'"),
         (["say", "hi", "--base-url", "http://127.0.0.1:9"], 2, "error: --base-url needs a model"),
         (["say", "hi", "--faults", "reset", "--base-url", "http://127.0.0.1:9"], 2, "error: --faults uses its own"),
+        (["say", "hi", "--raw-log", "x"], 2, "error: --raw-log needs a model that is reached over HTTP"),
+        (["say", "hi", "--faults", "reset", "--raw-log", "/no/x"], 2, "error: raw_log=/no/x cannot be written"),
         (["say", "  "], 2, "error: the wish is empty: write what you wish"),
         (["say", "give me a diamond", "--faults", "refusal_inside", "--pace", "0"], 1, "error: the answer of "),
     ],

@@ -78,6 +78,8 @@ def test_bad_input_gives_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatc
         (["ask", "Hi.", "--model", "gpt-5"], "write provider:model"),
         (["ask", "Hi.", "--model", "openai:gpt-5"], "set OPENAI_API_KEY"),
         (["ask", "Hi.", "--base-url", "http://127.0.0.1:9"], "name one with --model"),
+        (["ask", "Hi.", "--raw-log", "raw.jsonl"], "--raw-log needs a real model"),
+        (["ask", "Hi.", "--courses", "/nowhere"], "the courses in '/nowhere' cannot be read: No such file"),
     ):
         done = run(*words)
         assert (done.exit_code, done.stdout) == (2, "")
