@@ -42,6 +42,10 @@ class AuthorizationServer:
     """The user says no."""
     breaks_tokens: bool = False
     """Its answers to token requests cannot be read."""
+    lies: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What it or the MCP server says about them in place of the truth."""
+    moved_to: str = ""
+    """Where the MCP server sends all calls, if anywhere."""
     clients: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     codes: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     access: dict[str, str] = field(default_factory=dict[str, str])
@@ -64,9 +68,9 @@ class AuthorizationServer:
     async def _metadata(self, request: Request) -> Response:
         return JSONResponse(
             {
-                "issuer": self.issuer,
-                "authorization_endpoint": f"{self.issuer}/authorize",
-                "token_endpoint": f"{self.issuer}/token",
+                "issuer": self.lies.get("issuer", self.issuer),
+                "authorization_endpoint": self.lies.get("authorization_endpoint", f"{self.issuer}/authorize"),
+                "token_endpoint": self.lies.get("token_endpoint", f"{self.issuer}/token"),
                 "registration_endpoint": f"{self.issuer}/register",
                 "response_types_supported": ["code"],
                 "grant_types_supported": ["authorization_code", "refresh_token", "client_credentials"],
@@ -100,7 +104,7 @@ class AuthorizationServer:
                 raise Wrong("invalid_request", "no state")
         except Wrong as error:
             return self._refuse(error)
-        said = {"state": asked["state"], "iss": self.issuer}
+        said = {"state": asked["state"], "iss": self.lies.get("iss", self.issuer)}
         if self.denies:
             return RedirectResponse(f"{asked['redirect_uri']}?{urlencode({**said, 'error': 'access_denied'})}", 302)
         code = self._new("code")
@@ -183,8 +187,12 @@ def protected(server: AuthorizationServer) -> ASGIApp:
             return
         path = urlsplit(server.resource).path
         if scope["path"] == f"/.well-known/oauth-protected-resource{path}":
-            about = {"resource": server.resource, "authorization_servers": [server.issuer]}
+            named = server.lies.get("authorization_servers", [server.issuer])
+            about = {"resource": server.resource, "authorization_servers": named}
             await JSONResponse(about)(scope, receive, send)
+            return
+        if server.moved_to:
+            await RedirectResponse(server.moved_to, 307)(scope, receive, send)
             return
         given = Request(scope).headers.get("authorization", "").removeprefix("Bearer ")
         if server.access.get(given) != server.resource:

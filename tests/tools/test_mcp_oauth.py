@@ -18,8 +18,13 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
+import httpx2
 from in_loop import in_loop
+from mcp.client.auth import OAuthFlowError
 from oauth_server import SECRET, AuthorizationServer, protected
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 from web_server import serve
 
 from unbroken import Agent, Recorder, UserError
@@ -27,6 +32,7 @@ from unbroken.errors import InvalidTool
 from unbroken.testing import Call, ScriptedModel
 from unbroken.tools.mcp import MCPServer
 from unbroken.tools.mcp_items import OAuth
+from unbroken.tools.mcp_oauth import Addresses
 
 
 def browse(url: str) -> None:
@@ -229,3 +235,71 @@ async def test_a_page_that_cannot_be_shown_leaves_no_port_open() -> None:
         back = urllib.parse.urlsplit(query["redirect_uri"][0])
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", back.port or 0), timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("server", "named", "words"),
+    [
+        ("https://93.184.216.34/mcp", "https://10.0.0.7/token", "inside this network"),
+        ("https://93.184.216.34/mcp", "https://127.0.0.1/token", "inside this network"),
+        ("https://93.184.216.34/mcp", "https://[::1]/token", "inside this network"),
+        ("https://93.184.216.34/mcp", "https://[::ffff:192.168.1.1]/token", "inside this network"),
+        ("https://93.184.216.34/mcp", "https://2130706433/token", "inside this network"),  # 127.0.0.1 as one number
+        ("https://93.184.216.34/mcp", "http://93.184.216.34/token", "not HTTPS"),
+        ("http://127.0.0.1:8000/mcp", "http://169.254.169.254/latest/meta-data", "inside this network"),
+        ("http://127.0.0.1:8000/mcp", "file:///etc/passwd", "not HTTPS"),
+        ("https://93.184.216.34/mcp", "https://93.184.216.35/token", ""),
+        ("https://10.0.0.7/mcp", "https://10.0.0.8/token", ""),
+        ("http://127.0.0.1:8000/mcp", "http://127.0.0.1:9000/token", ""),
+    ],
+)
+@in_loop
+async def test_a_server_cannot_send_the_sign_in_into_our_own_network(server: str, named: str, words: str) -> None:
+    checked = Addresses(server).check(httpx2.URL(named))
+    if not words:
+        await checked
+        return
+    with pytest.raises(OAuthFlowError, match=words):
+        await checked
+
+
+@in_loop
+async def test_an_authorization_server_that_lies_about_itself_gets_no_code() -> None:
+    async with guarded() as oauth:
+        shown: list[str] = []
+        for field, value in (
+            ("issuer", "https://other.example"),
+            ("iss", "https://other.example"),
+            ("authorization_servers", ["http://169.254.169.254"]),
+            ("authorization_endpoint", "http://169.254.169.254/authorize"),
+            ("token_endpoint", "http://169.254.169.254/token"),
+        ):
+            oauth.lies = {field: value}
+            auth = OAuth(show=lambda url: (shown.append(url), browse(url)), timeout=5)
+            with pytest.raises(InvalidTool, match="signing in failed"):
+                await MCPServer(url=oauth.resource, auth=auth).open()
+        assert oauth.grants == []
+    assert not [url for url in shown if "169.254" in urllib.parse.urlsplit(url).netloc]
+
+
+@in_loop
+async def test_a_redirect_to_another_host_takes_no_token_with_it() -> None:
+    got: list[dict[str, str]] = []
+
+    async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            got.append(dict(Request(scope).headers))
+            await Response(status_code=204)(scope, receive, send)
+            return
+        for done in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{done}.complete"})
+
+    async with guarded() as oauth, serve(elsewhere) as port:
+        server = MCPServer(url=oauth.resource, auth=OAuth(show=browse))
+        await server.open()
+        oauth.moved_to = f"http://127.0.0.1:{port}/mcp"
+        assert (await add_note(server)).startswith("Error: MCP server `notes`")
+        oauth.moved_to = ""
+        await server.aclose()
+    assert got == []

@@ -1,6 +1,7 @@
 """Signs in to an MCP server over HTTP with OAuth: the flow is that of the `mcp` package; here are the page that the
 browser returns to, the storage of tokens, and the words for errors.
 
+A server names the addresses at which we sign in, so `Addresses` refuses those that it has no business to send us to.
 Tokens, codes and secrets appear in no error and no log line. The package logs the errors of its flow with their
 tracebacks, in which an unreadable answer is quoted, so these log lines lose them.
 """
@@ -8,6 +9,7 @@ tracebacks, in which an unreadable answer is quoted, so these log lines lose the
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import os
@@ -17,11 +19,12 @@ import sys
 import tempfile
 import time
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError, TokenStorage
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.auth.oauth2 import OAuthContext
@@ -59,12 +62,13 @@ class SignIn:
 
     def __init__(self, url: str, oauth: OAuth) -> None:
         self._oauth = oauth
-        self._loopback = _Loopback(oauth)
+        addresses = Addresses(url)
+        self._loopback = _Loopback(oauth, addresses)
         storage = _storage(url, oauth)
         if oauth.grant == "client_credentials":
-            self.provider: OAuthClientProvider = _ForMachines(url, oauth, storage)
+            self.provider: OAuthClientProvider = _ForMachines(url, oauth, storage, addresses)
         else:
-            self.provider = _ForPeople(url, oauth, storage, self._loopback)
+            self.provider = _ForPeople(url, oauth, storage, self._loopback, addresses)
 
     @property
     def waiting(self) -> bool:
@@ -91,10 +95,64 @@ def in_short(error: OAuthFlowError) -> str:
     return f"signing in failed: {head}{known}"
 
 
+class Addresses:
+    """Where the sign-in to the server at `url` may go: anywhere, but not from a public server to a machine of our own
+    network, not from HTTPS to HTTP, and never to link-local addresses, where clouds keep the keys of a machine."""
+
+    def __init__(self, url: str) -> None:
+        self._server = httpx2.URL(url)
+        self._is_public: bool | None = None
+
+    async def check(self, url: httpx2.URL) -> None:
+        """Raises `OAuthFlowError` for an address to which the server must not send us."""
+        server = self._server
+        if (url.scheme, url.host, url.port) == (server.scheme, server.host, server.port):
+            return
+        if url.scheme != "https" and (url.scheme != "http" or server.scheme == "https"):
+            raise OAuthFlowError(f"the server names an address that is not HTTPS, at `{_shown(url)}`")
+        found = await _addresses(url.host)
+        if self._is_public is None:
+            self._is_public = all(each.is_global for each in await _addresses(server.host))
+        for address in found:
+            if address.is_link_local or address.is_multicast or (self._is_public and not address.is_global):
+                raise OAuthFlowError(f"the server names an address inside this network, at `{_shown(url)}`")
+
+
+async def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Empty if the name is not known here: then a proxy may know it, or the request fails."""
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    found = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in infos]
+    return [getattr(each, "ipv4_mapped", None) or each for each in found]
+
+
+def _shown(url: httpx2.URL) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in f"{url.scheme}://{url.host}")[:200]
+
+
+async def _checked_flow(
+    flow: AsyncGenerator[httpx2.Request, httpx2.Response], addresses: Addresses
+) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+    try:
+        request = await anext(flow)
+        while True:
+            await addresses.check(request.url)
+            request = await flow.asend((yield request))
+    except StopAsyncIteration:
+        return
+    finally:
+        await flow.aclose()
+
+
 class _ForPeople(OAuthClientProvider):
     """The authorization code with PKCE, and a redirect to a port of this machine."""
 
-    def __init__(self, url: str, oauth: OAuth, storage: TokenStorage, loopback: _Loopback) -> None:
+    def __init__(
+        self, url: str, oauth: OAuth, storage: TokenStorage, loopback: _Loopback, addresses: Addresses
+    ) -> None:
+        self._addresses = addresses
         self._oauth = oauth
         self._loopback = loopback
         method = "client_secret_basic" if oauth.client_secret else "none"
@@ -105,6 +163,9 @@ class _ForPeople(OAuthClientProvider):
             scope=oauth.scope or None,
         )
         super().__init__(url, metadata, storage, loopback.show, loopback.wait)
+
+    def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        return _checked_flow(super().async_auth_flow(request), self._addresses)
 
     async def _initialize(self) -> None:
         """The redirect address is part of what was registered: it keeps its port, if that is free."""
@@ -130,10 +191,14 @@ class _ForPeople(OAuthClientProvider):
 
 
 class _ForMachines(ClientCredentialsOAuthProvider):
-    def __init__(self, url: str, oauth: OAuth, storage: TokenStorage) -> None:
+    def __init__(self, url: str, oauth: OAuth, storage: TokenStorage, addresses: Addresses) -> None:
+        self._addresses = addresses
         super().__init__(
             url, storage, oauth.client_id, oauth.client_secret, scope=oauth.scope or None, issuer=oauth.issuer
         )
+
+    def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        return _checked_flow(super().async_auth_flow(request), self._addresses)
 
     async def _initialize(self) -> None:
         await super()._initialize()
@@ -145,8 +210,9 @@ class _Loopback:
     """The port of this machine to which the browser returns. It is reserved at once, because its number is registered,
     and listens only while somebody signs in."""
 
-    def __init__(self, oauth: OAuth) -> None:
+    def __init__(self, oauth: OAuth, addresses: Addresses) -> None:
         self._oauth = oauth
+        self._addresses = addresses
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._result: asyncio.Future[AuthorizationCodeResult] | None = None
@@ -177,6 +243,7 @@ class _Loopback:
 
     async def show(self, url: str) -> None:
         """Starts to listen and shows the page on which the user signs in."""
+        await self._addresses.check(httpx2.URL(url))
         self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
         self._result = asyncio.get_running_loop().create_future()
         port = self.port
