@@ -174,8 +174,9 @@ def test_a_call_whose_agent_has_begun_cannot_be_decided_about_as_if_nothing_had_
     desk = Desk()
     agent = outer_of(researcher_of(desk), on_approval=wait)
     waiting = play(agent)
-    with pytest.raises(UserError, match=r"True for call `r/p` \(put\) is ambiguous; use Allow\(\)"):
-        run_virtual(agent.resume(waiting, {"r/p": True}))
+    for answer in (True, "allow", "deny: no"):
+        with pytest.raises(UserError, match=rf"{answer!r} for call `r/p` \(put\) is ambiguous; use Allow\(\)"):
+            run_virtual(agent.resume(waiting, {"r/p": answer}))
     words = rf"call `r` cannot be {what} any more: .* decide about `r/p`, or give `r` a result"
     for answers in ({"r": decision}, {"r": decision, "r/p": Allow()}):
         with pytest.raises(UserError, match=words):

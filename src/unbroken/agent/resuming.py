@@ -214,7 +214,9 @@ def _split_answers(
     open_calls = [call.id for call in result.transcript().open]
     own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
     for id, answer in answers.items():
-        if id in inside and isinstance(answer, bool):  # inside it would only fail the call that runs the agent
+        if id in inside and (
+            isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, None, inside[id].name))
+        ):  # inside it would only fail the call that runs the agent
             raise _ambiguous(answer, inside[id], id)
         places = _places_inside(result, id) if id in inside else []
         if len(places) + (id in open_calls) > 1:
