@@ -3,6 +3,7 @@ output and the exit code matter."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -86,15 +87,23 @@ class Terminal:
     """A command on a terminal, with somebody who reads and types."""
 
     def __init__(
-        self, *arguments: str, env: Mapping[str, str] | None = None, columns: int = 100, rows: int = 24
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        columns: int = 100,
+        rows: int = 24,
+        output: Path | None = None,
     ) -> None:
+        """`output`: the file that standard output goes to."""
         self.seen = ""
         self._raw = b""
         self._place = 0
         self._parent, child = pty.openpty()
         self.resize(columns, rows)
-        streams = (child, child, child)
-        self._process = loaded_command.start(*arguments, streams=streams, env=environment(env), terminal=True)
+        with contextlib.ExitStack() as opened:
+            written = child if output is None else opened.enter_context(output.open("wb")).fileno()
+            streams = (child, written, child)
+            self._process = loaded_command.start(*arguments, streams=streams, env=environment(env), terminal=True)
         os.close(child)
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from unbroken.cli.main import is_terminal
+from unbroken.cli.progress_line import progress
 from unbroken.cli.response_view import Decoding, Live, as_json, show_exchanges, show_plain, show_pretty
 from unbroken.decoding import Decoder, guess_wire
 from unbroken.deltas import Delta
@@ -59,12 +62,15 @@ def decode_command(
     begin = _begin(pieces)
     pieces = chain([begin], pieces)
     if begin.startswith(MARK):
-        if not show_exchanges(pieces, file, exchange, Decoding(wire, offered, follow, chunk), json):
+        with _reading(file, follow):
+            complete = show_exchanges(pieces, file, exchange, Decoding(wire, offered, follow, chunk), json)
+        if not complete:
             raise typer.Exit(1)
         return
     if exchange:
         raise UserError(f"--exchange {exchange}: {file} is not a raw log; leave out the option")
-    head = _until_guessed(pieces, wire)
+    with _reading(file, follow):
+        head = _until_guessed(pieces, wire)
     name = wire or guess_wire(head)
     if name is None:
         if not head.strip():
@@ -75,10 +81,11 @@ def decode_command(
     live = Live(console) if follow else None
     size = chunk or (64 if follow else 65536)
     position = 0
-    for piece in chain((head[at : at + size] for at in range(0, len(head), size)), pieces):
-        position += len(piece)
-        _show(live, decoder.feed(piece), position)
-    _show(live, decoder.end(), position)
+    with _reading(file, follow):
+        for piece in chain((head[at : at + size] for at in range(0, len(head), size)), pieces):
+            position += len(piece)
+            _show(live, decoder.feed(piece), position)
+        _show(live, decoder.end(), position)
     response = decoder.response()
     if response.verdict.kind == "foreign":
         raise NotAResponse(f"decoding {file} as {name} failed: {response.verdict.reason}")
@@ -92,6 +99,11 @@ def decode_command(
         show_plain(response, f"file: {file}", f"wire: {name}")
     if not response.verdict.whole:
         raise typer.Exit(1)
+
+
+def _reading(file: str, follow: bool) -> AbstractContextManager[object]:
+    typed = file == "-" and is_terminal(sys.stdin)
+    return nullcontext() if follow or typed else progress(f"reading {file}")
 
 
 def _show(live: Live | None, deltas: list[Delta], position: int) -> None:

@@ -18,6 +18,7 @@ from unbroken.cli import options
 from unbroken.cli.dph_progress import JsonShow, PlainShow, Show, TerminalShow, spent
 from unbroken.cli.exits import ANSWERED, MISUSED, STOPPED, code_of, ending, in_options, print_line
 from unbroken.cli.main import is_terminal
+from unbroken.cli.progress_line import progress
 from unbroken.cli.session import allow, build_model, build_tools, logged
 from unbroken.cli.terminal_text import clean, counted
 from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, ProgramResult, load_program, run_program
@@ -66,7 +67,8 @@ def run_command(file: File, setup: options.Setup, also: Also = None, variable: V
             program = _program(file)
             variables = _variables(variable or ())
             models = _models(also or ())
-            result = _run(program, setup, variables, models, show)
+            with nullcontext() if setup.json and is_terminal(sys.stdout) else progress(f"running {file}"):
+                result = _run(program, setup, variables, models, show)
         except InvalidProgram as error:
             show.refuse(error)
             _print_problems([*error.warnings, *error.problems])

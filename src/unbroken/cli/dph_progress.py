@@ -10,6 +10,7 @@ from typing import IO, Protocol
 from rich.console import Console
 from rich.markup import escape
 
+from unbroken.cli.progress_line import current
 from unbroken.cli.terminal_text import clean, counted, in_brackets, one_line, retrying, seconds, tokens_used, visible
 from unbroken.dph import (
     BlockFinished,
@@ -79,8 +80,9 @@ class PlainShow(_NoMessages):
     def show(self, event: ProgramEvent) -> None:
         if (line := _line(event)) is not None:
             mark, text = line
-            self._err.write(f"{_called(event.block)}: {mark} {text}".rstrip() + "\n")
-            self._err.flush()
+            err = current(self._err)
+            err.write(f"{_called(event.block)}: {mark} {text}".rstrip() + "\n")
+            err.flush()
 
     def finish(self, result: ProgramResult) -> None:
         if (text := _printed(result.value)) is not None:

@@ -21,6 +21,7 @@ from unbroken.agent.named_objects import find_object
 from unbroken.cli.eval_output import Progress, print_evaluation
 from unbroken.cli.exits import ANSWERED, FAILED, INTERRUPTED, print_line
 from unbroken.cli.options import LogLevelName, is_journal, shown_place
+from unbroken.cli.progress_line import progress
 from unbroken.errors import UserError
 from unbroken.evals.case_files import read_cases
 from unbroken.evals.cases import Case
@@ -187,7 +188,8 @@ def _refuse_with_recordings(cases: Sequence[str] | None, tag: Sequence[str] | No
 
 def _of_recordings(place: str, agent: str, options: Options, live_tools: bool, only: Sequence[str] | None) -> Evaluator:
     made = _agent(agent)
-    runs, left_out = read_journal(place) if is_journal(place) else read_runs(place)
+    with progress(f"reading {shown_place(place)}"):
+        runs, left_out = read_journal(place) if is_journal(place) else read_runs(place)
     for reason in left_out:
         print_line(f"left out: {reason}")
     chosen = {case.id for case in _chosen([run.case for run in runs], only, None)}

@@ -26,6 +26,7 @@ from unbroken import testing
 from unbroken.cli.exits import INTERRUPTED, print_line
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import LogLevelName
+from unbroken.cli.progress_line import progress
 from unbroken.cli.terminal_text import clean, counted, one_line
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
@@ -79,7 +80,7 @@ def run_command(
         raise UserError("--write - and --json both write to standard output: choose one")
     try:
         chosen, player = _our_agent(fault, wire) if target is None else _other_program(fault, wire, target, timeout)
-        ended = _run_all(chosen, quiet=json, player=player)
+        ended = _run_all(chosen, player)
     except KeyboardInterrupt:
         print_line("interrupted")
         raise typer.Exit(INTERRUPTED) from None
@@ -118,7 +119,8 @@ def _other_program(
     chosen: list[Case] = []
     for wire in [find_wire(name).name for name in wires or (DEFAULT_WIRE,)]:
         possible = _not_empty(matrix.cases(known, [wire], whens=("once",)))
-        mode = asyncio.run(target.rehearse(wire))
+        with progress("running the program with nothing broken"):
+            mode = asyncio.run(target.rehearse(wire))
         here = [case for case in possible if case.mode == mode]
         chosen += here
         left = len({case.fault.name for case in possible} - {case.fault.name for case in here})
@@ -138,9 +140,9 @@ def _not_empty(chosen: list[Case]) -> list[Case]:
     return chosen
 
 
-def _run_all(chosen: list[Case], quiet: bool, player: Player) -> list[Ended]:
+def _run_all(chosen: list[Case], player: Player) -> list[Ended]:
     """Runs them, with a progress bar on a terminal."""
-    if quiet or not is_terminal(sys.stderr):
+    if not is_terminal(sys.stderr):
         return _unwrapped(player(lambda _: None))
     columns = (
         TextColumn("{task.description:<40}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 import typer
@@ -12,6 +12,8 @@ import typer
 from unbroken.agent import Agent
 from unbroken.agent.named_objects import find_object
 from unbroken.cli.exits import INTERRUPTED, print_line
+from unbroken.cli.options import shown_place
+from unbroken.cli.progress_line import progress
 from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, Superseded, open_journal
 from unbroken.durable.database_urls import refuse_missing
 from unbroken.errors import UnbrokenError, UserError
@@ -76,18 +78,22 @@ def _as_options(message: str) -> str:
     return message
 
 
-def in_journal(url: str, work: Callable[[Journal], Awaitable[T]], *, create: bool = False) -> T:
-    """Runs `work` with the opened journal. Without `create`, an SQLite file has to be there."""
+def in_journal(url: str, work: Callable[[Journal], Awaitable[T]], *, create: bool = False, prints: bool = False) -> T:
+    """Runs `work` with the opened journal. Without `create`, an SQLite file has to be there. If `work` prints, it shows
+    its progress itself."""
     if not url:
         raise UserError("no journal was given; use --journal, as in sqlite:///runs.db, or set UNBROKEN_JOURNAL")
     if not create:
         refuse_missing(url)
 
     async def run() -> T:
-        async with await open_journal(url) as journal:
+        with progress(f"opening {shown_place(url)}") if prints else nullcontext():
+            opened = await open_journal(url)
+        async with opened as journal:
             return await work(journal)
 
-    return asyncio.run(run())
+    with nullcontext() if prints else progress(f"asking {shown_place(url)}"):
+        return asyncio.run(run())
 
 
 def load_agents(given: str) -> Mapping[str, Agent[Any, Any]]:

@@ -19,7 +19,8 @@ from rich.text import Text
 
 from unbroken.cli.approval_prompt import NOBODY_ASKED, approval_text, ask_on_terminal, call_of
 from unbroken.cli.printed_turn import PrintedTurn
-from unbroken.cli.redrawn_area import PER_SECOND, SHARE, SHORTEST, RedrawnArea
+from unbroken.cli.progress_line import moving_mark
+from unbroken.cli.redrawn_area import SHARE, SHORTEST, RedrawnArea
 from unbroken.cli.terminal_text import (
     MAY_HAVE_RUN,
     clean_text,
@@ -67,7 +68,6 @@ from unbroken.messages import Json, ToolCall
 from unbroken.run_view import CallView, RunView
 from unbroken.tools.approval import Approval, Deny
 
-FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 MARKS = {"pending": ("☐", ""), "in_progress": ("▶", "cyan"), "completed": ("✔", "green")}
 TEXT, REASONING, NOTE = "", "dim italic", "dim"
 """The parts of a turn, by their style."""
@@ -231,9 +231,9 @@ class LiveScreen:
             parts.append(self._panel())
         since = self._waiting_since
         if since is not None and now < since:
-            parts.append(Text(f"{_frame(now)} retrying in {since - now:.0f} s", "dim"))
+            parts.append(Text(f"{moving_mark(now)} retrying in {since - now:.0f} s", "dim"))
         elif since is not None and (not calls or self._has_orphans) and now - since > 0.3:
-            parts.append(Text(f"{_frame(now)} waiting for the model {now - since:.0f} s", "dim"))
+            parts.append(Text(f"{moving_mark(now)} waiting for the model {now - since:.0f} s", "dim"))
         return Group(*parts)
 
     def _line_of(self, call: CallView, now: float) -> Text:
@@ -396,10 +396,6 @@ def _note(event: Event) -> str | None:
             return None
 
 
-def _frame(now: float) -> str:
-    return FRAMES[int(now * PER_SECOND) % len(FRAMES)]
-
-
 def _since(call: CallView) -> float:
     return next((time for time in (call.started, call.finished) if time is not None), 0.0)
 
@@ -409,7 +405,7 @@ def _mark(call: CallView, now: float) -> tuple[str, str, str]:
     if call.dropped is not None:
         return "–", "yellow", "yellow"
     if call.outcome is None:
-        return _frame(now), "cyan", "dim"
+        return moving_mark(now), "cyan", "dim"
     if call.duplicate_of:
         return "=", "green", "dim"
     if call.outcome in ("unknown", "not_executed"):

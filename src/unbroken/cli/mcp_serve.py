@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from importlib.util import find_spec
 from typing import Annotated, Any, cast
 
@@ -18,6 +18,7 @@ from unbroken.agent import Agent
 from unbroken.agent.named_objects import find_object
 from unbroken.cli.exits import FAILED, INTERRUPTED, MISUSED, print_line
 from unbroken.cli.options import LogLevelName
+from unbroken.cli.progress_line import progress
 from unbroken.errors import InvalidTool, UnbrokenError, UserError, needs_extra
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.tools.tool import Tool
@@ -78,7 +79,7 @@ def serve(
         host, port = _address(http) if http else ("", 0)
         if http and host not in _LOCAL and not (with_key or open_to_all):
             raise UserError(f"--http {http}: other machines can reach it; give --key-env VARIABLE, or --open-to-all")
-        with redirect_stdout(sys.stderr):  # standard output is for the client
+        with redirect_stdout(sys.stderr), progress(f"loading {served}"):  # standard output is for the client
             found = _find(served)
         try:
             if http:
@@ -126,6 +127,7 @@ def _serve_http(found: Any, host: str, port: int, key: str, name: str, descripti
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            starting.close()
             place = f"[{host}]" if ":" in host else host
             typer.echo(f"listens on http://{place}:{listening.getsockname()[1]}/mcp")
 
@@ -134,7 +136,8 @@ def _serve_http(found: Any, host: str, port: int, key: str, name: str, descripti
         listening = _listen(host, port)
     except OSError as error:
         raise UserError(f"--http {host}:{port}: {error.strerror or error}") from None
-    with listening:
+    with listening, ExitStack() as starting:
+        starting.enter_context(progress("starting the server"))
         try:
             Server(config).run([listening])
         except SystemExit:

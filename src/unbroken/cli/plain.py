@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import IO
 
 from unbroken.cli.approval_prompt import NOBODY_ASKED, approval_text, call_of
+from unbroken.cli.progress_line import current
 from unbroken.cli.terminal_text import (
     MAY_HAVE_RUN,
     clean,
@@ -76,8 +77,9 @@ class QuietScreen:
         return Deny(NOBODY_ASKED)
 
     def line(self, text: str) -> None:
-        self._err.write(f"{clean(text)}\n")
-        self._err.flush()
+        err = current(self._err)
+        err.write(f"{clean(text)}\n")
+        err.flush()
 
     def close(self) -> None:
         pass

@@ -17,19 +17,19 @@ from typing import Annotated, Protocol, cast
 
 import typer
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from unbroken.cli import options
 from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_error, print_line
 from unbroken.cli.main import is_terminal
+from unbroken.cli.progress_line import progress
 from unbroken.cli.terminal_text import counted, one_line, seconds
 from unbroken.errors import TimedOut, UnbrokenError, UserError
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
 from unbroken.models.provider_files import ProfileTable, write_profile
 from unbroken.models.providers import find_provider
-from unbroken.probing import Answer, Judgement, Question, Report, probe
+from unbroken.probing import Answer, Judgement, Report, probe
 from unbroken.wires import find_wire
 from unbroken.wires.rules import rules_for
 
@@ -72,12 +72,14 @@ def probe_command(
     try:
         asked = _connect(provider, model, base_url, wire, api_key_env, timeout)
         screen.head(asked)
-        try:
+        with progress("testing") as line:
             report = asyncio.run(
-                probe(asked, on_start=screen.on_start, on_answer=lambda answer: screen.on_answer(_in_options(answer)))
+                probe(
+                    asked,
+                    on_start=lambda question: setattr(line, "words", question.title),
+                    on_answer=lambda answer: screen.on_answer(_in_options(answer)),
+                )
             )
-        finally:
-            screen.stop()
         report = replace(report, answers=tuple(map(_in_options, report.answers)))
         screen.end(report, report.profile(base_url, api_key_env))
     except TimedOut as error:
@@ -138,9 +140,7 @@ def _in_options(answer: Answer) -> Answer:
 
 class _Screen(Protocol):
     def head(self, model: HTTPModel) -> None: ...
-    def on_start(self, question: Question) -> None: ...
     def on_answer(self, answer: Answer) -> None: ...
-    def stop(self) -> None: ...
     def end(self, report: Report, table: ProfileTable) -> None: ...
 
 
@@ -166,15 +166,9 @@ class _Plain:
     def head(self, model: HTTPModel) -> None:
         self._line(_asked(model))
 
-    def on_start(self, question: Question) -> None:
-        pass
-
     def on_answer(self, answer: Answer) -> None:
         words = f": {one_line(answer.finding.words, _LONGEST)}" if answer.finding.words else ""
         self._line(f"{answer.finding.judgement:<8}{answer.title}{words}")
-
-    def stop(self) -> None:
-        pass
 
     def end(self, report: Report, table: ProfileTable) -> None:
         self._line(_closing(report))
@@ -189,16 +183,9 @@ class _Plain:
 class _Live:
     def __init__(self) -> None:
         self._console = Console(highlight=False)
-        self._status: Status | None = None
 
     def head(self, model: HTTPModel) -> None:
         self._console.print(Text(_asked(model), "bold"))
-        self._status = self._console.status("")
-        self._status.start()
-
-    def on_start(self, question: Question) -> None:
-        if self._status is not None:
-            self._status.update(f"{question.title} …")
 
     def on_answer(self, answer: Answer) -> None:
         mark, colour = _MARKS[answer.finding.judgement]
@@ -206,10 +193,6 @@ class _Live:
         if answer.finding.words:
             line.append(f"  {one_line(answer.finding.words, _LONGEST)}", "dim")
         self._console.print(line)
-
-    def stop(self) -> None:
-        if self._status is not None:
-            self._status.stop()
 
     def end(self, report: Report, table: ProfileTable) -> None:
         self._console.print(Text(_closing(report), "bold"))
@@ -221,13 +204,7 @@ class _Json:
     def head(self, model: HTTPModel) -> None:
         pass
 
-    def on_start(self, question: Question) -> None:
-        pass
-
     def on_answer(self, answer: Answer) -> None:
-        pass
-
-    def stop(self) -> None:
         pass
 
     def end(self, report: Report, table: ProfileTable) -> None:

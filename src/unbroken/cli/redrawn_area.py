@@ -11,13 +11,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TextIO, cast
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleRenderable, RenderableType, RenderHook
-from rich.file_proxy import FileProxy
 from rich.segment import ControlType, Segment, Segments
+from rich.text import Text
 
 PER_SECOND = 12.5
 """How often it is redrawn at least, for what moves by itself."""
@@ -54,6 +54,7 @@ class RedrawnArea(RenderHook):
             if self._running is not None:
                 return
             self._running, self._width = threading.Event(), self._console.width
+            self._console.file = self._console.file  # it stays the terminal when standard output is replaced below
             self._console.show_cursor(False)
             self._before = sys.stdout, sys.stderr
             sys.stdout, sys.stderr = self._above(sys.stdout), self._above(sys.stderr)
@@ -67,6 +68,9 @@ class RedrawnArea(RenderHook):
         with self.lock:
             if self._running is None:
                 return
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, _PrintedAbove):
+                    stream.close_line()
             self._running.set()
             self._running = None
             self._wake.set()
@@ -98,9 +102,10 @@ class RedrawnArea(RenderHook):
             ]
 
     def _above(self, stream: TextIO) -> TextIO:
-        return (
-            stream if isinstance(stream, FileProxy) else cast(TextIO, _PrintedAbove(self._console, stream, self.lock))
-        )
+        """What others print on the terminal goes above the area. A pipe is left alone."""
+        if isinstance(stream, _PrintedAbove) or not stream.isatty():
+            return stream
+        return cast("TextIO", _PrintedAbove(self._console, stream, self.lock))
 
     def _keep_drawing(self, stopped: threading.Event) -> None:
         while not stopped.is_set():
@@ -178,17 +183,36 @@ def _control(codes: str) -> Segment:
     return Segment(codes, None, [(ControlType.CARRIAGE_RETURN,)])
 
 
-class _PrintedAbove(FileProxy):
-    """What tools print while the area is open."""
+class _PrintedAbove:
+    """Takes the place of a standard stream while the area is open."""
 
     def __init__(self, console: Console, stream: TextIO, lock: threading.RLock) -> None:
-        super().__init__(console, stream)
+        self._console = console
+        self._stream = stream
         self._lock = lock
+        self._held = ""
 
     def write(self, text: str) -> int:
         with self._lock:
-            return super().write(text)
+            *lines, self._held = f"{self._held}{text}".split("\n")
+            if lines:
+                self._print("\n".join(lines))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
 
     def flush(self) -> None:
+        """Half a line is printed when it is complete, or when the area is closed."""
+
+    def close_line(self) -> None:
         with self._lock:
-            super().flush()
+            held, self._held = self._held, ""
+            if held:
+                self._print(held)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text.from_ansi(text), soft_wrap=True)

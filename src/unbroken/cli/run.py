@@ -17,6 +17,7 @@ from unbroken.agent.recorded_agent import agent_of, output_of
 from unbroken.agent.resuming import reading
 from unbroken.cli import options
 from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending, print_line
+from unbroken.cli.progress_line import progress
 from unbroken.cli.session import build_tools, logged, open_screen, open_session
 from unbroken.cli.terminal_text import clean, counted
 from unbroken.cli.terminal_text import seconds as in_seconds
@@ -47,7 +48,8 @@ def run_command(
         asked = read_prompt(prompt, image or [])
         with open_session(setup, watched=timeline) as session:
             try:
-                result = session.thread.play(lambda sink: session.agent.run(asked, sinks=[sink]))
+                with session.running():
+                    result = session.thread.play(lambda sink: session.agent.run(asked, sinks=[sink]))
             finally:
                 session.print_recorded()
                 session.print_order_hint()
@@ -133,7 +135,8 @@ def replay_command(
             raise UserError("--live-tools needs the tools: name their file with --tools FILE.py")
         if save and not until_round:
             raise UserError("--save writes a part of the recording: say which with --until-round N")
-        recording = _read_until(file, until_round, save) if until_round else _read(file)
+        with progress(f"reading {options.shown_place(file)}"):
+            recording = _read_until(file, until_round, save) if until_round else _read(file)
         for problem in recording.problems:
             print_line(f"{options.shown_place(file)}: {problem}")
         code = _play(recording, setup, live_tools, speed, until_round)
@@ -256,7 +259,8 @@ def resume_command(
         _check_tools(recording, setup)
         if not model:
             _check_model(recording)
-        with open_session(replace(setup, model=model or recording.model), recording=recording) as session:
+        chosen = replace(setup, model=model or recording.model)
+        with open_session(chosen, recording=recording) as session, session.running():
             result = session.thread.play(lambda sink: session.agent.resume(recording, answers, sinks=[sink]))
         for call in result.pending:
             print_line(f"answer with --answer {call.id}=allow|deny|edit:{{…}}|result:TEXT")

@@ -324,7 +324,7 @@ def drive_command(
 
         try:
             with nullcontext() if live else redirect_stdout(sys.stderr):
-                outcome, row = in_journal(journal, work)
+                outcome, row = in_journal(journal, work, prints=True)
         finally:
             screen.close()
         if outcome.result is not None and outcome.state == "answered" and not seen and not setup.json:

@@ -7,17 +7,18 @@ only a server needs are an optional extra, and are imported when they are needed
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 from yarl import URL
 
 from unbroken.cli.exits import MISUSED, print_line
 from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
+from unbroken.cli.progress_line import progress
 from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
 from unbroken.gateway.config.mistakes import Mistakes
@@ -39,50 +40,67 @@ _AS_OPTIONS = {"pass api_key=…": "name a variable with --api-key-env", "pass b
 """The advice in an error message, and what does the same here."""
 
 
+UpstreamName: TypeAlias = Annotated[
+    str, typer.Option(metavar="PROVIDER:MODEL", help="The model to serve, as in openai:gpt-5; no file is read.")
+]
+Alias: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="The model name that clients use.", show_default="the model's own name")
+]
+ConfigFile: TypeAlias = Annotated[
+    str, typer.Option(metavar="FILE", help="The configuration file.", show_default=f"{FILE}, if it is here")
+]
+Host: TypeAlias = Annotated[str, typer.Option(metavar="HOST", help="Where to listen.", show_default=HOST)]
+Port: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="The port; 0 takes any free one.", show_default=str(PORT))
+]
+StorePlace: TypeAlias = Annotated[
+    str, typer.Option(metavar="PATH|URL", help="Where turns are stored: a file, redis://…, memory:, env:VARIABLE.")
+]
+Serial: TypeAlias = Annotated[bool, typer.Option("--serial", help="One call at a time for every client.")]
+HoldTimeout: TypeAlias = Annotated[
+    str, typer.Option(metavar="S", help="How long to wait for the result of a released call.", show_default="1h")
+]
+Keys: TypeAlias = Annotated[
+    str, typer.Option(metavar="on|off", help="Require a key from clients (`unbroken keys`).", show_default="off")
+]
+KeysFile: TypeAlias = Annotated[
+    str, typer.Option(metavar="FILE", help="The file with the keys.", show_default=GatewaySettings(()).keys_file)
+]
+OpenToAll: TypeAlias = Annotated[
+    bool,
+    typer.Option("--open-to-all", help="Allow listening on other addresses than this machine's own without keys."),
+]
+Record: TypeAlias = Annotated[
+    str, typer.Option(metavar="DIR", help="Record requests to models and their answers, one file for each request.")
+]
+Workers: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="Processes.", show_default="1")]
+AccessLog: TypeAlias = Annotated[bool, typer.Option("--access-log", help="Log a line for each request.")]
+Check: TypeAlias = Annotated[
+    bool, typer.Option("--check", help="Print what would be served, or all mistakes, and exit.")
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Log lines as JSON.")]
+
+
 def serve_command(
-    upstream: Annotated[
-        str, typer.Option(metavar="PROVIDER:MODEL", help="The model to serve, as in openai:gpt-5; no file is read.")
-    ] = "",
-    alias: Annotated[
-        str, typer.Option(metavar="NAME", help="The model name that clients use.", show_default="the model's own name")
-    ] = "",
+    upstream: UpstreamName = "",
+    alias: Alias = "",
     base_url: BaseUrl = "",
     api_key_env: ApiKeyEnv = "",
     wire: WireName = "",
-    config: Annotated[
-        str, typer.Option(metavar="FILE", help="The configuration file.", show_default=f"{FILE}, if it is here")
-    ] = "",
-    host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.", show_default=HOST)] = "",
-    port: Annotated[
-        int | None, typer.Option(metavar="N", help="The port; 0 takes any free one.", show_default=str(PORT))
-    ] = None,
-    store: Annotated[
-        str, typer.Option(metavar="PATH|URL", help="Where turns are stored: a file, redis://…, memory:, env:VARIABLE.")
-    ] = "",
-    serial: Annotated[bool, typer.Option("--serial", help="One call at a time for every client.")] = False,
-    hold_timeout: Annotated[
-        str,
-        typer.Option(metavar="S", help="How long to wait for the result of a released call.", show_default="1h"),
-    ] = "",
-    keys: Annotated[
-        str, typer.Option(metavar="on|off", help="Require a key from clients (`unbroken keys`).", show_default="off")
-    ] = "",
-    keys_file: Annotated[
-        str, typer.Option(metavar="FILE", help="The file with the keys.", show_default=GatewaySettings(()).keys_file)
-    ] = "",
-    open_to_all: Annotated[
-        bool,
-        typer.Option("--open-to-all", help="Allow listening on other addresses than this machine's own without keys."),
-    ] = False,
-    record: Annotated[
-        str, typer.Option(metavar="DIR", help="Record requests to models and their answers, one file for each request.")
-    ] = "",
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes.", show_default="1")] = None,
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each request.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Print what would be served, or all mistakes, and exit.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
+    config: ConfigFile = "",
+    host: Host = "",
+    port: Port = None,
+    store: StorePlace = "",
+    serial: Serial = False,
+    hold_timeout: HoldTimeout = "",
+    keys: Keys = "",
+    keys_file: KeysFile = "",
+    open_to_all: OpenToAll = False,
+    record: Record = "",
+    workers: Workers = None,
+    access_log: AccessLog = False,
+    check: Check = False,
+    json: AsJson = False,
     log_level: LogLevelName = "",
 ) -> None:
     """Serve models to any client of OpenAI, Anthropic, Gemini, Ollama, Cohere or Bedrock, each in its own format.
@@ -118,15 +136,21 @@ def serve_command(
 def _serve(said: ServeOptions, file: str, check: bool, json: bool, log_level: str) -> None:
     level: LogLevel = chosen_level(log_level, "info") or "info"
     opened = Opened()
-    settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
-    with missing_extra():
-        from unbroken.gateway.app import Gateway  # noqa: PLC0415 - an optional extra
-        from unbroken.gateway.http.uvicorn_server import serve  # noqa: PLC0415 - an optional extra
-    show: Callable[[str], None] = partial(_show, settings, opened, file)
-    if check:
-        show("")
-    else:
-        serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level))
+    with ExitStack() as starting:
+        starting.enter_context(progress("starting the gateway"))
+        settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
+        with missing_extra():
+            from unbroken.gateway.app import Gateway  # noqa: PLC0415 - an optional extra
+            from unbroken.gateway.http.uvicorn_server import serve  # noqa: PLC0415 - an optional extra
+
+        def show(at: str) -> None:
+            starting.close()
+            _show(settings, opened, file, at)
+
+        if check:
+            show("")
+        else:
+            serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level))
 
 
 def _file(config: str, upstream: str) -> str:

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from unbroken.cli.live import LiveScreen
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import SCHEDULES, Setup
 from unbroken.cli.plain import JsonScreen, PlainScreen
+from unbroken.cli.progress_line import progress
 from unbroken.cli.timeline import Watch
 from unbroken.errors import UserError
 from unbroken.logs import PlainLines, chosen_level, stderr_handler
@@ -53,6 +54,12 @@ class Session:
     watch: Watch | None = None
     recorder: NamingRecorder | None = None
     hints: bool = True
+    piped: bool = False
+    """Whether standard output is not a terminal."""
+
+    def running(self) -> AbstractContextManager[object]:
+        """A progress line, if standard error is a terminal on which nothing else moves."""
+        return progress("running") if self.piped else nullcontext()
 
     def print_recorded(self) -> None:
         """Prints where the last run was recorded, if it was."""
@@ -80,23 +87,27 @@ def open_screen(setup: Setup, can_ask: bool = True) -> tuple[Screen, Console, bo
 @contextmanager
 def open_session(setup: Setup, watched: bool = False, recording: Recording | None = None) -> Generator[Session]:
     """`recording` is the run to resume, if any. The agent then has the settings that were recorded."""
+    piped = not is_terminal(sys.stdout)
     screen, console, live = open_screen(setup)
     thread = AgentThread(screen)
     # What tools print is not the answer; on a terminal it may appear between the lines.
     with logged(setup, console if live else None), nullcontext() if live else redirect_stdout(sys.stderr):
         model = build_model(setup)
         watch = Watch() if watched else None
-        tools = build_tools(setup)
+        with progress("loading the tools"):
+            tools = build_tools(setup)
         recorder = build_recorder(setup)
         on_approval = allow if setup.yes else thread.approve if screen.can_ask else None
         if recording is None:
             agent = build_agent(setup, model, tools, on_approval, recorder, [watch] if watch else [])
         else:
             agent = agent_of(recording, tools, model, on_approval)
-        with thread.open(agent):
+        with ExitStack() as opened:
+            with progress("starting the tools' servers"):
+                opened.enter_context(thread.open(agent))
             try:
                 shown = None if setup.json else recorder
-                yield Session(thread, agent, tools, screen, console, watch, shown, hints=not setup.json)
+                yield Session(thread, agent, tools, screen, console, watch, shown, not setup.json, piped)
             finally:
                 screen.close()
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import monotonic
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.status import Status
 
 from unbroken.agent.limits import Prices
 from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_line
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import is_journal, shown_place
+from unbroken.cli.progress_line import progress
 from unbroken.cli.stats_tables import Counted, LeftOut, show_json, show_plain, show_tables
 from unbroken.durable.recorded_runs import RecordedRun, RecordedRuns
 from unbroken.errors import UserError
@@ -28,8 +26,6 @@ from unbroken.trajectory.metrics import Metrics
 from unbroken.trajectory.recording import SUFFIX, Recording, read_recording
 
 FIRED = 1
-_LONG = 0.5
-"""Seconds after which a terminal shows the progress."""
 _MOST_NAMED = 20
 """How many skipped files a terminal lists by name."""
 _BY = ("model", "agent")
@@ -137,9 +133,9 @@ class _Found:
 
 def _read(files: Sequence[Path | RecordedRun], by: str, prices: Prices | None) -> _Found:
     found = _Found(Metrics(prices=prices))
-    with _progress(len(files)) as step:
-        for file in files:
-            step()
+    with progress("reading recordings") as line:
+        for done, file in enumerate(files):
+            line.words = f"{done:,} of {len(files):,} recordings read"
             try:
                 recording = _recording(file)
             except UserError as error:
@@ -190,34 +186,6 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return entry.is_file()
     except OSError:  # a link to itself: it is reported as unreadable, with the reason
         return True
-
-
-class _Step:
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._done = 0
-        self._began = self._shown = monotonic()
-        self.status: Status | None = None
-
-    def __call__(self) -> None:
-        now = monotonic()
-        if self.status is None and now - self._began > _LONG and is_terminal(sys.stderr):
-            self.status = Console(stderr=True).status("")
-            self.status.start()
-        if self.status is not None and now - self._shown > 0.1:
-            self._shown = now
-            self.status.update(f"{self._done:,} of {self._count:,} recordings read")
-        self._done += 1
-
-
-@contextmanager
-def _progress(count: int) -> Generator[_Step]:
-    step = _Step(count)
-    try:
-        yield step
-    finally:
-        if step.status is not None:
-            step.status.stop()
 
 
 def _print_left_out(left_out: Sequence[LeftOut]) -> None:

@@ -18,6 +18,8 @@ from rich.text import Text
 
 from unbroken.cli.exits import print_line
 from unbroken.cli.main import is_terminal
+from unbroken.cli.options import shown_place
+from unbroken.cli.progress_line import progress
 from unbroken.cli.terminal_text import clean_line, one_line
 from unbroken.cli.view import opened
 from unbroken.errors import UserError
@@ -46,6 +48,8 @@ def top_command(
     with opened(place) as listing:
         if listing.one:
             raise UserError(f"{listing.name} is one run: name its folder or its journal; `unbroken view` shows one run")
+        with progress(f"reading {shown_place(place)}"):
+            listing.rows(0)  # the first look reads every file, later ones only what has changed
         if json:
             typer.echo(orjson.dumps([asdict(run) for run in _runs(listing, all)]).decode())
         elif once or not is_terminal(sys.stdout):

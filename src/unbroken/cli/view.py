@@ -18,6 +18,7 @@ from rich.console import Console
 
 from unbroken.cli.exits import print_line
 from unbroken.cli.options import LogLevelName, is_journal, shown_place
+from unbroken.cli.progress_line import progress
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.trajectory.recording import is_recording
@@ -60,15 +61,18 @@ def view_command(
     if sum((bool(html), plain, json)) > 1:
         raise UserError("--html, --plain and --json cannot be used together: choose one of them")
     with opened(place) as shelf:
-        if not shelf.one and not shelf.rows(0):
+        with progress(f"reading {shown_place(place)}"):
+            found = shelf.one or bool(shelf.rows(0))
+        if not found:
             raise UserError(f"there is no recording in {shown_place(place)}: {_instead(shelf)}")
         if html:
             _write(shelf, html)
         elif plain:
             _print(shelf)
         elif json:
-            value = shelf.draw(shelf.name) if shelf.one else shelf.rows()
-            typer.echo(picture_json(value).decode("utf-8", "replace"))
+            with progress(f"reading {shown_place(place)}"):
+                data = picture_json(shelf.draw(shelf.name) if shelf.one else shelf.rows())
+            typer.echo(data.decode("utf-8", "replace"))
         else:
             try:
                 asyncio.run(_serve(shelf, port, not no_open and _has_display()))
@@ -124,7 +128,8 @@ def _has_display() -> bool:
 def _write(shelf: Listing, out: str) -> None:
     if out != "-" and is_recording(out):
         raise UserError(f"{out} is a recording and would be overwritten: name another file for the page")
-    page, left_out = whole_page(shelf)
+    with progress("making the page"):
+        page, left_out = whole_page(shelf)
     for words in left_out:
         print_line(words)
     if out == "-":
@@ -139,9 +144,10 @@ def _write(shelf: Listing, out: str) -> None:
 def _print(shelf: Listing) -> None:
     console = Console(highlight=False)
     glyphs = FINE if console.encoding.lower().startswith("utf") else COARSE
-    if not shelf.one:
-        lines = list_lines(shelf.rows(), console.width)
-    else:
-        lines = picture_lines(shelf.draw(shelf.name), console.width, glyphs)
+    with progress(f"reading {shelf.name}"):
+        if not shelf.one:
+            lines = list_lines(shelf.rows(), console.width)
+        else:
+            lines = picture_lines(shelf.draw(shelf.name), console.width, glyphs)
     for line in lines:
         console.print(line, no_wrap=True, overflow="crop", soft_wrap=True)

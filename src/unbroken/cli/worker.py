@@ -78,7 +78,7 @@ def worker_command(
                 return await _until_stopped(worker, once)
 
         with redirect_stdout(sys.stderr):  # what tools print is no progress
-            code = in_journal(journal, work, create=True)
+            code = in_journal(journal, work, create=True, prints=True)
     raise typer.Exit(code)
 
 
