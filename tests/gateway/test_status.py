@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from unbroken.gateway.admin.stats import LONGEST, MOST_CALLS, Recent, RecentRequest
+from unbroken.gateway.admin.stats import LONGEST, MOST_CALLS, Counts, HeldTurn, Recent, RecentRequest, Stats
 from unbroken.gateway.admin.status_page import (
     GatewayStatus,
     StoreStatus,
@@ -21,6 +21,7 @@ from unbroken.gateway.admin.status_page import (
     status_page,
     view,
 )
+from unbroken.gateway.http.client_names import client_name
 
 NOW = 1_800_000_000.0
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
@@ -32,7 +33,7 @@ def request(**more: object) -> RecentRequest:
 
 
 def status(*recent: RecentRequest, **more: object) -> GatewayStatus:
-    given: dict[str, object] = {"store": StoreStatus("sqlite", 1822, 5_300_000), **more}
+    given: dict[str, object] = {"store": StoreStatus("sqlite", 1822, 5_300_000), "counts": Counts(1204), **more}
     upstream = UpstreamStatus("fast", "openai:gpt-5", "openai-responses", True, ("slow",), 1204, 3, "503", NOW - 512)
     return GatewayStatus("0.1.0", NOW, NOW - 3720, (upstream,), recent=recent, **given)  # pyright: ignore[reportArgumentType] - named by the tests
 
@@ -45,12 +46,19 @@ def words(shown: GatewayStatus) -> list[str]:
 
 
 def test_the_page_shows_the_state_of_the_gateway() -> None:
-    said = words(status(in_flight=2, held_turns=1, held_since=NOW - 34))
+    held = HeldTurn("ab12cd34", "fast", 2, NOW - 34, "ci", "Codex 0.50.0")
+    said = words(status(in_flight=2, held=(held,), counts=Counts(1198, 5, 1)))
     for words_said in (
         "version 0.1.0, up 1 h 2 min",
         "1,204",
         "2 in flight",
         "the oldest for 34 s",
+        "1,198",
+        "5 refused, 1 failed",
+        "34 s",
+        "ab12cd34",
+        "Codex 0.50.0",
+        "2 calls wait",
         "1,822 entries, 5.1 MB",
         "openai:gpt-5",
         "then slow",
@@ -130,8 +138,13 @@ def elements(page: bytes) -> list[str]:
 
 
 def test_text_of_others_stays_text() -> None:
-    tame = status(request(alias="tame", calls=("tame",), error="tame"))
-    wild = status(request(alias=HOSTILE, calls=(HOSTILE,), error=HOSTILE))
+    tame, wild = (
+        status(
+            request(alias=given, calls=(given,), error=given, client=given, recording=given),
+            held=(HeldTurn("ab12cd34", given, 1, NOW, given, given),),
+        )
+        for given in ("tame", HOSTILE)
+    )
     assert elements(status_page(wild)[0]) == elements(status_page(tame)[0])
     data = status_page(wild)[0].decode().partition('id="first">')[2].partition("</script>")[0]
     assert HOSTILE in json.dumps(json.loads(data), ensure_ascii=False).replace('\\"', '"')
@@ -193,5 +206,89 @@ def test_content_is_never_stored() -> None:
     assert {field.name for field in fields(RecentRequest)} == {
         *("at", "client_wire", "alias", "status", "seconds", "key", "upstream_wire", "streamed", "first_token"),
         *("calls", "handed", "repairs", "restarts", "error", "input_tokens", "output_tokens"),
-        "recording",
+        *("recording", "client"),
     }
+
+
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [
+        ({"user-agent": "claude-cli/2.1.4 (external, cli)", "x-app": "cli"}, "Claude Code 2.1.4"),
+        ({"user-agent": "codex_cli_rs/0.50.0 (Linux 6.1; x86_64) xterm"}, "Codex 0.50.0"),
+        ({"user-agent": "codex_exec/0.50.0"}, "Codex 0.50.0"),
+        ({"user-agent": "", "originator": "codex_vscode"}, "Codex"),
+        ({"user-agent": "GeminiCLI/v0.9.0/gemini-3-pro (linux; x64)"}, "Gemini CLI 0.9.0"),
+        ({"user-agent": "opencode/1.2.3 ai-sdk/openai/2.0"}, "opencode 1.2.3"),
+        ({"user-agent": "OpenAI/Python 2.1.0"}, "openai (Python) 2.1.0"),
+        ({"user-agent": "AsyncOpenAI/Python 2.1.0"}, "openai (Python) 2.1.0"),
+        ({"user-agent": "Anthropic/JS 0.70.0"}, "anthropic (JavaScript) 0.70.0"),
+        ({"user-agent": "google-genai-sdk/1.50.0 gl-python/3.12"}, "google-genai 1.50.0"),
+        ({"user-agent": "ai/5.0.1 ai-sdk/openai-compatible/1.0.2 runtime/node.js/v22"}, "AI SDK 1.0.2"),
+        ({"user-agent": "OpenAI/JS 5.1.0", "x-title": "My editor"}, "My editor"),
+        ({"user-agent": "curl/8.5.0"}, "curl 8.5.0"),
+        ({"user-agent": "Mozilla/5.0 (X11) Chrome/140"}, "a browser"),
+        ({"user-agent": "someprogram/3 (a comment)"}, "someprogram/3"),
+        ({"user-agent": "bad\x1b[2J\u202ename\u2066"}, "bad?[2J?name?"),
+        ({"user-agent": "x" * 10_000}, "x" * 59 + "…"),
+        ({}, ""),
+    ],
+)
+def test_a_client_is_named_by_its_headers(headers: dict[str, str], name: str) -> None:
+    assert client_name(headers) == name
+
+
+def test_the_page_shows_who_asked_and_links_its_recording() -> None:
+    shown = status(request(client="Claude Code 2.1.4", key="ci", recording="a b/<c>.jsonl"))
+    row = words(shown)
+    at = row.index("Claude Code 2.1.4")
+    assert row[at + 1] == "ci, gemini, whole"
+    assert '<a href="recordings/#a%20b%2F%3Cc%3E.jsonl">show recording</a>' in status_page(shown)[0].decode()
+
+
+def test_half_and_almost_all_times_are_shown_with_a_picture() -> None:
+    times = tuple(number / 10 for number in range(1, 101))
+    upstream = UpstreamStatus("fast", "openai:gpt-5", "openai-chat", requests=100, times=times)
+    shown = GatewayStatus("0.1.0", NOW, NOW, (upstream,), counts=Counts(100))
+    said = words(shown)
+    assert said[said.index("p50 5.1 s") + 1] == "p95 9.6 s"
+    page = status_page(shown)[0].decode()
+    assert page.partition("<main>")[2].partition("</main>")[0].count("<rect ") == 40
+    assert 'aria-label="the last 40 took 6.1 s to 10.0 s"' in page
+
+
+def test_the_counts_agree_with_the_list() -> None:
+    clock = [NOW]
+    stats = Stats((), 60.0, lambda: clock[0])
+    for code, whose in ((200, "a"), (200, "b"), (404, "a"), (499, "b"), (502, "a"), (401, "")):
+        stats.begin()
+        stats.end(request(status=code), scope=whose)
+    for counts, listed in (
+        (stats.counted(), stats.recent.latest()),
+        (stats.counted("a"), stats.recent.latest("a")),
+        (stats.counted("b"), stats.recent.latest("b")),
+    ):
+        assert counts.all == len(listed)
+        assert counts.answered == sum(each.status < 400 for each in listed)
+        assert counts.failed == sum(each.status >= 500 for each in listed)
+    assert stats.counted("nobody").all == 0
+    said = view(GatewayStatus("0.1.0", NOW, NOW, (), counts=stats.counted(), recent=stats.recent.latest()[:4]))
+    assert said.tables[-1].note == "the last 4 of 6"
+    assert said.tables[0].note == "6 further requests reached none of them"
+
+
+def test_a_held_turn_is_listed_for_its_own_key_until_it_is_released_or_expires() -> None:
+    clock = [NOW]
+    stats = Stats((), 60.0, lambda: clock[0])
+    stats.hold("turn:11111111", 2, "fast", "a", "ann", "Codex")
+    clock[0] += 30
+    stats.hold("turn:22222222", 1, "fast", "b", "bob", "")
+    stats.hold("turn:11111111", 1, "fast", "a", "ann", "Codex")
+    assert [(turn.session, turn.waiting, clock[0] - turn.since) for turn in stats.held()] == [
+        ("11111111", 1, 30.0),
+        ("22222222", 1, 0.0),
+    ]
+    assert [turn.key for turn in stats.held("b")] == ["bob"]
+    stats.release("turn:22222222")
+    assert stats.held("b") == ()
+    clock[0] += 61
+    assert stats.held() == ()

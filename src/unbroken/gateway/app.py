@@ -34,6 +34,7 @@ from unbroken.errors import UnbrokenError
 from unbroken.gateway.admin.pages import Page, Pages, Viewer
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.http.admission import UNLIMITED, KeyLimits, sent_key
+from unbroken.gateway.http.client_names import client_name
 from unbroken.gateway.http.client_response import ClientResponse, Failure, failure_from, whole_seconds, without_address
 from unbroken.gateway.http.large_requests import LargeRequests, MemoryBudget, StoreOnMainLoop, is_large
 from unbroken.gateway.http.routes import (
@@ -459,6 +460,7 @@ class Gateway:
             upstream,
             scope=key.id if key is not None else "",
             key=name,
+            client=client_name(headers),
             serial=profile.serial if profile is not None else upstream.serial,
             all_calls=upstream.all_calls or (profile is not None and profile.all_calls),
             headers={name: headers[name] for name in FORWARDED_HEADERS if name in headers},

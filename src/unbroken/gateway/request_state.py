@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unbroken.gateway.admin.stats import RecentRequest
+from unbroken.gateway.http.client_names import client_name
 from unbroken.gateway.http.client_response import Failure
 from unbroken.gateway.http.large_requests import MemoryBudget, MemoryShare
 from unbroken.gateway.keys import GatewayKey
@@ -63,6 +64,7 @@ class RequestState:
             status=failure.status if failure is not None else status or GONE,
             seconds=time.perf_counter() - outcome.began,
             key=self.key_name,
+            client=client_name(self.headers),
             upstream_wire=self.upstream_wire,
             streamed=outcome.stream,
             first_token=outcome.first_after,

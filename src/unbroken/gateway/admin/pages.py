@@ -10,7 +10,7 @@ from typing import Any
 from unbroken import __version__
 from unbroken.asgi import Refused, Response
 from unbroken.gateway.admin.openapi import openapi
-from unbroken.gateway.admin.stats import Stats
+from unbroken.gateway.admin.stats import RecentRequest, Stats
 from unbroken.gateway.admin.status_page import GatewayStatus, StoreStatus, status_json, status_page
 from unbroken.gateway.http.admission import KeyLimits
 from unbroken.gateway.keys import GatewayKey
@@ -155,7 +155,6 @@ class Pages:
             store = StoreStatus(kind, stats.entries, stats.bytes)
         except StoreUnavailable as error:
             store = StoreStatus(kind, problem=str(error))
-        held, since = self._stats.held()
         return GatewayStatus(
             version=__version__,
             now=self._now(),
@@ -163,12 +162,18 @@ class Pages:
             upstreams=self._stats.upstreams(),
             store=store,
             in_flight=self._stats.in_flight,
-            held_turns=held,
-            held_since=since,
-            recent=self._stats.recent.latest(),
+            held=self._stats.held(),
+            counts=self._stats.counted(),
+            recent=self._shown(self._stats.recent.latest()),
             keys=self._settings.keys,
             workers=self._settings.workers,
         )
+
+    def _shown(self, requests: tuple[RecentRequest, ...]) -> tuple[RecentRequest, ...]:
+        """A gateway that is open to all does not show its recordings."""
+        if not self._settings.open_to_all or self._settings.keys:
+            return requests
+        return tuple(replace(request, recording="") for request in requests)
 
     def _own_status(self, key: GatewayKey) -> GatewayStatus:
         return GatewayStatus(
@@ -177,6 +182,8 @@ class Pages:
             started=self._stats.started,
             upstreams=self._stats.upstreams_of(key),
             in_flight=self._limits.in_flight(key),
+            held=self._stats.held(key.id),
+            counts=self._stats.counted(key.id),
             recent=tuple(replace(request, recording="") for request in self._stats.recent.latest(key.id)),
             keys=True,
             key=key.name,

@@ -9,7 +9,7 @@ import logging
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TypeAlias, TypeVar
 
@@ -190,6 +190,8 @@ KEPT = 100
 LONGEST = 200
 """Maximum characters of a name or an error, since a client or a model may have chosen it."""
 MOST_CALLS = 20
+TIMES = 100
+"""How many times of a model's last answers are kept, for percentiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ class RecentRequest:
     seconds: float
     key: str = ""
     """The name of the gateway key, never the key."""
+    client: str = ""
+    """The program that sent it, as it calls itself."""
     upstream_wire: str = ""
     """Empty if the model has none."""
     streamed: bool = False
@@ -253,6 +257,46 @@ class UpstreamStatus:
     """Without secrets."""
     last_error_at: float | None = None
     deployments: tuple[DeploymentStatus, ...] = ()
+    times: tuple[float, ...] = ()
+    """Seconds of the last answers of the model, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTurn:
+    """A turn with calls that wait to be released."""
+
+    session: str
+    """As in the log."""
+    alias: str
+    waiting: int
+    """How many of its calls wait."""
+    since: float
+    key: str = ""
+    """The name of the gateway key."""
+    client: str = ""
+
+
+@dataclass(slots=True)
+class Counts:
+    """All requests that have ended, by their status."""
+
+    answered: int = 0
+    refused: int = 0
+    """The client made a mistake, or left (4xx)."""
+    failed: int = 0
+    """5xx."""
+
+    def add(self, status: int) -> None:
+        if status < 400:
+            self.answered += 1
+        elif status < 500:
+            self.refused += 1
+        else:
+            self.failed += 1
+
+    @property
+    def all(self) -> int:
+        return self.answered + self.refused + self.failed
 
 
 @dataclass(slots=True)
@@ -261,6 +305,7 @@ class _Tally:
     errors: int = 0
     last_error: str = ""
     last_error_at: float | None = None
+    times: deque[float] = field(default_factory=lambda: deque[float](maxlen=TIMES))
 
     def add(self, request: RecentRequest, failed: str) -> None:
         self.requests += 1
@@ -268,6 +313,8 @@ class _Tally:
             self.errors += 1
             self.last_error = request.error
             self.last_error_at = request.at
+        elif request.status < 400 and (not request.handed or request.handed.startswith("1/")):
+            self.times.append(request.seconds)  # for a later call of a held turn the model was not asked
 
 
 class Stats:
@@ -286,8 +333,12 @@ class Stats:
         """By caller and alias."""
         self._hold_timeout = hold_timeout
         self._lock = Lock()
-        self._held: OrderedDict[str, float] = OrderedDict()
-        """Turns with calls that wait to be released, and since when."""
+        self._held: OrderedDict[str, tuple[str, float, HeldTurn]] = OrderedDict()
+        """Turns with calls that wait to be released: whose, when the last call was released, and what is shown. The one
+        that has waited longest for its client is the first."""
+        self._counts = Counts()
+        self._own_counts: dict[str, Counts] = {}
+        """By caller."""
         self._now = now
         self._access_log = access_log
         self.metrics = GatewayMetrics(self._tallies)
@@ -307,6 +358,9 @@ class Stats:
         if request.first_token is not None:
             self.metrics.first_token(request.alias, request.first_token)
         self.recent.add(request, scope)
+        self._counts.add(request.status)
+        if scope:
+            self._own_counts.setdefault(scope, Counts()).add(request.status)
         if self._access_log:
             log.info(
                 "request key=%s client=%s alias=%s status=%d seconds=%.3f calls=%d handed=%s repairs=%s",
@@ -328,27 +382,38 @@ class Stats:
         if scope:
             self._own_tallies.setdefault((scope, request.alias), _Tally()).add(request, failed)
 
-    def hold(self, turn: str, waiting: int) -> None:
+    def hold(self, turn: str, waiting: int, alias: str = "", scope: str = "", key: str = "", client: str = "") -> None:
         """This number of calls of the turn wait to be released."""
+        now = self._now()
+        with self._lock:
+            before = self._held.pop(turn, None)
+            since = now if before is None else before[2].since
+            self._held[turn] = scope, now, HeldTurn(turn[-8:], alias, waiting, since, key, client)
+            while len(self._held) > MOST_HELD:
+                self._held.popitem(last=False)
+
+    def release(self, turn: str) -> None:
+        """No call of the turn waits any more."""
         with self._lock:
             self._held.pop(turn, None)
-            if waiting:
-                self._held[turn] = self._now()
-                while len(self._held) > MOST_HELD:
-                    self._held.popitem(last=False)
 
-    def held(self) -> tuple[int, float | None]:
-        """How many turns wait, and since when the oldest has waited."""
+    def held(self, scope: str | None = None) -> tuple[HeldTurn, ...]:
+        """The turns that wait, of all callers or of one, the oldest first."""
         over = self._now() - self._hold_timeout
         with self._lock:
-            while self._held and next(iter(self._held.values())) < over:
+            while self._held and next(iter(self._held.values()))[1] < over:
                 self._held.popitem(last=False)
-            return len(self._held), next(iter(self._held.values()), None)
+            turns = [turn for whose, _, turn in self._held.values() if scope is None or whose == scope]
+        return tuple(sorted(turns, key=lambda turn: turn.since))
+
+    def counted(self, scope: str | None = None) -> Counts:
+        """All requests that have ended: of all callers, or of one."""
+        return self._counts if scope is None else self._own_counts.get(scope, Counts())
 
     def counts(self) -> tuple[bytes, str]:
         """The metrics as Prometheus reads them, and their content type. Held turns are counted anew: they expire by
         themselves."""
-        self.metrics.held_open(self.held()[0])
+        self.metrics.held_open(len(self.held()))
         return self.metrics.render()
 
     def upstreams(self) -> tuple[UpstreamStatus, ...]:
@@ -401,6 +466,7 @@ def _status(
         tally.last_error,
         tally.last_error_at,
         deployments,
+        tuple(tally.times),
     )
 
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Literal, TypeAlias
+from urllib.parse import quote
 
 import orjson
 
 from unbroken.asgi import page_headers
-from unbroken.gateway.admin.stats import RecentRequest, UpstreamStatus
+from unbroken.gateway.admin.stats import Counts, HeldTurn, RecentRequest, UpstreamStatus
 
 _PAGE = Path(__file__).with_name("status.html").read_text("utf-8")
 _HEADERS = page_headers(_PAGE)
 _TOP, _, _REST = _PAGE.partition("<!--view-->")
 _MIDDLE, _, _BOTTOM = _REST.partition("null<!--data-->")
+_BARS = 40
+"""How many of the last answers the small picture shows."""
+_HELD_SHOWN = 50
 State: TypeAlias = Literal["", "good", "warn", "bad", "quiet"]
 
 
@@ -46,10 +50,10 @@ class GatewayStatus:
     store: StoreStatus | None = None
     """None if only one key's own requests are shown."""
     in_flight: int = 0
-    held_turns: int = 0
-    """Turns with calls that wait to be released."""
-    held_since: float | None = None
-    """When the oldest of them was held."""
+    held: tuple[HeldTurn, ...] = ()
+    """Turns with calls that wait to be released, the oldest first."""
+    counts: Counts = field(default_factory=Counts)
+    """All requests that have ended."""
     recent: tuple[RecentRequest, ...] = ()
     keys: bool = False
     key: str = ""
@@ -62,6 +66,12 @@ class Cell:
     text: str
     note: str = ""
     state: State = ""
+    link: str = ""
+    """Where the text leads: a page of this gateway."""
+    bars: tuple[float, ...] = ()
+    """A small picture of numbers, each a share of the largest."""
+    label: str = ""
+    """The picture in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     empty: str
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +125,29 @@ def view(status: GatewayStatus) -> View:
     return View(
         headline=f"version {status.version}, {uptime}{workers}",
         facts=(*_facts(status),),
-        tables=(_upstreams(status), _requests(status)),
+        tables=(_upstreams(status), *([_held(status)] if status.held else []), _requests(status)),
     )
 
 
 def _facts(status: GatewayStatus) -> Sequence[Fact]:
-    requests = sum(upstream.requests for upstream in status.upstreams)
+    counts = status.counts
     errors = sum(upstream.errors for upstream in status.upstreams)
-    asked = Fact("Requests", Cell(f"{requests:,}", f"{status.in_flight:,} in flight"))
-    failed = Fact("Errors of models", Cell(f"{errors:,}", _share(errors, requests), "warn" if errors else ""))
+    asked = Fact("Requests", Cell(f"{counts.all:,}", f"{status.in_flight:,} in flight"))
+    rest = [f"{counts.refused:,} refused"] if counts.refused else []
+    rest += [f"{counts.failed:,} failed"] if counts.failed else []
+    answered = Fact("Answered", Cell(f"{counts.answered:,}", ", ".join(rest), "warn" if counts.failed else ""))
+    failed = Fact("Errors of models", Cell(f"{errors:,}", _share(errors, counts.all), "warn" if errors else ""))
+    since = f"the oldest for {_span(status.now - status.held[0].since)}" if status.held else ""
+    held = Fact("Held turns", Cell(f"{len(status.held):,}", since or "calls that wait for others"))
     store = status.store
     if store is None:
-        return asked, failed, Fact("Key", Cell(status.key, "its own requests only"))
-    since = f"the oldest for {_span(status.now - status.held_since)}" if status.held_since is not None else ""
+        return asked, answered, failed, held, Fact("Key", Cell(status.key, "its own requests only"))
     kept = f"{_number(store.entries, 'entry', 'entries')}, {_size(store.bytes)}"
     return (
         asked,
+        answered,
         failed,
-        Fact("Held turns", Cell(f"{status.held_turns:,}", since or "calls that wait for others")),
+        held,
         Fact("Store", Cell(store.kind, store.problem or kept, "bad" if store.problem else "")),
         Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "anyone who can reach it")),
     )
@@ -150,24 +166,63 @@ def _upstreams(status: GatewayStatus) -> Table:
             ),
             Cell(f"{upstream.requests:,}"),
             Cell(f"{upstream.errors:,}", state="warn" if upstream.errors else "quiet"),
+            _times(upstream.times),
             Cell(upstream.last_error, when) if upstream.last_error else Cell("none", state="quiet"),
         )
 
+    other = status.counts.all - sum(upstream.requests for upstream in status.upstreams)
     return Table(
         "Models",
-        ("Alias", "Model", "Wire", "Calls", "Requests", "Errors", "Last error"),
+        ("Alias", "Model", "Wire", "Calls", "Requests", "Errors", "Time", "Last error"),
         tuple(row(upstream) for upstream in status.upstreams),
         "No model is set up.",
+        f"{_number(other, 'further request', 'further requests')} reached none of them" if other > 0 else "",
     )
+
+
+def _times(times: Sequence[float]) -> Cell:
+    """Half of the answers, and 95 % of them, took at most this long."""
+    if not times:
+        return Cell("")
+    ordered = sorted(times)
+    half, most = (ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.95))
+    last = times[-_BARS:]
+    label = f"the last {len(last)} took {_seconds(min(last))} to {_seconds(max(last))}"
+    bars = tuple(round(each / (max(last) or 1.0), 3) for each in last)
+    return Cell(f"p50 {_seconds(half)}", f"p95 {_seconds(most)}", bars=bars, label=label)
+
+
+def _held(status: GatewayStatus) -> Table:
+    rows = tuple(
+        (
+            Cell(_span(status.now - turn.since)),
+            Cell(turn.session),
+            Cell(turn.alias),
+            Cell(turn.client or turn.key or "unknown", turn.key if turn.client else ""),
+            Cell(_number(turn.waiting, "call waits", "calls wait")),
+        )
+        for turn in status.held[:_HELD_SHOWN]
+    )
+    more = f"the {_HELD_SHOWN} oldest of {len(status.held):,}" if len(status.held) > _HELD_SHOWN else ""
+    return Table("Held turns", ("Held for", "Turn", "Model", "Client", "Waiting"), rows, "", more)
 
 
 def _requests(status: GatewayStatus) -> Table:
-    return Table(
-        "Recent requests",
-        ("When", "Client", "Model", "Status", "Time", "Tokens", "Calls", "Notes"),
-        tuple(_request(request, status.now) for request in status.recent),
-        "None yet. Point a client at this address.",
-    )
+    columns = ("When", "Client", "Model", "Status", "Time", "Tokens", "Calls", "Notes")
+    rows = tuple(_request(request, status.now) for request in status.recent)
+    if any(request.recording for request in status.recent):
+        columns = (*columns, "Recording")
+        shown = (_recording(request) for request in status.recent)
+        rows = tuple((*row, cell) for row, cell in zip(rows, shown, strict=True))
+    counted = status.counts.all
+    note = f"the last {len(rows):,} of {counted:,}" if counted > len(rows) else ""
+    return Table("Recent requests", columns, rows, "None yet. Point a client at this address.", note)
+
+
+def _recording(request: RecentRequest) -> Cell:
+    if not request.recording:
+        return Cell("")
+    return Cell("show recording", link=f"recordings/#{quote(request.recording, safe='')}")
 
 
 def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
@@ -179,7 +234,7 @@ def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
     notes = [*request.repairs, *(f"retried: {what}" for what in request.restarts)]
     return (
         Cell(_ago(now - request.at), _clock(request.at)),
-        Cell(request.key or request.client_wire, f"{request.client_wire}, {how}" if request.key else how),
+        _client(request, how),
         Cell(request.alias or "unknown", "held call, model not asked" if held else request.upstream_wire),
         Cell(str(request.status), state="good" if request.status < 400 else "warn" if request.status < 500 else "bad"),
         Cell(_seconds(request.seconds), first),
@@ -187,6 +242,11 @@ def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
         Cell(", ".join(request.calls), handed),
         Cell(", ".join(notes), request.error) if notes else Cell(request.error, state="bad" if request.error else ""),
     )
+
+
+def _client(request: RecentRequest, how: str) -> Cell:
+    named = [name for name in (request.client, request.key, request.client_wire) if name]
+    return Cell(named[0], ", ".join([*named[1:], how]))
 
 
 def _html(shown: View) -> str:
@@ -199,7 +259,8 @@ def _html(shown: View) -> str:
 
 
 def _table(table: Table) -> str:
-    title = f"<h2>{escape(table.title)}</h2>"
+    note = f" <small>{escape(table.note)}</small>" if table.note else ""
+    title = f"<h2>{escape(table.title)}{note}</h2>"
     if not table.rows:
         return f'<section>{title}<p class="empty">{escape(table.empty)}</p></section>'
     head = "".join(f'<th role="columnheader" scope="col">{escape(column)}</th>' for column in table.columns)
@@ -220,7 +281,24 @@ def _table(table: Table) -> str:
 
 def _words(cell: Cell) -> str:
     note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
-    return f"<span>{escape(cell.text)}</span>{note}"
+    text = escape(cell.text)
+    if cell.link:
+        text = f'<a href="{escape(cell.link)}">{text}</a>'
+    return f"<span>{text}</span>{note}{_picture(cell)}"
+
+
+def _picture(cell: Cell) -> str:
+    if not cell.bars:
+        return ""
+    bars = "".join(
+        f'<rect x="{4 * at}" y="{16 - tall}" width="3" height="{tall}"></rect>'
+        for at, tall in enumerate(max(1, round(16 * share)) for share in cell.bars)
+    )
+    size = 4 * len(cell.bars)
+    return (
+        f'<svg role="img" aria-label="{escape(cell.label)}" width="{size}" height="16" '
+        f'viewBox="0 0 {size} 16">{bars}</svg>'
+    )
 
 
 def _state(cell: Cell) -> str:

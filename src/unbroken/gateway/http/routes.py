@@ -262,6 +262,8 @@ class ClientRequest:
     """The caller: one key never finds answers that were given to another."""
     key: str = ""
     """The name of its gateway key."""
+    client: str = ""
+    """The program that sent it, for people."""
     serial: bool = False
     """The client's profile or the alias requires one call at a time."""
     all_calls: bool = False

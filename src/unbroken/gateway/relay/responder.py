@@ -173,7 +173,7 @@ class Responder:
             case ReleaseCall(turn):
                 await self._turn_store.touch(turn, holds.get(turn.key))
                 self._metrics.released(incoming.upstream.counted_as)
-                self._stats.hold(turn.key, len(turn.message.calls) - decision.position - 1)
+                self._hold(incoming, turn.key, len(turn.message.calls) - decision.position - 1)
                 await self._release_call(exchange, decision)
             case AskModel():
                 missing = missing_turn(request.messages, folds, turns, found, serial=serial, ends_in_result=returns)
@@ -181,8 +181,16 @@ class Responder:
                     decision = replace(decision, lost=(*decision.lost, missing))
                 await self._turn_store.close(decision.closed, holds)
                 for turn in decision.closed:
-                    self._stats.hold(turn.key, 0)
+                    self._stats.release(turn.key)
                 await self._ask(exchange, decision)
+
+    def _hold(self, incoming: ClientRequest, turn: str, waiting: int) -> None:
+        """Notes that this number of calls of the turn wait to be released."""
+        if waiting:
+            alias = incoming.upstream.counted_as
+            self._stats.hold(turn, waiting, alias, incoming.scope, incoming.key, incoming.client)
+        else:
+            self._stats.release(turn)
 
     async def _send_unchanged(self, alias: str, data: bytes, plain: Plain, out: Outlet, outcome: Outcome) -> None:
         """Sends the model's own body, of which nothing has to be stored."""
@@ -453,7 +461,7 @@ class Responder:
             outcome.calls, outcome.handed = outcome.calls[:1], f"1/{len(calls)}"
             headers[TURN] = ", ".join((*filter(None, [headers.get(TURN)]), f"handed {outcome.handed}"))
             self._metrics.held(alias, len(calls) - 1)
-            self._stats.hold(turn[0].key, len(calls) - 1)
+            self._hold(incoming, turn[0].key, len(calls) - 1)
             log.info("serial_hold session=%s calls=%d handed=1", turn[0].key[-8:], len(calls))
         if incoming.route.http.stores:
             given = (handed,) if handed is not None else tuple(map(exchange.handed, calls))
