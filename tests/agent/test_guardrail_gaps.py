@@ -160,6 +160,9 @@ def test_a_veto_for_the_user_ends_a_run_that_would_wait_for_somebody() -> None:
     model = ScriptedModel([Call("pay", amount=50), Call("where")], "Unreached.")
     result = ask(model, check_calls(too_much), tools=[*bank.tools(), where])
     assert (result.text, result.stop_reason, result.pending) == ("Too much.", "vetoed", ())
+    told = result.messages[-2]
+    assert isinstance(told, ToolMessage)
+    assert [each.text for each in told.results] == ["Error: not executed: Too much."] * 2
 
 
 def test_a_veto_for_the_user_counts_although_the_retried_answer_lacks_the_call() -> None:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from unbroken.clock import Clock
-from unbroken.errors import RecordingFailed
+from unbroken.errors import RecordingFailed, Vetoed
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.approval import Approval, OnApproval, ask, decide, refused
 from unbroken.tools.caller import (
@@ -284,6 +284,8 @@ class Batch:
         """After the end, for whatever reason: a result for each of these calls, the real one if there is one. `number`
         returns the number of a call that the batch never got. `error`: what ended it."""
         reason = LEFT if error is not None and error.args == (LEFT,) else CANCELLED
+        if isinstance(error, Vetoed):
+            reason = str(error)
         results: list[ToolResult] = []
         entries = {entry.call.id: entry for entry in self._entries.values()}
         for call in calls:
