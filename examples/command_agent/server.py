@@ -11,7 +11,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,8 @@ class Game:
         seat = Seat(f"connection{number}", player, self.world, self._model, **self._options)
         if returns:
             self._seats[seat.token] = seat
+            if len(self._leaving) > MOST:  # the one that left first does not get its minute
+                next(iter(self._leaving.values())).cancel()
         return seat
 
     async def _return_to(self, seat: Seat) -> Seat:
@@ -134,9 +136,11 @@ class Game:
         return seat
 
     async def _leave_later(self, seat: Seat) -> None:
-        await asyncio.sleep(self._linger)
-        del self._leaving[seat.token]
-        await self._leave(seat)
+        """Unless the player returns, which takes the task from `_leaving`."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(self._linger)
+        if self._leaving.pop(seat.token, None):
+            await self._leave(seat)
 
     async def _leave(self, seat: Seat) -> None:
         self._seats.pop(seat.token, None)
@@ -148,7 +152,8 @@ class Game:
             await connection.close(WSCloseCode.GOING_AWAY, "the server is stopping")
 
     async def _clean_up(self, app: web.Application) -> None:
-        for leaving in self._leaving.values():
+        waiting, self._leaving = self._leaving, {}
+        for leaving in waiting.values():
             leaving.cancel()
         for seat in tuple(self._seats.values()):
             await seat.close()

@@ -145,6 +145,12 @@ def test_a_chat_that_the_server_has_forgotten_starts_again() -> None:
         await tab.run("document.querySelector('.again').click()")
         await until_ended(tab, 3)
         assert await texts(tab, ".prose") == ["Hello.", "", "Hello."]
+        assistant.sessions.forget(await tab.run("chat.session"))
+        await reload(tab)
+        await tab.until("!document.querySelector('#note').hidden")
+        assert "The server has forgotten that chat" in (await texts(tab, "#note p"))[0]
+        assert await tab.run("!document.querySelector('#welcome').hidden && location.hash === ''")
+        assert await texts(tab, "#chats a") == []
         assert [words for words in tab.complaints if "404" not in words] == []  # Chromium reports every 404
         tab.complaints.clear()
 

@@ -12,7 +12,7 @@ from command_client import Client, alone, joined, problems_of, text_of
 from command_agent.chat import StreamEvent
 from command_agent.connection import TAKEN_OVER
 from command_agent.scripted import script
-from command_agent.server import Game, serving
+from command_agent.server import MOST, Game, serving
 from command_agent.upstream import FaultLog, open_model
 from unbroken import ScriptedModel
 from unbroken.testing import Pause
@@ -80,6 +80,19 @@ def test_a_player_who_does_not_return_is_gone_after_a_while_with_the_wish() -> N
                 await stays.take()
             async with joined(address, token) as new:
                 assert (new.player, new.token != token, new.history) == ("player3", True, [])
+
+    asyncio.run(main())
+
+
+def test_too_many_players_who_left_do_not_wait_all_for_their_return() -> None:
+    async def main() -> None:
+        game = Game(ScriptedModel())
+        async with serving(game) as address:
+            for _ in range(MOST + 4):
+                async with joined(address, ""):
+                    pass
+            assert len(game.world.players) <= MOST + 2
+            assert "player1" not in game.world.players
 
     asyncio.run(main())
 

@@ -244,6 +244,7 @@ async function showLesson(number) {
 function inner(href, text) {
   const node = make("a", "", text);
   node.href = href;
+  if (href === location.pathname) node.setAttribute("aria-current", "page");
   return node;
 }
 
