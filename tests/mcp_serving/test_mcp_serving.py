@@ -197,6 +197,55 @@ async def until(path: Path) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@in_loop
+async def test_clients_of_one_server_do_not_see_or_disturb_each_other(mode: str, tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("ada", "grace")}
+    users = {"ada": User(*[{"approve": True}] * 10), "grace": User(*[{"approve": False, "reason": "no"}] * 10)}
+    heard: dict[str, set[str | None]] = {"ada": set(), "grace": set()}
+
+    async def use(name: str, connected: Client) -> list[str]:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            heard[name].add(message)
+
+        asked = [
+            connected.call_tool("get_weather", {"city": f"{name} {number}"}, progress_callback=report)
+            if number % 2
+            else connected.call_tool("helper", {"prompt": "pay"}, progress_callback=report)
+            for number in range(8)
+        ]
+        return [text_of(result) for result in await asyncio.gather(*asked)]
+
+    async with serve(asgi_app(served_app.everything)) as port, contextlib.AsyncExitStack() as stack:
+        clients: dict[str, Client] = {}
+        for name, folder in folders.items():
+            folder.mkdir()
+            transport = streamable_http_client(f"http://127.0.0.1:{port}/mcp")
+            one = Client(transport, mode=mode, elicitation_callback=users[name])
+            clients[name] = await stack.enter_async_context(one)
+        said = await asyncio.gather(*(use(name, one) for name, one in clients.items()))
+        for (name, texts), paid in zip(
+            zip(clients, said, strict=True), ("Done: Paid 3.", "Done: Error: not executed: denied: no"), strict=True
+        ):
+            assert texts == [f"Sunny in {name} {number}." if number % 2 else paid for number in range(8)]
+            assert len(users[name].asked) == 4
+
+        work = {
+            name: asyncio.create_task(one.call_tool("work", {"folder": str(folders[name])}))
+            for name, one in clients.items()
+        }
+        await until(folders["ada"] / "begun")  # writes wait for each other: that of `grace` has not begun
+        work["ada"].cancel()
+        await until(folders["ada"] / "cancelled")
+        await until(folders["grace"] / "begun")
+        assert not (folders["grace"] / "cancelled").exists()
+        work["grace"].cancel()
+        await until(folders["grace"] / "cancelled")
+        await asyncio.wait(work.values())
+    assert heard["ada"] == {"pay started", "pay done"}
+    assert heard["grace"] == {"pay failed"}
+
+
 @in_loop
 async def test_writes_of_different_requests_run_one_after_another(tmp_path: Path) -> None:
     async with client("http", "TOOLS") as connected:
