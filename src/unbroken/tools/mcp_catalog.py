@@ -47,7 +47,7 @@ class Changes:
     """Passes on what the server reports as changed. None is the end of the session."""
 
     def __init__(self) -> None:
-        self.watchers: set[asyncio.Queue[str | None]] = set()
+        self.watchers: set[_Unseen] = set()
 
     def hear(self, message: IncomingMessage) -> None:
         match message:
@@ -67,7 +67,27 @@ class Changes:
 
     def _notify(self, change: str | None) -> None:
         for watcher in self.watchers:
-            watcher.put_nowait(change)
+            watcher.add(change)
+
+
+class _Unseen:
+    """What has changed and was not read yet, each change once."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str | None, None] = {}
+        self._some = asyncio.Event()
+
+    def add(self, change: str | None) -> None:
+        self._changes[change] = None
+        self._some.set()
+
+    async def get(self) -> str | None:
+        await self._some.wait()
+        first = next(iter(self._changes))
+        del self._changes[first]
+        if not self._changes:
+            self._some.clear()
+        return first
 
 
 class Catalog:
@@ -110,7 +130,7 @@ class Catalog:
 
     async def watch(self, uris: tuple[str, ...]) -> AsyncGenerator[str]:
         """What changes: `tools`, `resources`, `prompts`, or the address of one of these resources."""
-        changes = asyncio.Queue[str | None]()
+        changes = _Unseen()
         self._changes.watchers.add(changes)
         try:
             async with AsyncExitStack() as stack:

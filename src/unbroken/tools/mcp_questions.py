@@ -35,6 +35,9 @@ LOG = logging.getLogger("unbroken.tools")
 REPORTED = 200
 """Maximum characters of a question in a progress event."""
 
+SAMPLINGS = 20
+"""How often one call may ask the model: a server could ask without end."""
+
 _REJECTED = -1
 """The error code of a sampling request that was not allowed, as the specification has it."""
 
@@ -45,7 +48,7 @@ RELATED = "io.modelcontextprotocol/related-task"
 class RunningCall:
     """A call that runs now, and the questions about it that are open."""
 
-    __slots__ = ("context", "name", "open", "task", "variables")
+    __slots__ = ("context", "name", "open", "samplings", "task", "variables")
 
     def __init__(self, name: str, context: CallContext[Any]) -> None:
         self.name = name
@@ -53,6 +56,7 @@ class RunningCall:
         self.variables = copy_context()
         """An approver may find in them whose run this is."""
         self.open: set[asyncio.Task[Any]] = set()
+        self.samplings = 0
         self.task = ""
         """Its id, if the server runs the call as a task."""
 
@@ -123,6 +127,9 @@ class Questions:
         call = self._asking(context)
         if call is None or call.context.ask_model is None:
             return types.ErrorData(code=_REJECTED, message="there is no run whose model could be asked")
+        call.samplings += 1
+        if call.samplings > SAMPLINGS:
+            return types.ErrorData(code=_REJECTED, message=f"one call may ask the model {SAMPLINGS} times")
         answer = await self._within(call, self._sample(call, params))
         return answer or types.ErrorData(code=_REJECTED, message="the call has ended")
 

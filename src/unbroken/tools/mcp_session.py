@@ -30,6 +30,7 @@ from unbroken.errors import InvalidTool
 from unbroken.messages import Json, Part, ToolSpec
 from unbroken.tools.context import CallContext
 from unbroken.tools.mcp import Target
+from unbroken.tools.mcp_bounds import Changed, Reports, printable
 from unbroken.tools.mcp_catalog import Catalog, Changes, all_pages, described
 from unbroken.tools.mcp_content import IN_RESULTS, read_result, well_formed_inside
 from unbroken.tools.mcp_oauth import SignIn, in_short
@@ -74,7 +75,7 @@ class Session:
         """Once it is ready: resources and prompts."""
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changed = asyncio.Event()
+        self._changed = Changed()
         self._over = asyncio.Event()
         self._stale = False
         self._calls = 0
@@ -149,7 +150,7 @@ class Session:
             ) as client:
                 self._client = client
                 self.catalog = Catalog(client, self._ask, self._changes)
-                self._name = self._target.name or (client.server_info.name if client.server_info else "")
+                self._name = self._target.name or printable(client.server_info.name if client.server_info else "")
                 self.tools = await self._list(client)
                 self._ready.set_result(None)
                 async with asyncio.TaskGroup() as group:
@@ -164,7 +165,6 @@ class Session:
     async def _keep_tools(self, client: Client) -> None:
         while True:
             await self._changed.wait()
-            self._changed.clear()
             try:
                 async with asyncio.timeout(self._target.opening):
                     self.tools = await self._list(client)
@@ -275,7 +275,7 @@ class Session:
         offered = self._target.tasks and TASKS in (capabilities.extensions or {})
         return Tool(
             ToolSpec(name, description, parameters),
-            _RemoteTool(found.name, f"{self.label}, tool `{found.name}`", self._alive, as_task=asked),
+            _RemoteTool(found.name, f"{self.label}, tool `{printable(found.name)}`", self._alive, as_task=asked),
             signature,
             effect="read" if reads else "write",
             timeout=self._target.timeout,
@@ -288,9 +288,12 @@ class Session:
     ) -> tuple[Part, ...]:
         assert self._client is not None
 
+        reports = Reports()
+
         async def report(progress: float, total: float | None, message: str | None) -> None:
             done = min(progress / total, 1.0) if total else None
-            context.report(message or f"{progress:g}" + (f" of {total:g}" if total else ""), done)
+            if reports.allowed():
+                context.report(message or f"{progress:g}" + (f" of {total:g}" if total else ""), done)
 
         self._calls += 1
         self._reports[token := f"unbroken-{next(_TOKENS)}"] = report

@@ -28,6 +28,7 @@ from unbroken.tools.mcp_tasks import as_result
 
 Ended: TypeAlias = Callable[[], None]
 
+_LONGEST_LINE = 4096
 LAST_WORDS = 5
 """Maximum lines of a program's stderr that are kept."""
 
@@ -91,7 +92,7 @@ class LastWords:
 
     def _read(self, pipe: int) -> None:
         with os.fdopen(pipe, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
+            while line := lines.readline(_LONGEST_LINE):
                 if line.strip():
                     self._lines.append(line.strip()[:500])
 
