@@ -18,7 +18,7 @@ from unbroken.errors import ChainBroken, ProviderError, UserError
 from unbroken.events import Compacted
 from unbroken.messages import Assistant, Managed, Message, Request, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.middleware import Ask, Middleware, NextRequest, RunStart
-from unbroken.models.connect import connect
+from unbroken.models.connect import connect_later
 from unbroken.models.model import Model, closing
 from unbroken.models.pricing import find_window
 from unbroken.transcript.shorten import characters, size_of
@@ -97,7 +97,7 @@ class Compaction(Middleware):
         self.window = window
         self.native = native
         """In a run: whether the provider compacts."""
-        self.model: Model | None = connect(model) if isinstance(model, str) else model
+        self.model: Model | None = connect_later(model) if isinstance(model, str) else model
         self._run: RunStart | None = None
         self.threshold = 0
         """Tokens: what is too many in this run."""

@@ -36,9 +36,10 @@ from unbroken import (
     UserError,
     tool,
 )
-from unbroken.errors import Unauthorized
+from unbroken.compaction import Compaction
+from unbroken.errors import MissingKey, Unauthorized
 from unbroken.messages import Media, OneTool
-from unbroken.testing import Call, Fail, Say, Uses, run_virtual
+from unbroken.testing import Call, Fail, Say, TestModel, Uses, run_virtual
 
 # Tools as a function of turn and transcript
 
@@ -83,6 +84,19 @@ def test_an_agent_without_tools_continues_with_a_history_of_calls(wire: str) -> 
     result = play(Agent(model), history=history)
     assert result.text == "Done."
     accepted(model, result)
+
+
+def test_an_agent_is_built_without_the_key_of_its_model_and_a_request_reports_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    agent = Agent("openai:gpt-5", middleware=[Compaction(model="openai:gpt-5-mini")])
+    with agent.override(model=TestModel()):
+        assert run_virtual(agent.run("?")).text
+    with pytest.raises(MissingKey, match=r"provider `openai` needs a key: set OPENAI_API_KEY or pass api_key=…"):
+        agent.run_sync("?")
+    with pytest.raises(UserError, match="does not name a model"):
+        Agent("gpt-5")
 
 
 def test_an_invalid_function_for_tools_is_named() -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
@@ -42,7 +43,7 @@ from unbroken.errors import UserError
 from unbroken.events import Sink
 from unbroken.messages import Choice, Effort, OneTool, Sampling, System
 from unbroken.middleware import Middleware, as_middleware
-from unbroken.models.connect import connect
+from unbroken.models.connect import connect, connect_later
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.caller import ResultCache
@@ -124,7 +125,7 @@ class Agent(Generic[DepsT, OutputT]):
         policy: Policy | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.model: Model = connect(model) if isinstance(model, str) else model
+        self.model: Model = connect_later(model) if isinstance(model, str) else model
         self.name = name
         self.instructions = instructions
         self.limits = limits if isinstance(limits, Limits) else Limits()
@@ -405,9 +406,14 @@ class Agent(Generic[DepsT, OutputT]):
             self._overrides.reset(token)
 
     def overridden(self, options: OptionsT) -> OptionsT:
-        """The options, with those of `override`."""
+        """The options, with those of `override`. Limits without prices have the agent's."""
         given = self._overrides.get()
-        return options if given is None else cast("OptionsT", {**options, **given})
+        if given is not None:
+            options = cast("OptionsT", {**options, **given})
+        limits = options.get("limits")
+        if limits is None or limits.prices is not None or self.limits.prices is None:
+            return options
+        return cast("OptionsT", {**options, "limits": replace(limits, prices=self.limits.prices)})
 
     def stack(self, options: ResumeOptions[DepsT]) -> tuple[Middleware, ...]:
         """All middleware of a run, the outermost first. Sinks are outside of the recorder: a replay has them too."""

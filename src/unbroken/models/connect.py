@@ -228,7 +228,7 @@ def connect(
     if header == "Authorization" and base.raw_user:
         key = _no_key(provider, api_key)
     else:
-        key = _find_key(provider, api_key, optional=own_server)
+        key = api_key if callable(api_key) else _find_key(provider, api_key, optional=own_server)
     timeouts = Timeouts(connect_timeout, first_byte, idle, total)
     endpoint = replace(_endpoint(provider, base, name, model_name, known), key_header=header, key_prefix=prefix)
     if provider.signing and key is None and (not own_server or (base.host or "").endswith(HOSTS)):
@@ -241,6 +241,16 @@ def connect(
     http = HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known, raw_log=log)
     others = [connect(other, raw_log=raw_log) if isinstance(other, str) else other for other in fallback]
     return RetryingModel(http, attempts, seconds, fallback=others)
+
+
+def connect_later(model: str) -> RetryingModel[HTTPModel]:
+    """A model by its name, for an agent that is built before its key is there, in a test for example. Each request
+    looks for the key again, and raises `MissingKey` if there is none. Other mistakes are raised at once."""
+    try:
+        return connect(model)
+    except MissingKey:
+        provider = find_provider(model.partition(":")[0])
+        return connect(model, api_key=lambda: _find_key(provider, None, optional=False) or "")
 
 
 def _on_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
@@ -278,9 +288,7 @@ def _region(provider: Provider, base: URL, settings: Settings) -> str:
     return found
 
 
-def _find_key(provider: Provider, key: Key, optional: bool) -> Key:
-    if callable(key):
-        return key
+def _find_key(provider: Provider, key: str | None, optional: bool) -> str | None:
     found = check_key(_from_environment(provider.keys) if key in (None, "") else key, provider.name)
     if not found and provider.needs_key and not optional:
         variables = f"set {' or '.join(provider.keys)} or " if provider.keys else ""
