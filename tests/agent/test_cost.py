@@ -79,6 +79,20 @@ def test_an_unknown_cost_is_none_everywhere(name: str, tmp_path: Path) -> None:
     assert listed.cost is None
 
 
+def test_limits_of_one_run_keep_the_prices_of_the_agent_unless_they_have_their_own(tmp_path: Path) -> None:
+    def agent() -> Agent:
+        model = ScriptedModel(["Done.", Uses(1_000_000, 0)])
+        return Agent(model, limits=Limits(prices=Prices(input=2.0, output=0)), record=tmp_path)
+
+    assert run_virtual(agent().run("?", limits=Limits(rounds=2), run_id="a")).cost == 2.0
+    assert agent().replay(next(tmp_path.glob("*.jsonl"))).cost == 2.0
+    own = Limits(prices=Prices(input=5.0, output=0))
+    assert run_virtual(agent().run("?", limits=own)).cost == 5.0
+    replaced = agent()
+    with replaced.override(limits=Limits(rounds=2)):
+        assert run_virtual(replaced.run("?")).cost == 2.0
+
+
 def test_estimated_tokens_have_an_estimated_cost() -> None:
     result = play(Agent(ScriptedModel("Done.", name=MINI)))
     assert result.usage.estimated

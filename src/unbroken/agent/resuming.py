@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from unbroken.agent.handoffs import final_agent
@@ -391,7 +392,10 @@ def replay_run(
         replayed = replace_recorder(agent.middleware, playback)
         performance.middleware = (*agent.sinks, *as_middleware(options.get("sinks", ())), *replayed)
         performance.earlier = playback
-        performance.account.recorded = _costs(recorded)
+        account = performance.account
+        account.recorded = _costs(recorded)
+        if "limits" not in options:  # not the agent's prices: the cost is the recorded one
+            account.limits = replace(account.limits, prices=limits.prices)
         return performance
 
     return _play(playback, prepare)

@@ -251,10 +251,7 @@ class _TooLong(Exception):
 async def _ask(agent: Agent[Any, Any], case: Case, sinks: list[Middleware], course: Course) -> Result[Any]:
     agent = copy(agent)
     agent.middleware = (*agent.middleware, course)  # innermost: the checks that the agent has now see each call
-    limits = case.limits
-    if limits is not None and limits.prices is None:
-        limits = replace(limits, prices=agent.limits.prices)
-    return await agent.run(case.prompt or None, history=case.messages, limits=limits, sinks=sinks)
+    return await agent.run(case.prompt or None, history=case.messages, limits=case.limits, sinks=sinks)
 
 
 def _with_result(trial: Trial, result: Result[Any]) -> Trial:
