@@ -34,6 +34,8 @@ SECTION = re.compile(
     r'([^>]*>\s*<label class="md-nav__title" for="\2">\s*<span[^>]*></span>\s*)([^<]*?)(\s*</label>)'
 )
 """Parts of a page that the theme leaves without a name for screen readers."""
+TWIN = re.compile(r"^\[English\]\([\w-]+\.md\)\n\n", re.MULTILINE)
+"""For readers on a code host; here the header links to the twin."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 _built: dict[str, Files] = {}
@@ -80,7 +82,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return f"`{there}`" if words.strip("`/") in there else f"{words} (`{there}`)"
         return link[0]
 
-    return LINK.sub(mend, markdown)
+    return LINK.sub(mend, TWIN.sub("", markdown, count=1))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
