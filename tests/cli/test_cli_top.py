@@ -88,5 +88,7 @@ def test_on_a_terminal_the_table_refreshes_itself_until_it_is_interrupted(folder
         terminal.wait_for("1 running, 1 stopped")
         (folder / "running.jsonl").write_bytes(recorded.replace(b"the-long-run", b"active-run"))
         terminal.wait_for("  1 stopped")
+        terminal.resize(40, 12)
+        terminal.wait_for("state    asked")  # what is asked has the room of columns that are left out
         terminal.interrupt()
         assert terminal.end() == 0

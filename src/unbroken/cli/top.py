@@ -28,6 +28,20 @@ from unbroken.viewer.listing import Listing, Row
 STILL = 15.0
 """Seconds without a new line, after which a run without an end is no longer called running."""
 _GOING = ("running", "waiting", "ready", "stopped")
+_COLUMNS = {
+    "state": 0,
+    "run": 80,
+    "agent": 60,
+    "asked": 0,
+    "time": 36,
+    "rounds": 70,
+    "calls": 50,
+    "tokens": 90,
+    "cost": 90,
+}
+"""The columns, and the width that a terminal needs to show each."""
+_ALWAYS = ("state", "asked", "time")
+_NUMBERS = ("time", "rounds", "calls", "tokens", "cost")
 _COLOURS = {"running": "green", "waiting": "yellow", "stopped": "red"}
 
 
@@ -83,7 +97,8 @@ def _watch(listing: Listing, all: bool, every: float) -> None:
 def _print(listing: Listing, all: bool) -> None:
     runs = _runs(listing, all)
     if is_terminal(sys.stdout):
-        Console().print(_table(runs, time.time()))
+        console = Console()
+        console.print(_table(runs, time.time(), console.width))
     else:
         for row in runs:
             typer.echo("\t".join(map(clean_line, _cells(row, time.time()))))
@@ -98,24 +113,34 @@ def _screen(runs: Sequence[Row], console: Console) -> Group:
     room = max(console.height - 5, 1)
     more = f"; {len(runs) - room} more are not shown" if len(runs) > room else ""
     head = Text.assemble((time.strftime("%H:%M:%S"), "dim"), f"  {told}{more}", ("    Ctrl-C ends", "dim"))
-    return Group(head, _table(runs[:room], now))
+    head.no_wrap, head.overflow = True, "ellipsis"
+    return Group(head, _table(runs[:room], now, console.width))
 
 
-def _table(runs: Sequence[Row], now: float) -> Table:
+def _table(runs: Sequence[Row], now: float, width: int) -> Table:
+    """The columns that fit into this width, without those that are empty."""
+    rows = [_cells(row, now) for row in runs]
+    shown = [
+        at
+        for at, (name, least) in enumerate(_COLUMNS.items())
+        if width >= least and (name in _ALWAYS or any(row[at] for row in rows))
+    ]
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    for name in ("state", "run", "agent", "asked"):
-        table.add_column(name, no_wrap=True, ratio=1 if name == "asked" else None)
-    for name in ("time", "rounds", "calls", "tokens", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in runs:
-        state, *cells = _cells(row, now)
-        table.add_row(Text(state, _COLOURS.get(state, "")), *map(Text, cells))
+    for at in shown:
+        name = [*_COLUMNS][at]
+        table.add_column(
+            name, justify="right" if name in _NUMBERS else "left", no_wrap=True, ratio=1 if name == "asked" else None
+        )
+    for row in rows:
+        table.add_row(*(Text(row[at], _COLOURS.get(row[0], "") if at == 0 else "") for at in shown))
     return table
 
 
 def _cells(row: Row, now: float) -> tuple[str, ...]:
     state = state_of(row, now)
-    seconds = max(now - row.time, row.seconds) if state == "running" and row.time else row.seconds
+    seconds = row.seconds
+    if row.time and state in ("running", "stopped"):
+        seconds = max((now if state == "running" else row.changed) - row.time, seconds)
     return (
         state,
         one_line(row.run or row.name),
