@@ -117,7 +117,7 @@ def test_requests_are_logged_on_request() -> None:
         assert server.stop() == 0
     held, passed = re.findall("request (key=.*)", Path("log").read_text())
     assert re.fullmatch(
-        r"key=- client=openai-chat alias=demo status=200 seconds=\d+\.\d{3} calls=1 handed=1/3 repairs=-", held
+        r"key=- client=openai-chat alias=demo status=200 seconds=\d+\.\d{3} calls=1 handed=1/3 repairs=- \[[0-9a-f]{16}\]", held
     )
     assert passed.startswith("key=- client=passed alias=- status=404 seconds=0.")
 
@@ -441,3 +441,36 @@ def test_none_cannot_be_combined_with_other_passes(tmp_path: Path) -> None:
     done = invoke("keys", "create", "ann", "--pass", "none", "--pass", "GET /v1/files", "--file", str(file))
     assert "--pass none: this means that nothing is passed through" in str(done.exception)
     assert not file.exists()
+
+
+def test_a_key_may_expire_and_be_replaced() -> None:
+    created = invoke("keys", "create", "ann", "--expires", "90d").stdout.strip()
+    assert created.startswith("ub-")
+    done = invoke("keys", "rotate", "ann", "--keep", "30m")
+    assert done.stdout.startswith("ub-")
+    assert done.stdout.strip() != created
+    assert "The old one is valid for 30m more" in done.stderr
+    old, new = json.loads(invoke("keys", "list", "--json").stdout)
+    assert new["expires"] - old["expires"] > 80 * 86400
+    assert len(invoke("keys", "list").stdout.splitlines()) == 2
+    invoke("keys", "revoke", "ann")
+    assert invoke("keys", "list", "--json").stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("create", "bob", "--expires", "soon"), "--expires 'soon': give a time like 30m, 24h or 7d"),
+        (("create", "bob", "--expires", "2001-01-01"), "key `bob` would have expired already"),
+        (("rotate", "bob"), "there is no key `bob`"),
+        (("rotate", "bob", "--keep", "a while"), "--keep 'a while': give a time"),
+    ],
+)
+def test_a_wrong_time_or_name_of_a_key_is_reported(arguments: tuple[str, ...], words: str) -> None:
+    assert words in str(invoke("keys", *arguments).exception)
+
+
+def test_a_key_may_be_limited_to_a_name_that_an_alias_with_a_star_serves() -> None:
+    Path("unbroken.toml").write_text('[[models]]\nalias = "gpt-*"\nmodel = "openai:gpt-*"\n')
+    assert invoke("keys", "create", "ann", "--alias", "gpt-5", "--alias", "gpt-*").exit_code == 0
+    assert "has no such model" in str(invoke("keys", "create", "bob", "--alias", "claude").exception)

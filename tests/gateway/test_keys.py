@@ -16,7 +16,7 @@ import pytest
 
 from unbroken import UserError
 from unbroken.clock import VirtualClock
-from unbroken.gateway.keys import GatewayKey, KeyRing, create_key, list_keys, revoke_key
+from unbroken.gateway.keys import GatewayKey, KeyRing, create_key, list_keys, revoke_key, rotate_key
 
 ANN = GatewayKey("ann", aliases=("gpt-5", "fast"), requests_per_minute=60, in_flight=4)
 
@@ -48,7 +48,7 @@ def test_the_file_contains_hashes_and_only_its_owner_can_read_it(tmp_path: Path)
     assert secret not in text
     assert secret.removeprefix("ub-") not in text
     saved = json.loads(text)
-    assert saved["version"] == 3
+    assert saved["version"] == 4
     assert saved["keys"][0]["sha256"] == sha256(secret.encode()).hexdigest()
     assert secret not in repr(KeyRing(path).find(secret))
     assert os.listdir(tmp_path) == ["keys.json"]
@@ -140,7 +140,7 @@ def test_a_file_that_was_removed_has_no_keys_any_more(tmp_path: Path) -> None:
         ("{}", "are damaged: `version` or `keys` is missing"),
         ('{"version": 1, "keys": {}}', "are damaged: `version` or `keys` is missing"),
         ('{"version": 1, "keys": [{"name": "a", "sha256": "12"}]}', "are damaged: key 1 in it is not complete"),
-        ('{"version": 4, "keys": []}', r"were written by a newer Unbroken \(version 4\): update this one"),
+        ('{"version": 5, "keys": []}', r"were written by a newer Unbroken \(version 5\): update this one"),
     ],
 )
 def test_a_damaged_file_is_reported_at_the_start_and_left_alone(tmp_path: Path, text: str, told: str) -> None:
@@ -206,3 +206,62 @@ def test_a_key_has_a_tenant_and_keys_of_an_older_file_have_none(tmp_path: Path) 
     assert key.tenant == ""
     with pytest.raises(UserError, match="all of them printable"):
         create_key(path, GatewayKey("bob", tenant="a\nb"))
+
+
+def test_a_key_is_valid_until_it_expires(tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys.json", VirtualClock(5000.0)
+    secret = create_key(path, GatewayKey("ann", expires=5060.0), now=clock.now)
+    ring = KeyRing(path, clock)
+    found = ring.find(secret)
+    assert found is not None
+    assert ring.find_expired(secret) is None
+    clock.advance(60)
+    assert ring.find(secret) is None
+    assert ring.find_expired(secret) == found
+    assert ring.find_expired("ub-unknown") is None
+    with pytest.raises(UserError, match="would have expired already"):
+        create_key(path, GatewayKey("bob", expires=4000.0), now=clock.now)
+
+
+def test_a_new_key_replaces_another_which_stays_valid_for_a_while(tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys.json", VirtualClock(5000.0)
+    first = create_key(path, ANN, now=clock.now)
+    before = KeyRing(path, clock).find(first)
+    clock.advance(10)
+    second = rotate_key(path, "ann", keep=100, now=clock.now)
+    ring = KeyRing(path, clock)
+    old, new = ring.find(first), ring.find(second)
+    assert before is not None
+    assert new is not None
+    assert old == replace(before, expires=5110.0)
+    assert new == replace(before, created=5010.0), "the same limits, and the same id for what is stored"
+    clock.advance(50)
+    third = rotate_key(path, "ann", keep=0, now=clock.now)
+    ring = KeyRing(path, clock)
+    assert [ring.find(secret) is not None for secret in (first, second, third)] == [False, False, True]
+    revoke_key(path, "ann")
+    assert list_keys(path) == ()
+    with pytest.raises(UserError, match="no key `ann`"):
+        rotate_key(path, "ann", keep=0)
+
+
+def test_a_key_without_an_id_in_an_older_file_keeps_the_id_of_its_hash(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    secret = create_key(path, ANN)
+    now = KeyRing(path).find(secret)
+    file = json.loads(path.read_text())
+    for key in file["keys"]:
+        del key["id"], key["expires"]
+    path.write_text(json.dumps({**file, "version": 3}))
+    assert KeyRing(path).find(secret) == now
+
+
+@pytest.mark.parametrize("changed", [{"expires": "soon"}, {"expires": True}, {"id": "../x"}, {"id": 5}], ids=str)
+def test_an_invalid_expiry_or_id_in_the_file_is_reported(tmp_path: Path, changed: dict[str, object]) -> None:
+    path = tmp_path / "keys.json"
+    create_key(path, ANN)
+    file = json.loads(path.read_text())
+    file["keys"][0] |= changed
+    path.write_text(json.dumps(file))
+    with pytest.raises(UserError, match="key 1 in it is not complete"):
+        KeyRing(path)

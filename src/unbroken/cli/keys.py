@@ -3,8 +3,10 @@ changes."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from datetime import datetime, timedelta
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -17,7 +19,7 @@ from unbroken.cli.exits import print_line
 from unbroken.cli.main import is_terminal
 from unbroken.errors import UserError
 from unbroken.gateway.config import FILE, read_config
-from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
+from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key, rotate_key
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import GatewaySettings
 
@@ -69,13 +71,19 @@ def create_command(
     tenant: Annotated[
         str, typer.Option(metavar="NAME", help="Whose durable runs the key sees.", show_default="its own name")
     ] = "",
+    expires: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="When it expires: in 90d, 12h, 30m, or on a day, 2027-01-31.", show_default="never"
+        ),
+    ] = "",
     file: KeysFile = "",
 ) -> None:
     """Create a key. It is printed only now and stored as a hash: it cannot be shown again."""
     configured = _configured()
     served = [upstream.alias for upstream in configured.upstreams]
     for one in alias or ():
-        if served and one not in served:
+        if served and not any(_fits(one, each) for each in served):
             raise UserError(f"--alias {one}: {FILE} has no such model; there are: {', '.join(served)}")
     if pass_ and "none" in pass_ and len(pass_) > 1:
         raise UserError(
@@ -92,6 +100,7 @@ def create_command(
             passes=tuple(read_rule(one) for one in pass_ if one != "none") if pass_ else None,
             operator=operator,
             tenant=tenant,
+            expires=_moment(expires, "--expires") if expires else None,
         ),
     )
     typer.echo(secret)
@@ -114,10 +123,27 @@ def list_command(
         for key in keys:
             typer.echo("\t".join(_row(key)))
     else:
-        table = Table("name", "models", "a minute", "in flight", "created", "passes", "sees", box=None, pad_edge=False)
+        head = ("name", "models", "a minute", "in flight", "created", "passes", "sees", "expires")
+        table = Table(*head, box=None, pad_edge=False)
         for key in keys:
             table.add_row(*_row(key))
         Console(highlight=False).print(table)
+
+
+@app.command("rotate")
+def rotate_command(
+    name: Name,
+    keep: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the old key stays valid: 0, 30m, 24h, 7d.")
+    ] = "24h",
+    file: KeysFile = "",
+) -> None:
+    """Make a new key in place of one, with the same limits. The old one stays valid for a while, so that clients can
+    be changed one by one."""
+    path = file or _configured().keys_file
+    secret = rotate_key(path, name, _seconds(keep, "--keep"))
+    typer.echo(secret)
+    print_line(f"this is the new key of `{name}`; it cannot be shown again. The old one is valid for {keep} more")
 
 
 @app.command("revoke")
@@ -132,8 +158,32 @@ def _configured() -> GatewaySettings:
     return read_config(FILE) if Path(FILE).is_file() else _DEFAULT
 
 
+def _fits(alias: str, served: str) -> bool:
+    before, star, after = served.partition("*")
+    return alias == served or bool(star and alias.startswith(before) and alias.endswith(after))
+
+
+_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def _seconds(text: str, option: str) -> float:
+    found = re.fullmatch(r"(\d{1,9})\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in _UNITS:
+        raise UserError(f"{option} {text!r}: give a time like 30m, 24h or 7d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _moment(text: str, option: str) -> float:
+    """In seconds since 1970. A key that expires on a day is valid until that day ends, in local time."""
+    try:
+        day = datetime.strptime(text.strip(), "%Y-%m-%d").astimezone()
+    except ValueError:
+        return time.time() + _seconds(text, option)
+    return (day + timedelta(days=1)).timestamp()
+
+
 def _row(key: GatewayKey) -> tuple[str, ...]:
-    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created))
+    created = _shown(key.created)
     passes = "as configured" if key.passes is None else ", ".join(map(str, key.passes)) or "nothing"
     return (
         key.name,
@@ -143,7 +193,12 @@ def _row(key: GatewayKey) -> tuple[str, ...]:
         created,
         passes,
         "everything" if key.operator else f"its own requests{f', runs of {key.tenant}' if key.tenant else ''}",
+        "never" if key.expires is None else f"{_shown(key.expires)}{'' if key.is_valid(time.time()) else ' (expired)'}",
     )
+
+
+def _shown(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _limit(limit: int | None) -> str:
@@ -160,4 +215,5 @@ def _as_json(key: GatewayKey) -> dict[str, Any]:
         "pass": None if key.passes is None else [*map(str, key.passes)],
         "operator": key.operator,
         "tenant": key.tenant or key.name,
+        "expires": key.expires,
     }

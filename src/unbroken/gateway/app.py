@@ -497,6 +497,10 @@ class Gateway:
             )
         key = self._keys.find(secret)
         if key is None:
+            if (old := self._keys.find_expired(secret)) is not None:
+                raise Refused(
+                    401, f"the key of `{old.name}` has expired: `unbroken keys rotate {old.name}` makes a new one"
+                )
             raise Refused(401, "this gateway does not know the key that was sent: `unbroken keys create` makes one")
         return key
 

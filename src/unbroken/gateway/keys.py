@@ -1,7 +1,8 @@
 """Gateway keys: who may use the gateway, which models, how often. The file holds the SHA-256 of each key, never the key
 itself. Keys are 32 random bytes, which cannot be guessed or looked up in a table, so a plain hash is enough.
 
-`create_key` and `revoke_key` change the file, `KeyRing` reads it in a running gateway and reloads it when it changes.
+`create_key`, `rotate_key` and `revoke_key` change the file, `KeyRing` reads it in a running gateway and reloads it when
+it changes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -26,8 +27,8 @@ from unbroken.gateway.relay.references import PassRule, read_rule
 LOG = logging.getLogger("unbroken.gateway")
 
 PREFIX = "ub-"
-VERSION = 3
-"""1 had neither `pass` nor `operator`, 2 had no `tenant`."""
+VERSION = 4
+"""1 had neither `pass` nor `operator`, 2 had no `tenant`, 3 had neither `expires` nor `id`."""
 LOOKED_AFTER = 1.0
 """Seconds after which a running gateway checks the file for changes."""
 PATIENCE = 5.0
@@ -57,8 +58,14 @@ class GatewayKey:
     tenant: str = ""
     """Whose durable runs it sees; empty: those of the tenant with its name."""
     id: str = ""
-    """Unique, even among keys of the same name that were revoked. Derived from the hash, so all gateways that share the
-    file agree on it."""
+    """Unique, even among keys of the same name that were revoked; a key that replaces another has the same. Derived
+    from the first hash, so all gateways that share the file agree on it."""
+    expires: float | None = None
+    """When it stops being valid, in seconds since 1970; None: never."""
+
+    def is_valid(self, now: float) -> bool:
+        """Whether it has not expired."""
+        return self.expires is None or now < self.expires
 
     def allows(self, alias: str) -> bool:
         """May this key use the model with this alias?"""
@@ -87,7 +94,13 @@ class KeyRing:
         if now - self._looked >= LOOKED_AFTER:
             self._looked = now
             self._look_again()
-        return self._keys.get(_hash(secret)) if len(secret) <= _LONGEST else None
+        key = self._keys.get(_hash(secret)) if len(secret) <= _LONGEST else None
+        return key if key is None or key.is_valid(self._clock.now()) else None
+
+    def find_expired(self, secret: str) -> GatewayKey | None:
+        """The key of a secret that is not valid any more."""
+        key = self._keys.get(_hash(secret)) if len(secret) <= _LONGEST else None
+        return None if key is None or key.is_valid(self._clock.now()) else key
 
     def _look_again(self) -> None:
         state = self._stat()
@@ -121,6 +134,8 @@ def create_key(
     for what, limit in (("requests per minute", key.requests_per_minute), ("requests in flight", key.in_flight)):
         if limit is not None and limit < 1:
             raise UserError(f"key `{key.name}` cannot be limited to {limit} {what}: give a number from 1, or none")
+    if not key.is_valid(now()):
+        raise UserError(f"key `{key.name}` would have expired already: give a time in the future")
     if len(key.tenant) > 200 or not key.tenant.isprintable():
         raise UserError(f"key `{key.name}`: a tenant's name has at most 200 characters, all of them printable")
     if not all(key.aliases):
@@ -134,13 +149,39 @@ def create_key(
     return secret
 
 
+def rotate_key(
+    path: str | Path, name: str, keep: float, *, now: Callable[[], float] = time.time, patience: float = PATIENCE
+) -> str:
+    """Makes a new key in place of the one with this name, with the same limits and the same access to what is stored.
+    The old one stays valid for `keep` more seconds. Returns the new key itself."""
+    secret = PREFIX + secrets.token_urlsafe(32)
+    with _changing(Path(path), patience) as keys:
+        old = _named(keys, name, path)
+        newest = max(old, key=lambda digest: keys[digest].created)
+        current = keys[newest]
+        for digest in old:
+            until = now() + keep
+            ends = keys[digest].expires
+            keys[digest] = replace(keys[digest], expires=until if ends is None else min(until, ends))
+            if not keys[digest].is_valid(now()):
+                del keys[digest]
+        keys[_hash(secret)] = replace(current, created=now())
+    return secret
+
+
+def _named(keys: Mapping[str, GatewayKey], name: str, path: str | Path) -> list[str]:
+    """The hashes of the key with this name and of those that it replaces."""
+    found = [digest for digest, key in keys.items() if key.name == name]
+    if not found:
+        names = ", ".join(sorted({key.name for key in keys.values()})) or "none"
+        raise UserError(f"there is no key `{name}` in {path}; there are: {names}")
+    return found
+
+
 def revoke_key(path: str | Path, name: str, *, patience: float = PATIENCE) -> None:
     with _changing(Path(path), patience) as keys:
-        found = next((digest for digest, key in keys.items() if key.name == name), None)
-        if found is None:
-            names = ", ".join(sorted(key.name for key in keys.values())) or "none"
-            raise UserError(f"there is no key `{name}` in {path}; there are: {names}")
-        del keys[found]
+        for digest in _named(keys, name, path):
+            del keys[digest]
 
 
 def list_keys(path: str | Path) -> tuple[GatewayKey, ...]:
@@ -217,6 +258,8 @@ def _as_json(digest: str, key: GatewayKey) -> dict[str, Any]:
         "pass": None if key.passes is None else list(map(str, key.passes)),
         "operator": key.operator,
         "tenant": key.tenant,
+        "expires": key.expires,
+        "id": key.id,
     }
 
 
@@ -237,7 +280,7 @@ def _read(path: Path) -> dict[str, GatewayKey]:
         raise UserError(
             f"the gateway keys in {path} were written by a newer Unbroken (version {version}): update this one"
         )
-    if version not in (1, 2, VERSION) or not isinstance(file.get("keys"), list):
+    if version not in range(1, VERSION + 1) or not isinstance(file.get("keys"), list):
         raise _damaged(path, "`version` or `keys` is missing")
     return dict(_read_keys(path, cast("list[Any]", file["keys"])))
 
@@ -258,11 +301,16 @@ def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, Gateway
                 and all(limit is None or (limit is not True and limit >= 1) for limit in (per_minute, in_flight))
             ):
                 passes, operator = _read_rules(path, at, item.get("pass")), item.get("operator", False)
-                tenant = item.get("tenant", "")
-                if not isinstance(operator, bool) or not isinstance(tenant, str):
+                tenant, expires, id = item.get("tenant", ""), item.get("expires"), item.get("id", _id(digest))
+                if (
+                    not isinstance(operator, bool)
+                    or not isinstance(tenant, str)
+                    or not (expires is None or (isinstance(expires, int | float) and expires is not True))
+                    or not (isinstance(id, str) and re.fullmatch(r"[0-9a-f]{32}", id))
+                ):
                     raise _damaged(path, f"key {at + 1} in it is not complete")
                 limits = (tuple(aliases), per_minute, in_flight, created)
-                yield digest, GatewayKey(name, *limits, passes, operator, tenant, _id(digest))
+                yield digest, GatewayKey(name, *limits, passes, operator, tenant, id, expires)
             case _:
                 raise _damaged(path, f"key {at + 1} in it is not complete")
 
