@@ -38,7 +38,7 @@ def read_own_files(folder: Path) -> OwnFiles:
     if len(files) > MOST_FILES:
         raise UserError(f"{str(folder)!r} has {len(files):,} files and {MOST_FILES} are allowed: name a smaller folder")
     for file in files:
-        name = file.relative_to(root).as_posix()
+        name = file.relative_to(root).as_posix().encode("utf-8", "replace").decode()  # not every name is UTF-8
         course = _course(file, root, name, left_out)
         if course is not None:
             courses.append(course)
@@ -132,7 +132,7 @@ def _headings(lines: list[str]) -> Iterator[tuple[int, int, str]]:
 
 def _title(text: str, otherwise: str) -> str:
     """One short line, without characters that cannot be seen or change the writing direction."""
-    plain = " ".join(_UNSEEN.sub(" ", text.encode("utf-8", "replace").decode()).split()) or otherwise
+    plain = " ".join(_UNSEEN.sub(" ", text).split()) or otherwise
     return plain if len(plain) <= LONGEST_TITLE else f"{plain[: LONGEST_TITLE - 1]}…"
 
 

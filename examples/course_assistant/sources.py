@@ -11,9 +11,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-CITATION = re.compile(r"[\[【](\d{1,6}(?:\s*[,，、]\s*\d{1,6})*)[\]】]")
+CITATION = re.compile(r"[\[【](\d{1,6}(?:\s*[,，、]\s*\d{1,6})*)[\]】]", re.ASCII)
 """`[7]`, `[7, 9]`, and the brackets that models use in Chinese."""
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

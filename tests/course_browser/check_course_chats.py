@@ -79,6 +79,21 @@ LOSE = """(async () => { const before = chat.going; before.abort(); chat.going =
 """The page reads from its last event on, as after an error of the network."""
 
 
+def test_a_question_that_never_reached_the_server_can_be_repeated() -> None:
+    async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
+        await ask(tab, "First?", 1)
+        await tab.run(
+            "const real = fetch; window.fetch = () => { window.fetch = real; return Promise.reject(new TypeError()); }"
+        )
+        await ask(tab, "Second?", 2)
+        assert await texts(tab, ".failure p") == ["The connection to the server was lost. Is it still running?"]
+        await tab.run("document.querySelector('.again').click()")
+        await until_ended(tab, 3)
+        assert await texts(tab, ".prose") == ["Hello.", "", "Hello."]
+
+    in_browser(ScriptedModel("Hello.", loop_last=True), act)
+
+
 def test_a_citation_opens_the_lesson_that_is_in_the_file() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         await ask(tab, "Compare prompt caching in MCP with Computer Use", 1)

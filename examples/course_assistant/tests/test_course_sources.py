@@ -144,6 +144,7 @@ def test_links_out_of_the_folder_and_huge_files_are_left_out_with_a_note(tmp_pat
     secret.write_text("the secret")
     folder.mkdir()
     (folder / "fine.md").write_text("volcanoes")
+    (folder / os.fsdecode(b"caf\xe9.md")).write_text("lava")
     (folder / "link.md").symlink_to(secret)
     (folder / "up").symlink_to(tmp_path)
     (folder / ".hidden.md").write_text("hidden")
@@ -152,7 +153,8 @@ def test_links_out_of_the_folder_and_huge_files_are_left_out_with_a_note(tmp_pat
     with (folder / "huge.md").open("wb") as file:
         file.truncate(LARGEST_FILE + 1)
     with CourseLibrary.of_own_files(folder) as library:
-        assert [course.title for course in library.courses] == ["fine"]
+        assert [course.title for course in library.courses] == ["caf?", "fine"]
+        assert library.courses[0].file == "caf?.md"
         for words in (
             "link.md is a link to a file outside",
             "binary.txt is not a text",

@@ -62,6 +62,7 @@ async function listen(start) {
     open = rest;
   }
   if (chat.going !== going) return;
+  if (chat.fresh && !chat.fresh.ended) follow(() => chat.fresh.on_failed({ message: words.lost })); // the server never got it
   chat.going = null;
   chat.fresh = null;
   chat.stopping = false;

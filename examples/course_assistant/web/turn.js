@@ -268,16 +268,24 @@ class Turn {
     this.status.hidden = !text;
   }
 
+  /* A text that takes long to draw is drawn less often. */
   draw() {
-    this.drawing ||= requestAnimationFrame(() => {
+    if (this.ended) return this.paint();
+    this.drawing ||= setTimeout(() => requestAnimationFrame(() => {
       this.drawing = 0;
-      const text = this.ended ? this.text : halfway(this.text);
-      follow(() => {
-        citations = this.citations();
-        this.prose.replaceChildren(...markdown(text, make("div")).childNodes);
-        citations = null;
-      });
+      this.paint();
+    }), this.cost > 30 ? 4 * this.cost : 0);
+  }
+
+  paint() {
+    const began = performance.now();
+    const text = this.ended ? this.text : halfway(this.text);
+    follow(() => {
+      citations = this.citations();
+      this.prose.replaceChildren(...markdown(text, make("div")).childNodes);
+      citations = null;
     });
+    this.cost = performance.now() - began;
   }
 }
 
