@@ -19,7 +19,7 @@ from unbroken import Agent, MCPServer, Result
 from unbroken.events import CallProgress, Event
 from unbroken.models.scripted import Answer
 from unbroken.testing import Call, ScriptedModel
-from unbroken.tools.mcp_bounds import FIRST_CHANGES, FIRST_REPORTS
+from unbroken.tools.mcp_bounds import FIRST_REPORTS
 from unbroken.tools.mcp_questions import SAMPLINGS
 from unbroken.tools.toolbox import Toolbox, origin_of
 
@@ -58,6 +58,8 @@ for line in sys.stdin:
         send(method="notifications/tools/list_changed")
     elif name == "flood":
         token = message["params"]["_meta"]["progressToken"]
+        big = {"progressToken": token, "progress": 1, "message": "m" * 100_000}
+        send(method="notifications/progress", params=big)
         for step in range(2000):
             send(method="notifications/progress", params={"progressToken": token, "progress": step})
         say(id, "flooded")
@@ -111,13 +113,14 @@ async def test_floods_huge_results_and_names_of_a_server_are_bounded(tmp_path: P
         origins = "".join(origin_of(tool) for tool in Toolbox(server))
         over.set()
     flood, huge, _, listed = (call.result.text for call in result.calls)
-    reports = len([event for event in events if isinstance(event, CallProgress)])
+    reports = [event.message for event in events if isinstance(event, CallProgress)]
     assert flood == "flooded"
-    assert FIRST_REPORTS <= reports < FIRST_REPORTS + 10 * (time.monotonic() - began) + 2
+    assert max(map(len, reports)) == 1000
+    assert FIRST_REPORTS <= len(reports) < FIRST_REPORTS + 10 * (time.monotonic() - began) + 2
     assert len(huge) < 200_000
-    assert int(listed) < FIRST_CHANGES + 12  # the pauses between them grow
+    assert int(listed) < 50  # the pauses between them grow
     await watching
-    assert len(seen) <= 3  # a watcher that is slow gets each change once
+    assert len(seen) < 10  # a watcher that is slow gets each change once
     assert names[:9] == [*("flood", "huge", "ask", "count", "changes", "ask_2"), "__2Jask_", "tool", "_ksa"]
     assert names[9] == "x" * 64
     assert origins.isprintable()

@@ -23,6 +23,7 @@ from web_server import serve
 from unbroken import Agent, Edit, Limits, Policy, Result, Text, ToolCall, User, tool
 from unbroken.agent.recorded_agent import agent_of
 from unbroken.events import CallBackgrounded, CallProgress, Event, ResultArrived
+from unbroken.mcp import asgi_app
 from unbroken.testing import Call, ScriptedModel
 from unbroken.tools import mcp_tasks
 from unbroken.tools.approval import Approval
@@ -235,6 +236,14 @@ async def test_a_run_with_tasks_is_replayed_without_the_server_and_resumed_witho
         resumed = await Agent(ScriptedModel("I wait.", "Done."), [server]).resume(cut)
     assert DESK.log.count("call build") == 1  # it is a write, and may have taken effect
     assert resumed.calls[0].outcome == "unknown"
+
+
+@in_loop
+async def test_a_server_of_ours_waits_for_the_tasks_of_the_server_behind_it() -> None:
+    async with workshop() as server, serve(asgi_app([server])) as port:
+        result = await run(MCPServer(url=f"http://127.0.0.1:{port}/mcp"), "build")
+    assert result.calls[0].result.text == "build is done"
+    assert not result.background
 
 
 def test_a_server_in_a_process_of_its_own() -> None:

@@ -9,8 +9,13 @@ import time
 FIRST_REPORTS, BETWEEN_REPORTS = 200, 0.1
 """How many reports of progress of a call are passed on in any case, and the seconds between later ones."""
 
+LONGEST_REPORT = 1000
+"""Maximum characters of one."""
+
 FIRST_CHANGES, SHORT_PAUSE, LONG_PAUSE = 10, 0.1, 10.0
 """How often in a row a list is fetched at once when it changes, and the seconds between later requests."""
+QUIET = 1.0
+"""Seconds without a change after which the next one is fetched at once again; at least."""
 
 
 class Reports:
@@ -42,7 +47,7 @@ class Changed:
 
     async def wait(self) -> None:
         try:
-            async with asyncio.timeout(2 * self._pause):
+            async with asyncio.timeout(max(2 * self._pause, QUIET)):
                 await self._event.wait()
         except TimeoutError:
             self._often, self._pause = 0, SHORT_PAUSE  # it was quiet for a while

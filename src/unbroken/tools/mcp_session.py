@@ -30,7 +30,7 @@ from unbroken.errors import InvalidTool
 from unbroken.messages import Json, Part, ToolSpec
 from unbroken.tools.context import CallContext
 from unbroken.tools.mcp import Target
-from unbroken.tools.mcp_bounds import Changed, Reports, printable
+from unbroken.tools.mcp_bounds import LONGEST_REPORT, Changed, Reports, printable
 from unbroken.tools.mcp_catalog import Catalog, Changes, all_pages, described
 from unbroken.tools.mcp_content import IN_RESULTS, read_result, well_formed_inside
 from unbroken.tools.mcp_oauth import SignIn, in_short
@@ -293,7 +293,8 @@ class Session:
         async def report(progress: float, total: float | None, message: str | None) -> None:
             done = min(progress / total, 1.0) if total else None
             if reports.allowed():
-                context.report(message or f"{progress:g}" + (f" of {total:g}" if total else ""), done)
+                said = message or f"{progress:g}" + (f" of {total:g}" if total else "")
+                context.report(said[:LONGEST_REPORT], done)
 
         self._calls += 1
         self._reports[token := f"unbroken-{next(_TOKENS)}"] = report

@@ -23,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from unbroken.tools.mcp_bounds import LONGEST_REPORT
 from unbroken.tools.mcp_questions import RunningCall
 from unbroken.tools.results import ToolFailed
 
@@ -173,7 +174,7 @@ class _Task:
 
     async def _follow(self) -> types.CallToolResult:
         while True:
-            message = self.state.status_message or ""
+            message = (self.state.status_message or "")[:LONGEST_REPORT]
             if message and message != self._reported:
                 self._reported = message
                 self.call.context.report(message)
