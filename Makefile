@@ -130,7 +130,7 @@ test-embeddings: $(VENV)/embeddings  ## the course assistant with its real embed
 	PYTHONPATH=examples $(VENV)/embeddings/bin/python -m pytest --noconftest tests/course_embedding/check_embedding.py
 
 test-viewer: $(VENV)/.ready  ## the pages of the viewer, of evaluations and of the gateway's status in a real Chromium (needs chromium)
-	$(BIN)/python -m pytest tests/viewer_browser/check_page.py tests/viewer_browser/check_eval_report.py tests/viewer_browser/check_status_page.py
+	$(BIN)/python -m pytest tests/viewer_browser/check_page.py tests/viewer_browser/check_page_for_all.py tests/viewer_browser/check_eval_report.py tests/viewer_browser/check_status_page.py
 
 test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 2 GB, a quarter of an hour)
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)

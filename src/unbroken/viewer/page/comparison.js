@@ -49,7 +49,7 @@ const firstDifference = (left, right) => {
 const showComparison = (left, right) => {
   const both = [left, right];
   const table = (caption, rows, kind = "") => make("table", { class: `compared ${kind}` }, make("caption", {}, caption),
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, ""), ...both.map((one) => make("th", { scope: "col" }, make("a", { href: `#${encodeURIComponent(one.file)}` }, one.file))), make("th", { scope: "col" }, "change"))),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, kind ? "no." : "what"), ...both.map((one) => make("th", { scope: "col" }, make("a", { href: `#${encodeURIComponent(one.file)}` }, one.file))), make("th", { scope: "col" }, "change"))),
     make("tbody", {}, ...rows));
   const row = (name, one, other, difference = one === other ? "" : "differs") => make("tr", { class: difference ? "differs" : "" }, make("th", { scope: "row" }, name), make("td", {}, one), make("td", {}, other), make("td", { class: "soft" }, difference));
   const change = (one, other) => (one === other || one === null || other === null ? "" : one ? `${other > one ? "+" : "−"}${Math.abs(((other - one) / one) * 100).toFixed(0)} %` : "new");

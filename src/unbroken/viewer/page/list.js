@@ -18,6 +18,7 @@ class List {
     this.count = count;
     this.picked = Math.min(this.picked, count - 1);
     this.rows.style.height = `${count * this.height}px`;
+    if (this.picked < 0) this.node.removeAttribute("aria-activedescendant");
     this.again();
   }
   again() { this.stale = true; this.later(); }

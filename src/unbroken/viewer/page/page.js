@@ -2,7 +2,7 @@
 
 const hear = (text) => { byId("hear").textContent = text; };
 const place = (...nodes) => byId("view").replaceChildren(...nodes);
-const fact = (name, value, kind = "") => (value === "" || value === null ? null : make("div", { class: MINOR.has(name) ? "minor" : "" }, make("dt", {}, name), make("dd", { class: kind }, value)));
+const fact = (name, value, kind = "") => (value === "" || value === null ? null : make("div", { class: MINOR.has(name) ? "minor" : "" }, make("dt", {}, name), make("dd", { class: kind, title: String(value) }, value)));
 const MINOR = new Set(["schedule", "early", "shared", "began", "streamed", "agent", "rounds"]); // a narrow window has no room for them
 const leave = () => { show?.end?.(); show = null; byId("detail").hidden = true; byId("detail").replaceChildren(); };
 const say = (...texts) => byId("banners").replaceChildren(...texts.map((text) => make("p", { class: "banner" }, text)));

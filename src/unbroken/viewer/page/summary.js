@@ -19,7 +19,7 @@ const summaryOf = (picture) => {
   const error = firstError(picture);
   const row = (name, text, kind, act) => {
     const value = make("dd", { class: kind, tabindex: "0", title: "Click to unfold", on: { click: () => value.classList.toggle("open"), keydown: (event) => { if (event.key === "Enter") { value.classList.toggle("open"); event.preventDefault(); } } } }, text);
-    return make("div", { class: kind }, make("dt", {}, name), value, act ?? "");
+    return make("div", { class: kind }, make("dt", {}, name), value, act ? make("dd", { class: "act" }, act) : "");
   };
   const answer = picture.answer.text.trim();
   const failed = picture.state === "failed";
