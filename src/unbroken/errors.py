@@ -25,6 +25,7 @@
     │   ├── TooDeep               JSON nested deeper than any real response
     │   └── ChainBroken           the response broke off or was empty; see `verdicts`
     ├── Vetoed                    a check ended the run; it becomes the answer, with the stop reason `vetoed`
+    │   └── PromptVetoed          it was a check of the prompt
     ├── RecordingFailed           the run must be recorded and cannot be: the disk is full, the folder is gone
     └── AnswerInvalid             the model refused to answer, or its answer does not match the requested type, even
                                   after a correction
@@ -167,6 +168,10 @@ class ChainBroken(StreamError):
 
 class Vetoed(UnbrokenError):
     """Ends a run with its text as the answer. A check raises it through `Veto`."""
+
+
+class PromptVetoed(Vetoed):
+    """The prompt was refused: it does not stay in the history."""
 
 
 class RecordingFailed(UnbrokenError):

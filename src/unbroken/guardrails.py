@@ -21,9 +21,10 @@ from unbroken.deltas import (
     CallReady,
     Delta,
     Ended,
+    UsageReported,
     Verdict,
 )
-from unbroken.errors import AnswerInvalid, UserError, Vetoed
+from unbroken.errors import AnswerInvalid, PromptVetoed, UserError, Vetoed
 from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, User
 from unbroken.middleware import Ask, CheckInput, CheckOutput, Middleware, RunStart
 from unbroken.models.model import closing
@@ -37,6 +38,8 @@ from unbroken.validation import checked
 
 Check: TypeAlias = Callable[..., Any]
 """`check(value)` or `check(context, value)`; may be async."""
+_Arrived: TypeAlias = Sequence[Delta] | BaseException | None
+"""A part of an answer, the error that ended it, or its end."""
 To: TypeAlias = Literal["user", "model"]
 
 REFUSED = "I cannot help with that."
@@ -128,7 +131,7 @@ class _InputCheck(_Check):
         try:
             return await self._checked(prompt.text, in_thread)
         except (Veto, Retry) as error:
-            raise Vetoed(str(error)) from None
+            raise PromptVetoed(str(error)) from None
 
 
 class _ParallelInputCheck(_InputCheck):
@@ -139,7 +142,7 @@ class _ParallelInputCheck(_InputCheck):
         super().__init__(check)
         self._prompt: User | None = None
         """What is not checked yet."""
-        self._veto: Vetoed | None = None
+        self._veto: PromptVetoed | None = None
         self._checking = asyncio.Lock()
 
     def start(self, run: RunStart) -> Self:
@@ -184,7 +187,7 @@ class _ParallelInputCheck(_InputCheck):
                 return
             try:
                 found = await self._judged(self._prompt, in_thread=True)
-            except Vetoed as veto:
+            except PromptVetoed as veto:
                 self._veto = veto
                 raise
             if found is not None:
@@ -193,7 +196,7 @@ class _ParallelInputCheck(_InputCheck):
 
     async def _beside(self, stream: AsyncIterator[Sequence[Delta]]) -> AsyncIterator[Sequence[Delta]]:
         """The answer, while the check runs."""
-        arrived: asyncio.Queue[Sequence[Delta] | BaseException | None] = asyncio.Queue()
+        arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
         reading = asyncio.create_task(_read(stream, arrived))
         checking = asyncio.create_task(self._pass())
         following = asyncio.create_task(arrived.get())
@@ -201,6 +204,8 @@ class _ParallelInputCheck(_InputCheck):
             while True:
                 await asyncio.wait({following, checking}, return_when=asyncio.FIRST_COMPLETED)
                 if checking.done():
+                    if checking.exception() is not None and (used := _used(following, arrived)):
+                        yield used
                     checking.result()  # raises the veto
                 if not following.done():
                     await following
@@ -218,6 +223,15 @@ class _ParallelInputCheck(_InputCheck):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _used(following: asyncio.Task[_Arrived], arrived: asyncio.Queue[_Arrived]) -> list[Delta]:
+    """What the provider has reported as used in the part of an answer that is not passed on any more."""
+    batches = [following.result()] if following.done() else []
+    while not arrived.empty():
+        batches.append(arrived.get_nowait())
+    answered = [batch for batch in batches if batch is not None and not isinstance(batch, BaseException)]
+    return [delta for batch in answered for delta in batch if isinstance(delta, UsageReported)]
 
 
 async def _read(stream: AsyncIterator[Sequence[Delta]], arrived: asyncio.Queue[Any]) -> None:

@@ -104,7 +104,7 @@ def test_open_calls_of_the_history_do_not_run_if_the_prompt_is_refused(parallel:
     agent = Agent(ScriptedModel("Paid."), bank.tools(), middleware=[check_input(no_evil, parallel=parallel)])
     result = run_virtual(agent.run("evil", history=left, open_calls="execute"))
     assert (result.text, result.stop_reason, bank.paid) == ("No evil.", "vetoed", [])
-    assert texts(result.messages) == ["Pay 9.", "", "evil", "No evil."]
+    assert texts(result.messages) == ["Pay 9.", "", "[A message that was refused is not shown.]", "No evil."]
     assert isinstance(result.messages[2], ToolMessage)
 
 

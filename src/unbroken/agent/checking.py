@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from unbroken.errors import UnbrokenError, Vetoed
+from unbroken.agent.prompts import REFUSED_PROMPT
+from unbroken.errors import PromptVetoed, UnbrokenError, Vetoed
 from unbroken.events import Checked
 from unbroken.messages import User
 from unbroken.tools.caller import NOT_EXECUTED, Prepared
@@ -21,11 +22,15 @@ async def check_prompt(run: Run) -> None:
     asked = run.question or (messages[-1] if messages else None)
     if check is None or run.account.requests or not isinstance(asked, User):
         return
+    run.prompt = asked
     try:
         accepted: User = await check(asked)
+    except Vetoed as error:
+        raise PromptVetoed(str(error)) from None  # also that of middleware of your own
     except UnbrokenError as error:
         _report_refusal(run, "input", error)
         raise
+    run.prompt = accepted
     if accepted is asked:
         return
     if run.question is not None:
@@ -33,6 +38,17 @@ async def check_prompt(run: Run) -> None:
     else:
         run.transcript.replace_prompt(accepted)
     run.emitter.emit(Checked, "input", "replaced", accepted.text)
+
+
+def refuse_prompt(run: Run, error: PromptVetoed) -> None:
+    """The prompt does not stay in the history, and no later request has it. Most wires need a message before the
+    answer, so there is another one in its place."""
+    run.emitter.emit(Checked, "input", "veto", str(error))
+    instead = User.of(REFUSED_PROMPT[run.plan.language])
+    if run.question is not None:
+        run.question = instead
+    elif run.prompt is not None:
+        run.transcript.refuse_prompt(run.prompt, instead)
 
 
 async def checked_output(run: Run, output: Any) -> Any:
@@ -45,6 +61,8 @@ async def checked_output(run: Run, output: Any) -> Any:
     except Retry as error:
         run.refused = str(error)
         run.emitter.emit(Checked, "output", "retry", run.refused)
+        raise
+    except PromptVetoed:  # by a check beside the model
         raise
     except UnbrokenError as error:
         _report_refusal(run, "output", error)

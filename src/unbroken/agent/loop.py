@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from unbroken.agent import background
 from unbroken.agent.announced_calls import announces
-from unbroken.agent.checking import check_client_calls, check_prompt, checked_output, raise_broken
+from unbroken.agent.checking import check_client_calls, check_prompt, checked_output, raise_broken, refuse_prompt
 from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.handoffs import change_agent, refuse_handoff
 from unbroken.agent.limits import REMINDER, REPEATED, StopReason
@@ -24,7 +24,7 @@ from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, 
 from unbroken.agent.response_reader import BROKE_OFF, Listener, Turn, listen
 from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
 from unbroken.deltas import Verdict
-from unbroken.errors import AnswerInvalid, ChainBroken, Vetoed
+from unbroken.errors import AnswerInvalid, ChainBroken, PromptVetoed, Vetoed
 from unbroken.events import RequestSent, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
@@ -54,6 +54,8 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     except Vetoed as error:
         for call in run.transcript.open:  # of a history whose prompt was refused
             run.transcript.answer(not_executed(call, str(error)))
+        if isinstance(error, PromptVetoed):
+            refuse_prompt(run, error)
         _add_question(run)
         ending = _end_with_own_text(run, str(error), "vetoed")
     except BaseException as error:

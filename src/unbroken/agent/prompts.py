@@ -42,6 +42,11 @@ FINAL_REFUSED = {
     "zh": "未执行：不能再调用工具；请根据已有信息直接回答",
 }
 
+REFUSED_PROMPT = {
+    "en": "[A message that was refused is not shown.]",
+    "zh": "［一条被拒绝的消息，不予显示。］",
+}
+
 CONTINUE = {
     "en": "Please continue the tool calls to the end and give the final answer.",
     "zh": "请继续完成工具调用链并给出最终回复。",

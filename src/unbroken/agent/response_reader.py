@@ -31,7 +31,7 @@ from unbroken.deltas import (
     UsageReported,
     Verdict,
 )
-from unbroken.errors import ChainBroken, ProviderError, UnbrokenError
+from unbroken.errors import ChainBroken, ProviderError, UnbrokenError, Vetoed
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
 from unbroken.messages import Assistant, Request, ToolCall, Usage
 from unbroken.models.model import close, refuse_single
@@ -73,6 +73,8 @@ async def listen(run: Run, request: Request, listener: Listener) -> Turn:
         run.spend_on(message, listener.usage, verdict)
         return Turn(message, verdict, "time_limit")
     except UnbrokenError as error:
+        if isinstance(error, Vetoed) and listener.usage is not None:  # of an answer that a check has refused
+            run.spend_on(listener.shown_message(), listener.usage, Verdict("unfinished", str(error)))
         error.verdicts = tuple(replace(verdict, turn=run.emitter.turn) for verdict in error.verdicts)
         raise
     except Exception as error:

@@ -161,6 +161,8 @@ class Run:
     """How often the model was asked to continue."""
     question: User | None = None
     """The prompt that follows the open calls of the given history."""
+    prompt: User | None = None
+    """The prompt that was checked, as it is in the history."""
     stop: StopReason | None = None
     """Why no more calls are allowed; empty while they are."""
     pauses: int = 0

@@ -21,7 +21,16 @@ from unbroken import errors
 from unbroken.clock import VirtualLoop
 from unbroken.deltas import Delta, PartialResponse
 from unbroken.errors import UserError
-from unbroken.events import CallEvent, CallFinished, Checked, Event, RunFailed, RunFinished, event_from_json
+from unbroken.events import (
+    CallEvent,
+    CallFinished,
+    Checked,
+    Event,
+    RequestSent,
+    RunFailed,
+    RunFinished,
+    event_from_json,
+)
 from unbroken.messages import Json, Message, Request, ToolCall, ToolResult, User
 from unbroken.middleware import Ask, CheckInput, CheckOutput, Middleware, RunStart
 from unbroken.models.secrets import MASK
@@ -203,9 +212,12 @@ class Playback(Middleware):
         """Its process died, or it was cancelled: nothing in the recording repeats that."""
         self._checks: dict[tuple[str, int], list[Checked]] = {}
         """What checks decided, by what they checked and by turn."""
+        asked = False
         for event in recording.events:
+            asked = asked or isinstance(event, RequestSent)
             if isinstance(event, Checked):
-                self._checks.setdefault((event.value, event.turn), []).append(event)
+                late = asked and event.value == "input"  # decided by a check beside the model
+                self._checks.setdefault(("late input" if late else event.value, event.turn), []).append(event)
         self._veto: Callable[[errors.Vetoed], None] | None = None
         self._turn: int | None = None
         """The number of the last event."""
@@ -335,6 +347,8 @@ class Playback(Middleware):
 
     async def check_output(self, output: Any, call_next: CheckOutput) -> Any:
         """As the recorded run did. A typed output that was replaced is checked again: only its text is recorded."""
+        if late := self._checks.get(("late input", self._turn or 0)):
+            raise errors.PromptVetoed(late[0].text)
         event = self._next_check("output")
         if event is None:
             return output

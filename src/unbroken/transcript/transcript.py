@@ -75,6 +75,16 @@ class Transcript:
             raise self._invalid("the last message is not the user's, so there is no prompt to replace")
         self._messages[-1] = prompt
 
+    def refuse_prompt(self, prompt: User, instead: User) -> None:
+        """Removes this message and all that follows it, and adds the other one. No call may be open."""
+        if not self.closed:
+            raise self._invalid(f"a prompt cannot be removed: {self._expected()}")
+        places = [place for place, message in enumerate(self._messages) if message is prompt]
+        if not places:
+            raise self._invalid("the prompt that was refused is not in it")
+        del self._messages[places[-1] :]
+        self.add(instead)
+
     def take_back(self) -> None:
         """Removes the last message, which has to be an answer without calls."""
         last = self._messages[-1] if self._messages else None
