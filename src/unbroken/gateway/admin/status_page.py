@@ -8,6 +8,7 @@ models and tools and error messages are untrusted.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -239,9 +240,14 @@ def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
         Cell(str(request.status), state="good" if request.status < 400 else "warn" if request.status < 500 else "bad"),
         Cell(_seconds(request.seconds), first),
         Cell(*tokens) if request.input_tokens or request.output_tokens else Cell(""),
-        Cell(", ".join(request.calls), handed),
+        Cell(_named(request.calls), handed),
         Cell(", ".join(notes), request.error) if notes else Cell(request.error, state="bad" if request.error else ""),
     )
+
+
+def _named(calls: Sequence[str]) -> str:
+    """`search × 3, read_file`"""
+    return ", ".join(f"{name} × {times}" if times > 1 else name for name, times in Counter(calls).items())
 
 
 def _client(request: RecentRequest, how: str) -> Cell:
