@@ -8,6 +8,7 @@ home pages have no columns beside them. Nothing else is changed here.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 from pathlib import Path
@@ -41,6 +42,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _built: dict[str, Files] = {}
 """The files of this build; not every event gets them."""
 
+logging.getLogger("jieba").setLevel(logging.WARNING)  # it reports how it loads its words
 highlighting.register()
 
 

@@ -162,8 +162,8 @@ SCENES = {
         [Command("unbroken view --plain runs/reykjavik.jsonl")],
     ),
     "replay": Scene(
-        "unbroken replay and unbroken stats: the run again without a model, and numbers with thresholds",
-        [Command("unbroken replay runs/reykjavik.jsonl"), Command("unbroken stats runs --check")],
+        "unbroken replay: the run again, without a model and without its tools",
+        [Command("unbroken replay runs/reykjavik.jsonl")],
     ),
     "limits": Scene(
         "unbroken run --rounds 1: the run ends at its limit, with an answer",
@@ -209,6 +209,7 @@ def play(scene: Scene) -> Screen:
                 (r"127\.0\.0\.1:\d+", "127.0.0.1:8400"),
                 (rf"{re.escape(folder)}/?", ""),
                 (r"\d{8}-\d{6}-\w{12}", "20261118-093000-4f1c2d3e4a5b"),
+                (r"\[[0-9a-f]{16}\]", "[82facee73dad7759]"),
             ):
                 printed = re.sub(found, shown, printed)
             screen.write(printed)
