@@ -1,16 +1,19 @@
-"""Makes frozen dataclasses faster to construct.
+"""Makes dataclasses faster to construct.
 
 `dataclass(frozen=True)` sets every field through `object.__setattr__`, which costs four times as much as an assignment,
 and a run builds a few dozen such objects. `quick` replaces `__init__`: while the fields are filled in, the object
 belongs to a mutable class with the same slots. Everything else about the class stays as `dataclass` made it.
 
 Without it a run takes 5 % more instructions (4.00 instead of 3.81 million, `valgrind --tool=cachegrind`).
+
+`plain_factories` is for dataclasses that are not frozen. Both replace default factories: `dict[str, Json]()` takes
+seven times as long as `dict()` and returns the same.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from types import new_class
 from typing import Any, TypeVar, get_origin
 
@@ -60,7 +63,6 @@ def quick(cls: type[T]) -> type[T]:
     for field in fields(own):
         name = parameter = field.name
         if field.default_factory is not MISSING:
-            # `dict[str, Json]()` takes seven times as long as `dict()` and returns the same.
             values[f"_make_{name}"] = get_origin(field.default_factory) or field.default_factory
             parameter = f"{name}=_factory"
             factory_calls.append(f"        if {name} is _factory: {name} = _make_{name}()")
@@ -82,4 +84,13 @@ def quick(cls: type[T]) -> type[T]:
     init = namespace["make"](**values)
     init.__qualname__, init.__annotations__ = own.__init__.__qualname__, own.__init__.__annotations__
     own.__init__ = init
+    return cls
+
+
+def plain_factories(cls: type[T]) -> type[T]:
+    """A decorator for a class before `dataclass`: its default factories without their type parameters."""
+    for field in vars(cls).values():
+        factory: Any = getattr(field, "default_factory", MISSING)
+        if isinstance(field, Field) and factory is not MISSING:
+            field.default_factory = get_origin(factory) or factory
     return cls

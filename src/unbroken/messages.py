@@ -274,6 +274,9 @@ class Usage:
             known = cost
         else:
             known = self.cost if cost is None and not other.input_tokens and not other.output_tokens else None
+        saving = self.cache_saving
+        if other.cache_saving is not None:
+            saving = other.cache_saving if saving is None else saving + other.cache_saving
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
@@ -285,7 +288,7 @@ class Usage:
             web_searches=self.web_searches + other.web_searches,
             server_calls=self.server_calls + other.server_calls,
             cost=known,
-            cache_saving=_sum(self.cache_saving, other.cache_saving),
+            cache_saving=saving,
         )
 
 
@@ -406,10 +409,6 @@ class Request:
     pieces: bool = True
     """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
     that."""
-
-
-def _sum(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else one + other
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -41,7 +41,7 @@ from unbroken.agent.toolset import OrderHint, Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
-from unbroken.messages import Choice, Effort, OneTool, Sampling, System
+from unbroken.messages import UNSET, Choice, Effort, OneTool, Sampling, System
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.models.connect import connect, connect_later
 from unbroken.models.model import Model
@@ -145,7 +145,7 @@ class Agent(Generic[DepsT, OutputT]):
         self._on_error: OnError = on_error
         self._on_approval = None if on_approval is None else _approver(on_approval)
         self._choice: Choice | None = _choice(self.policy.choice, self.toolset.fixed)
-        self._sampling = sampling or Sampling()
+        self._sampling = sampling or UNSET
         check_fields("Sampling", self._sampling)
         self._reasoning: Effort | None = reasoning
         self._guidance = bool(guidance)
@@ -391,7 +391,7 @@ class Agent(Generic[DepsT, OutputT]):
         """A run that starts from this history, with this agent's settings and these options."""
         kind = self.output_type if output is None else Output[Any].of(output)
         tools = ToolSet(options["tools"]) if "tools" in options else self.toolset
-        plan = partial(self._plan, options=options, output=kind, account=account, tools=tools)
+        plan = partial(self._plan, options, kind, account, tools)
         return Performance(id, plan, self._clock, tools, transcript, account, self.stack(options), self.name)
 
     @contextmanager
@@ -434,39 +434,34 @@ class Agent(Generic[DepsT, OutputT]):
         """The plan with which this agent takes over a run, and its tools."""
         options = self.overridden(cast("ResumeOptions[DepsT]", {}))
         tools = ToolSet(options["tools"]) if "tools" in options else self.toolset
-        plan = partial(self._plan, options=options, output=self.output_type, account=account, tools=tools)
+        plan = partial(self._plan, options, self.output_type, account, tools)
         return plan(before.clock), tools
 
     def _plan(
         self,
-        clock: Clock,
         options: ResumeOptions[DepsT],
         output: Output[Any] | None,
         account: Account,
         tools: ToolSet,
+        clock: Clock,
     ) -> Plan:
-        instructions = options.get("instructions", self.instructions)
-        text = instructions if isinstance(instructions, str) else ""
+        option = options.get
+        instructions = option("instructions", self.instructions)
         offers_tools = tools.offers_tools or bool(self.handoffs)
-        system = self._system(text, offers_tools, account.limits.rounds) if instructions is text else None
-        model = options.get("model", self.model)
-
-        async def write_system(context: RunContext[Any]) -> System | None:
-            assert callable(instructions)
-            written = instructions(context)
-            text = await written if inspect.isawaitable(written) else written
-            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-                raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
-            return self._system(text, offers_tools, account.limits.rounds)
-
+        write = text = system = None
+        if isinstance(instructions, str):
+            text, system = instructions, self._system(instructions, offers_tools, account.limits.rounds)
+        else:
+            write = partial(self._write_system, instructions, offers_tools, account)
+        model = option("model", self.model)
         asked = connect(model) if isinstance(model, str) else model
         return Plan(
             model=asked,
             tools=tools.of(asked),
             clock=clock,
             system=system,
-            write_system=None if instructions is text else write_system,
-            choose_limits=None if options.get("limits") else self._choose_limits,
+            write_system=write,
+            choose_limits=None if option("limits") else self._choose_limits,
             sampling=self._sampling,
             reasoning=self._reasoning,
             schedule=self.schedule,
@@ -478,13 +473,26 @@ class Agent(Generic[DepsT, OutputT]):
             output=output,
             output_given=output is not self.output_type,
             handoffs=self.handoffs,
-            language=self._language or (self._own_language if text is self.instructions else language_of(text)),
-            deps=options.get("deps", self._deps),
-            store=options.get("store", {}),
+            language=self._language or (self._own_language if text is self.instructions else language_of(text or "")),
+            deps=option("deps", self._deps),
+            store=option("store", {}),
             results=self._results,
             order_hint=self.order_hint,
-            trim=options.get("trim") or self._trim,
+            trim=option("trim") or self._trim,
         )
+
+    async def _write_system(
+        self,
+        instructions: Callable[[RunContext[Any]], str | Awaitable[str]],
+        offers_tools: bool,
+        account: Account,
+        context: RunContext[Any],
+    ) -> System | None:
+        written = instructions(context)
+        text = await written if inspect.isawaitable(written) else written
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
+        return self._system(text, offers_tools, account.limits.rounds)
 
 
 def _choice(choice: str | None, toolbox: Toolbox | None) -> Choice | None:

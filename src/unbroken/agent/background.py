@@ -46,12 +46,12 @@ class _Reporter:
 def open_futures(run: Run, toolbox: Toolbox) -> None:
     """Prepares the run for background calls, if there may be any; continues those of an earlier part of the run."""
     plan, policy = run.plan, run.plan.policy
+    if run.futures is None and policy.background is None and not (toolbox.background or run.restored):
+        return
     foreground = ANSWER if plan.output is not None else ""
     if run.futures is not None:
         run.futures.configure(plan.schedule, policy.background, foreground, policy.tool_errors)
     else:
-        if policy.background is None and not (toolbox.background or run.restored):
-            return
         run.futures = Futures(
             plan.schedule,
             plan.clock,

@@ -56,6 +56,8 @@ class Emitter:
         self._of_streams: list[Sink] = []
         """The listeners that receive text as it streams."""
         self.has_listeners = False
+        self.in_detail = LOG.isEnabledFor(logging.DEBUG)
+        """Log lines about single calls are written."""
 
     def listen(self, middleware: Sequence[Middleware]) -> None:
         """Adds listeners for the events from now on."""
@@ -127,7 +129,6 @@ class RoundReporter:
         self._first_start: float | None = None
         self._loose: dict[int, ToolCall] = {}
         """Complete calls that are not in a message yet, by number."""
-        self._in_detail = LOG.isEnabledFor(logging.DEBUG)
 
     def written(self, call: ToolCall) -> int:
         """A call is complete, or was cut off. Returns its number."""
@@ -175,7 +176,7 @@ class RoundReporter:
         if self._first_start is None:
             self._first_start = self._clock.elapsed()
         report_started(self._emitter, prepared, early)
-        if self._in_detail:
+        if self._emitter.in_detail:
             count = max(self._count, self._begun)
             LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
 
@@ -232,7 +233,8 @@ def report_finished(emitter: Emitter, prepared: Prepared, result: ToolResult, se
     if outcome == "unknown":
         pass  # already logged where it was decided
     elif not result.error:
-        LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
+        if emitter.in_detail:
+            LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
     elif outcome != "not_executed":
         error = result.text.removeprefix("Error: ")
         LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, error)

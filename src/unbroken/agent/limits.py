@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.errors import UserError
+from unbroken.frozen import plain_factories
 from unbroken.messages import Usage
 from unbroken.models.model import Model
 from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, is_loaded, load_prices
@@ -94,6 +95,7 @@ class Limits:
 
 
 @dataclass(slots=True)
+@plain_factories
 class Account:
     """What one run has used so far. A resumed run continues counting."""
 
@@ -154,7 +156,14 @@ class Account:
 
     def spend_on_request(self, usage: Usage, model: str, turn: int, clock: Clock) -> None:
         """Counts one attempt at the last request, which this model has answered."""
-        cost = self._cost_of_request(usage, model, turn, clock)
+        if self.limits.prices is not None or usage.cost is not None:  # a model may know what it costs
+            cost = self.cost_of(usage)
+        elif self.recorded is not None:
+            cost = self.recorded.get(turn)
+            self.recorded[turn] = 0.0  # it includes all attempts of the turn
+        else:
+            prices = self._prices(model, clock)
+            cost = None if prices is None else prices.of(usage)
         self.request_cost = None if self.request_cost is None or cost is None else self.request_cost + cost
         self._spend(self._with_saving(usage, model, clock), cost)
 
@@ -177,16 +186,6 @@ class Account:
         if self.on_spend is not None:
             self.on_spend(replace(usage, cost=cost))
 
-    def _cost_of_request(self, usage: Usage, model: str, turn: int, clock: Clock) -> float | None:
-        if self.limits.prices is not None or usage.cost is not None:  # a model may know what it costs
-            return self.cost_of(usage)
-        if self.recorded is not None:
-            cost = self.recorded.get(turn)
-            self.recorded[turn] = 0.0  # it includes all attempts of the turn
-            return cost
-        prices = self._prices(model, clock)
-        return None if prices is None else prices.of(usage)
-
     def _with_saving(self, usage: Usage, model: str, clock: Clock) -> Usage:
         if not (usage.cached_tokens or usage.cache_write_tokens) or usage.cache_saving is not None:
             return usage
@@ -194,9 +193,10 @@ class Account:
         return usage if prices is None else replace(usage, cache_saving=prices.cache_saving(usage))
 
     def _prices(self, model: str, clock: Clock) -> ModelPrices | None:
-        if model not in self._listed:
-            self._listed[model] = find_prices(model, clock.now())
-        return self._listed[model]
+        listed = self._listed
+        if model not in listed:
+            listed[model] = find_prices(model, clock.now())
+        return listed[model]
 
     def cost_of(self, usage: Usage) -> float | None:
         """What a part of the usage cost. None if that is not known."""
@@ -242,15 +242,14 @@ class Account:
         """The limit that prevents another round, if any; or, with `aside`, a request beside the conversation; or, with
         `inside`, a round of a run inside of this one."""
         limits = self.limits
-        counted: tuple[tuple[StopReason, float | None, float], ...] = (
-            ("round_limit", limits.rounds, self.rounds),
-            ("call_limit", limits.calls, self.calls),
-            ("token_limit", limits.tokens, self.usage.total_tokens),
-            ("cost_limit", limits.cost, 0.0 if limits.cost is None else self._counted_cost),
-        )
-        for reason, limit, used in counted[2 if aside else int(inside) :]:
-            if limit is not None and used >= limit:
-                return reason, limit
+        if limits.rounds is not None and not (aside or inside) and self.rounds >= limits.rounds:
+            return "round_limit", limits.rounds
+        if limits.calls is not None and not aside and self.calls >= limits.calls:
+            return "call_limit", limits.calls
+        if limits.tokens is not None and self.usage.total_tokens >= limits.tokens:
+            return "token_limit", limits.tokens
+        if limits.cost is not None and self._counted_cost >= limits.cost:
+            return "cost_limit", limits.cost
         if limits.seconds is not None and self.elapsed(clock) >= limits.seconds + self.extra:
             return "time_limit", limits.seconds
         return None if self.outer is None else self.outer.reached(clock, aside=aside, inside=True)

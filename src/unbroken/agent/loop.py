@@ -61,7 +61,8 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     except BaseException as error:
         await background.end(run, error)
         raise
-    await background.end(run)
+    if run.futures is not None:
+        await background.end(run)
     return ending
 
 
@@ -75,7 +76,9 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
             await change_agent(run)
         if stop != "waiting":
             _add_question(run)
-    while stop is None and (stop := run.limit()) is None and (stop := await background.deliver(run)) is None:
+    while stop is None and (stop := run.limit()) is None:
+        if run.futures is not None and (stop := await background.deliver(run)) is not None:
+            break
         turn = await play_round(run)
         run.account.extra = 0.0
         if run.vetoed is not None:  # for a call that the answer does not have after a restart
@@ -87,7 +90,7 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
                 await change_agent(run)
         elif turn.stop is not None:
             return await _end_with_text(run, turn.stop, turn.message.text)
-        elif not await background.wait_for_first(run, turn) and await _is_answer(run, turn):
+        elif not (run.awaits_results and await background.wait_for_first(run, turn)) and await _is_answer(run, turn):
             return _give(run, turn, "answered")
     return await conclude(run, stop)
 
@@ -168,7 +171,8 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             numbers = [listener.number(call) for call in message.calls]
             observer.detected(message.calls, numbers, run.account.request_cost)
             run.drop_earlier(observer)
-            await background.wait_for_approvable(run, listener.prepared.values())
+            if run.futures is not None:
+                await background.wait_for_approvable(run, listener.prepared.values())
             prepared = _plan_round(run, toolbox, message.calls, listener, closed)
             if run.plan.client_checks:
                 await check_client_calls(run, prepared)
@@ -270,7 +274,8 @@ async def _run_calls(
     """Answers every call in the transcript; or, if some wait for an outside decision, all the others."""
     earlier = run.transcript.answered
     results = await batch.seal(prepared, decisions)
-    given = [*earlier, *[result for result in results if result is not None]]
+    answered = [result for result in results if result is not None]
+    given = [*earlier, *answered]
     repetition, order = run.repetition, batch.order
     took = order.seconds()
     if len(prepared) > 1 and run.plan.schedule is Schedule.EAGER:
@@ -286,7 +291,7 @@ async def _run_calls(
     repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
     repetition.next_round(prepared)
     raise_broken(run)
-    if None in results:
+    if len(answered) < len(results):
         run.wait_for(order)
         return "waiting"
     if run.output:

@@ -15,7 +15,7 @@ from unbroken.agent.toolset import OrderHint, Tools, ToolSource
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
-from unbroken.messages import Choice, Effort, Json, Message, OneTool, Sampling, System
+from unbroken.messages import UNSET, Choice, Effort, Json, Message, OneTool, Sampling, System
 from unbroken.middleware import (
     Ask,
     CheckInput,
@@ -160,7 +160,7 @@ class Plan:
     """Writes it before each request, if the instructions are a function."""
     choose_limits: LimitsOf | None = None
     """Chooses the limits at the start of the run."""
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = UNSET
     reasoning: Effort | None = None
     schedule: Schedule = Schedule.EAGER
     several_calls: bool = True
@@ -272,10 +272,7 @@ def limits_to_json(limits: Limits) -> dict[str, Json]:
 
 
 def _sampled(sampling: Sampling) -> dict[str, Json]:
-    if sampling == _USUAL:
+    if sampling is UNSET or sampling == UNSET:
         return {}
     named = ("max_tokens", "temperature", "top_p", "stop", "seed")
     return {name: value for name in named if (value := getattr(sampling, name)) not in (None, ())}
-
-
-_USUAL = Sampling()

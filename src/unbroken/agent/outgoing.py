@@ -36,8 +36,12 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
     """The next request of the run. With `final`, the model may not call tools."""
     plan, messages, tools = run.plan, run.transcript.messages, toolbox.specs
     taken: frozenset[str] = frozenset()
-    filtered = run.changing is not None and run.changing.shown is not None
-    if plan.trim is not None or plan.preparing or run.transcript.summarised or filtered:
+    if (
+        plan.trim is not None
+        or plan.preparing
+        or run.transcript.summarised
+        or (run.changing is not None and run.changing.shown is not None)
+    ):
         messages = await messages_to_send(run, toolbox, final)
         taken = frozenset(call.id for message in run.transcript.messages for call in _calls_of(message))
     if not tools and (called := _called(messages)):
@@ -47,16 +51,16 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         messages = (plan.system, *messages)
     if run.nudge:
         messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else run.nudge_text()))
-    choice = plan.choice if run.account.requests - run.notes.get("aside", 0) == 1 else None
-    output = plan.output
+    choice, output = plan.choice, plan.output
+    if choice is not None and run.account.requests - run.notes.get("aside", 0) != 1:
+        choice = None
     if output is not None and (final or run.corrections):
         choice, final = (OneTool(ANSWER), False) if output.has_tool else (None, True)
-    parallel = None if plan.several_calls else False
     return Request(
         messages,
         tools,
         choice,
-        parallel,
+        None if plan.several_calls else False,
         final,
         reasoning=plan.reasoning,
         cache=plan.policy.cache,

@@ -165,6 +165,9 @@ class Listener:
                 self.ended = delta
                 if delta.verdict.left_out:
                     self._run.note_left_out(delta.verdict)
+            elif isinstance(delta, UsageReported):
+                if delta.usage.total_tokens:  # some servers report zeros for unknown
+                    self.usage = delta.usage
             else:
                 self._take_other(delta)
         if texts:
@@ -199,8 +202,6 @@ class Listener:
     def _take_other(self, delta: Delta) -> None:
         run, batch, response = self._run, self._batch, self._response
         match delta:
-            case UsageReported(reported):
-                self.usage = reported if reported.total_tokens else self.usage  # some servers report zeros for unknown
             case CallSpoiled(call):
                 self._forget(call.index)
                 batch.take_out(call.index, f"not executed: {call.problem}")

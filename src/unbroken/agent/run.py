@@ -21,7 +21,7 @@ from unbroken.agent.server_calls import ServerCalls
 from unbroken.deltas import Delta, Verdict
 from unbroken.errors import UnbrokenError, UserError, Vetoed
 from unbroken.events import LimitReached, RequestRetried
-from unbroken.frozen import quick
+from unbroken.frozen import plain_factories, quick
 from unbroken.messages import (
     Assistant,
     Json,
@@ -137,6 +137,7 @@ class CallRecord:
 
 
 @dataclass(slots=True)
+@plain_factories
 class Run:
     id: str
     plan: Plan

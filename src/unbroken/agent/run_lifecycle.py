@@ -24,6 +24,7 @@ from unbroken.clock import Clock, current_clock
 from unbroken.deltas import ServerCallSeen, Verdict
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
+from unbroken.frozen import plain_factories
 from unbroken.messages import Json, Message, ToolMessage, ToolResult, User
 from unbroken.middleware import Middleware, RunStart, as_middleware
 from unbroken.tools.caller import in_words
@@ -36,6 +37,7 @@ CHAIN_LOG = logging.getLogger("unbroken.chain")
 
 
 @dataclass(slots=True)
+@plain_factories
 class Performance:
     """A run that is ready to start. Call it to run it."""
 
@@ -149,7 +151,8 @@ class Performance:
 
     def _start(self, run: Run, middleware: Sequence[Middleware]) -> list[Middleware]:
         """Starts all middleware for this run and installs it."""
-        plan, started = run.plan, list[Middleware]()
+        plan = run.plan
+        started: list[Middleware] = []
         if plan.handoffs or self._was_handed_off():
             about = partial(self._about, run)
             own = list[Middleware]()

@@ -44,17 +44,17 @@ class Assembler:
         max_calls: float = inf,
     ) -> None:
         self.deltas: list[Delta] = []
-        self.calls = Calls(self.deltas, turn, used_ids, names, pieces, max_calls)
+        self.calls = calls = Calls(self.deltas, turn, used_ids, names, pieces, max_calls)
         # The calls' part of `Receiver`, bound here once: a stream calls them for every few bytes.
-        self.piece = self.calls.piece
-        self.more = self.calls.more
-        self.entry = self.calls.entry
-        self.again = self.calls.again
-        self.loose = self.calls.loose
-        self.open = self.calls.open
-        self.arguments = self.calls.arguments
-        self.close = self.calls.close
-        self.withdraw = self.calls.withdraw
+        self.piece = calls.piece
+        self.more = calls.more
+        self.entry = calls.entry
+        self.again = calls.again
+        self.loose = calls.loose
+        self.open = calls.open
+        self.arguments = calls.arguments
+        self.close = calls.close
+        self.withdraw = calls.withdraw
         self.server_calls: list[ServerCall] = []
         self.finish_reason: str | None = None
         self.meaning: Meaning = "done"

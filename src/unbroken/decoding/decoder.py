@@ -258,7 +258,7 @@ class Decoder:
 def _schemas(tools: Collection[str] | None, request: Request | None) -> Mapping[str, Mapping[str, Json]]:
     if not tools:
         return {}
-    if isinstance(tools, dict | Mapping):  # asked for a dict first, because a protocol takes longer
+    if isinstance(tools, (dict, Mapping)):  # asked for a dict first, because a protocol takes longer
         return cast("Mapping[str, Mapping[str, Json]]", tools)
     return {tool.name: tool.parameters for tool in request.tools} if request else {}
 
@@ -268,7 +268,7 @@ def _never(data: bytes) -> bool:
 
 
 def _used(history: Sequence[Assistant], request: Request | None) -> set[str]:
-    used = {call.id for message in history for call in message.calls} if history else set[str]()
+    used = {call.id for message in history for call in message.calls}
     return used.union(request.taken) if request and request.taken else used
 
 

@@ -34,7 +34,7 @@ from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_HEAD, RESPONSE_LIMIT
 from unbroken.models.quirks import Quirks, fit_spelled
 from unbroken.models.raw_log import Logged, RawLog
-from unbroken.models.relay import PassingDecoder, RelayRequest, headers_for
+from unbroken.models.relay import PassingDecoder, RelayRequest
 from unbroken.models.request_writer import RequestWriter, Written
 from unbroken.models.structured_output import explain_refusal
 from unbroken.validation import checked
@@ -101,6 +101,8 @@ class HTTPModel:
         raw_log: RawLog | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self.name = f"{endpoint.provider}:{endpoint.model}"
+        """Provider and model: `openai:gpt-5`."""
         self.timeouts = timeouts
         self.settings = settings
         self.observer: Observer | None = None
@@ -132,11 +134,6 @@ class HTTPModel:
 
     def __repr__(self) -> str:
         return f"HTTPModel({self.name!r}, {shown(self.endpoint.stream_url)!r})"
-
-    @property
-    def name(self) -> str:
-        """Provider and model: `openai:gpt-5`."""
-        return f"{self.endpoint.provider}:{self.endpoint.model}"
 
     @property
     def origin(self) -> str:
@@ -335,15 +332,14 @@ class HTTPModel:
         return deltas
 
     async def _send(
-        self, request: Request, body: bytes, needed: Mapping[str, str]
+        self, request: Request, body: bytes, more: Mapping[str, str]
     ) -> tuple[ClientResponse, Patience, str, Logged | None]:
         """The head of the answer, the time-out of its body, the key that was sent, and the log."""
         deadline = self._transport.deadline()
         key = self._key.fixed if self._key.fixed is not None else await self._key.ask()
         log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
         try:
-            theirs = headers_for(request, self.endpoint.wire)
-            headers = self._headers_for(request.stream, key, {**theirs, **needed} if needed else theirs)
+            headers = self._headers_for(request.stream, key, more)
             return *await self._post(request.stream, headers, key, body, deadline, log), key, log
         except BaseException as error:
             if log is not None:

@@ -102,7 +102,7 @@ def find_window(model: str, time: float) -> int | None:
 
 def is_loaded() -> bool:
     """Whether the list is loaded, or the extra is not installed."""
-    return _load_list.cache_info().currsize > 0
+    return bool(_list)
 
 
 async def load_prices(model: str, time: float) -> None:
@@ -112,9 +112,17 @@ async def load_prices(model: str, time: float) -> None:
         await asyncio.get_running_loop().run_in_executor(None, _load_list)
 
 
-@lru_cache(1)
+_list: list[Callable[..., Any] | None] = []
+"""The function that finds a price, once it is loaded. None: the extra is not installed."""
+
+
 def _load_list() -> Callable[..., Any] | None:
-    """The function that finds a price. None if the extra is not installed."""
+    if not _list:
+        _list.append(_import_list())
+    return _list[0]
+
+
+def _import_list() -> Callable[..., Any] | None:
     try:
         from genai_prices import calc_price  # noqa: PLC0415 - an optional extra, and start-up time
     except ImportError:

@@ -20,7 +20,7 @@ from unbroken.models.quirks import (
     rules_beside_tools,
     rules_of,
 )
-from unbroken.models.relay import headers_for, verbatim_for
+from unbroken.models.relay import RelayRequest, headers_for, verbatim_for
 from unbroken.models.structured_output import OutputFitter
 from unbroken.server_tools import DeferredTools
 from unbroken.wires import WIRES, find_wire
@@ -33,6 +33,8 @@ from unbroken.wires.values import doubled_name, fit_name
 
 _SERVER_TOOLS = frozenset(("web_fetch", "code_execution"))
 """Settings of a client of another wire that may need a header of their own."""
+
+_NONE: Mapping[str, str] = {}
 
 
 @quick
@@ -47,7 +49,7 @@ class Written:
     left_out: tuple[str, ...] = ()
     """Fields that the model would refuse: left out, or replaced by what it accepts."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Headers that this request needs beside those of every request: the betas of its server tools."""
+    """Headers that this request needs beside those of every request: a client's, and the betas of its server tools."""
 
 
 class RequestWriter:
@@ -80,7 +82,8 @@ class RequestWriter:
         request = fit_request(request, endpoint.quirks)
         if request.managed is not None and not self.manages:
             request = replace(request, managed=None)
-        spelled = verbatim_for(request, endpoint.wire)
+        relayed = isinstance(request, RelayRequest)
+        spelled = verbatim_for(request, endpoint.wire) if relayed else None
         crossed: Crossed | None = None
         lowered: Sequence[str] = ()
         wishes: Sequence[str] = ()
@@ -96,29 +99,28 @@ class RequestWriter:
                 wishes = self._add_server_tools(body, request)
             body = fit_body(body, request, endpoint.quirks)
         body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning, self._wire)
-        theirs = headers_for(request, endpoint.wire)
-        headers = {**self._headers, **theirs} if theirs else self._headers
-        betas: Mapping[str, str] = {}
+        theirs = headers_for(request, endpoint.wire) if relayed or request.managed is not None else _NONE
         if request.server_tools or (crossed is not None and not _SERVER_TOOLS.isdisjoint(crossed.asked)):
-            betas = self._betas(body, theirs)
-            headers = {**headers, **betas}
-        known = spelled is None and asked.tools is self._accepted_tools and "tools" not in request.extra
-        known = known and not request.server_tools
+            theirs = {**theirs, **self._betas(body, theirs)}
+        headers = {**self._headers, **theirs} if theirs else self._headers
+        ours = spelled is None and "tools" not in request.extra
+        known = ours and asked.tools is self._accepted_tools and not request.server_tools
         if not known and spelled is None:
             self._check_names(asked.tools)
         rules = (rules_beside_tools if known else rules_of)(endpoint.wire, endpoint.vendor, endpoint.model)
         said = () if request.wire else request.extra
         body, left_out = obey(rules, body, endpoint.model, headers, request.stream, said)
-        if not left_out and spelled is None and "tools" not in request.extra:
+        if ours and not left_out:
             self._accepted_tools = asked.tools
-        left_out = [*lowered, *wishes, *left_out]
+        if lowered or wishes:
+            left_out = [*lowered, *wishes, *left_out]
         if crossed is not None:
             left_out = report(crossed, body, left_out)
         elif not asked.wire:
             if sets_something(asked):
                 left_out = [*left_out, *not_sent(asked, body, self._wire.crossing(), left_out)]
             left_out += lost_from_answers(asked.messages, endpoint.wire, _history_of)
-        return Written(request, body, lost, tuple(left_out), betas)
+        return Written(request, body, lost, tuple(left_out), theirs)
 
     def _add_server_tools(self, body: dict[str, Json], request: Request) -> list[str]:
         """The wishes about them that are lost."""

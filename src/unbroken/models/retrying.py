@@ -156,13 +156,13 @@ class RetryingModel(Generic[M_co]):
             passed_on = False
             ended: Ended | None = None
             error: Exception | None = None
-            ready: list[str] = []
+            received: list[Sequence[Delta]] = []
             stream, left = model.stream(request), True
             try:
                 async for deltas in stream:
                     if not isinstance(deltas, (list, tuple)):
                         refuse_single(model.name, deltas)
-                    ready += [delta.call.id for delta in deltas if isinstance(delta, CallReady)]
+                    received.append(deltas)
                     last = deltas[-1]
                     if isinstance(last, Ended):
                         ended = last
@@ -203,8 +203,9 @@ class RetryingModel(Generic[M_co]):
             model, request = story.model, story.request
             yield (AttemptFailed(verdict, wait, elsewhere),)
             if passed_on:
+                ready = [delta.call for deltas in received for delta in deltas if isinstance(delta, CallReady)]
                 calls = ended.message.calls if ended is not None and ended.message is not None else ()
-                yield (Restarted(tuple(dict.fromkeys([*ready, *(call.id for call in calls)]))),)
+                yield (Restarted(tuple(dict.fromkeys(call.id for call in (*ready, *calls)))),)
             if wait:
                 await asyncio.sleep(wait)
 

@@ -22,7 +22,8 @@ MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, Recurs
 
 
 def as_dict(value: Json) -> Object:
-    return cast("Object", value) if isinstance(value, dict) else {}
+    # Without `cast`, which is a call, and this one is made for nearly every part of a message.
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
 def as_list(value: Json) -> list[Json]:
@@ -48,7 +49,12 @@ def as_flag(value: Json) -> bool | None:
 
 def as_int(value: Json) -> int:
     """A count: 0 if the value is not a valid count."""
-    return int(value) if isinstance(value, int | float) and value == value and abs(value) < 2**63 else 0
+    if value is None:  # mostly: a count that the provider does not have
+        return 0
+    return int(value) if isinstance(value, (int, float)) and -_NO_COUNT < value < _NO_COUNT else 0
+
+
+_NO_COUNT = 2**63
 
 
 # Rules for call ids (`Wire.id_rule`), and `fit`, which makes an id follow them.

@@ -435,6 +435,7 @@ def read_usage(usage: Json) -> Usage:
     if thinking and reading + writing + thinking == as_int(raw.get("total_tokens")):
         writing += thinking  # xAI counts reasoning beside the completion, all others inside
     cached = prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens") or raw.get("cached_tokens")
+    searches = as_dict(raw.get("server_tool_use")).get("web_search_requests") or raw.get("num_search_queries")
     return Usage(
         input_tokens=reading,
         output_tokens=writing,
@@ -442,7 +443,5 @@ def read_usage(usage: Json) -> Usage:
         cache_write_tokens=as_int(prompt.get("cache_write_tokens")),
         reasoning_tokens=thinking,
         raw=raw,
-        # OpenRouter, and Perplexity.
-        web_searches=as_int(as_dict(raw.get("server_tool_use")).get("web_search_requests"))
-        or as_int(raw.get("num_search_queries")),
+        web_searches=as_int(searches) if searches else 0,  # OpenRouter, and Perplexity
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import cast
 
 from unbroken.messages import (
     Assistant,
@@ -66,17 +65,15 @@ def encode_messages(messages: Iterable[Message], marks: bool = False, functions:
     encoded: list[Object] = []
     own_ids: set[str] = set()  # a server that makes ids beyond the rule takes them back, and knows no others
     for message in messages:
-        match message:
-            case System():
-                encoded.append({"role": "system", "content": encode_parts(message.parts, marks)})
-            case User():
-                encoded.append({"role": "user", "content": encode_parts(message.parts, marks)})
-            case Assistant():
-                if message.native is not None and message.native.wire == NAME:
-                    own_ids.update(message.native.ids)
-                encoded.append(_encode_assistant(with_functions(message, functions) if functions else message))
-            case ToolMessage():
-                encoded.extend(_encode_results(message, marks, own_ids))
+        if isinstance(message, Assistant):
+            if message.native is not None and message.native.wire == NAME:
+                own_ids.update(message.native.ids)
+            encoded.append(_encode_assistant(with_functions(message, functions) if functions else message))
+        elif isinstance(message, ToolMessage):
+            encoded.extend(_encode_results(message, marks, own_ids))
+        else:
+            role = "user" if isinstance(message, User) else "system"
+            encoded.append({"role": role, "content": encode_parts(message.parts, marks)})
     return encoded
 
 
@@ -306,8 +303,8 @@ def plain_text(parts: Sequence[Part], marks: bool) -> str:
     """Of nearly all messages: their only part, if there is nothing else."""
     if len(parts) == 1:
         only = parts[0]
-        if only.__class__ is Text and not (marks and only.cache):
-            return cast("Text", only).text
+        if type(only) is Text and not (marks and only.cache):
+            return only.text
     return ""
 
 

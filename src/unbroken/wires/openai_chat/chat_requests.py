@@ -11,10 +11,11 @@ server accepts; a `function` message and its call become `tool` and `tool_calls`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import get_args
 
-from unbroken.messages import Choice, Effort, Json, Native, OneTool, Request, Sampling, ToolSpec
+from unbroken.messages import UNSET, Choice, Effort, Json, Native, OneTool, Request, Sampling, ToolSpec
 from unbroken.wires.openai_chat.chat_messages import NAME, decode_messages, encode_messages
 from unbroken.wires.parts import (
     cache_mark,
@@ -46,16 +47,8 @@ def encode_request(request: Request) -> Object:
         body["stream_options"] = {"include_usage": True}
     if request.reasoning is not None:
         body["reasoning_effort"] = request.reasoning
-    s = request.sampling
-    if s.max_tokens is not None and "max_completion_tokens" not in extra:
-        body["max_tokens"] = s.max_tokens
-    for key, value in (("temperature", s.temperature), ("top_p", s.top_p)):
-        if value is not None:
-            body[key] = value
-    if s.stop:
-        body["stop"] = list(s.stop)
-    if s.seed is not None:
-        body["seed"] = s.seed
+    if request.sampling is not UNSET:
+        body |= _encode_sampling(request.sampling, extra)
     if request.output is not None and not request.output.tool:
         from unbroken.wires.openai_chat.chat_crossing import write_output  # noqa: PLC0415 - start-up time
 
@@ -66,6 +59,17 @@ def encode_request(request: Request) -> Object:
     if request.final and body.get("tools"):
         body["tool_choice"] = "none"
     return body
+
+
+def _encode_sampling(sampling: Sampling, extra: Mapping[str, Json]) -> Object:
+    fields: Object = {
+        "max_tokens": None if "max_completion_tokens" in extra else sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "stop": list(sampling.stop) or None,
+        "seed": sampling.seed,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _encode_tool(tool: ToolSpec) -> Object:
