@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from copy import copy
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, Literal, Self, TypeAlias, cast
 
 from unbroken.deltas import (
@@ -33,8 +35,10 @@ from unbroken.tools.caller import Caller, in_words, not_executed, prepare
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.results import Retry
 from unbroken.tools.threads import call_anywhere
-from unbroken.tools.toolbox import Toolbox
+from unbroken.tools.toolbox import LISTED, Toolbox
 from unbroken.validation import checked
+
+LOG = logging.getLogger("unbroken.guardrails")
 
 Check: TypeAlias = Callable[..., Any]
 """`check(value)` or `check(context, value)`; may be async."""
@@ -290,7 +294,22 @@ class _CallCheck(_Check):
         return started
 
     def on_tools(self, turn: int, toolbox: Toolbox) -> None:
+        if self._toolbox is None and self._tools:
+            self._refuse_unknown(toolbox)
         self._toolbox = toolbox
+
+    def _refuse_unknown(self, toolbox: Toolbox) -> None:
+        """A check that names no tool would let every call pass. If a function chooses the tools, a name may come later:
+        it is an error only if it is similar to one that there is."""
+        known = None if self._run is None else self._run.known_tools()
+        names = [*toolbox.names, *(known or ())]
+        for name in sorted(self._tools.difference(names)):
+            close = get_close_matches(name, names, n=1) or [each for each in names if each.endswith(f"_{name}")]
+            meant = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(names[:LISTED]) or 'none'}"
+            problem = f"check_calls(tools=[{name!r}]) for the check `{self.name}`: there is no such tool; {meant}"
+            if known is not None or close:
+                raise UserError(problem)
+            LOG.warning("%s (a function chooses the tools, so it may come later)", problem)
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         arguments, refusal = await self._decision(call)

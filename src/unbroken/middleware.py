@@ -76,6 +76,8 @@ class RunStart:
     """The model itself."""
     context: Callable[[], RunContext[Any]] = RunContext
     """Returns what functions of the agent know about the run now."""
+    known_tools: Callable[[], frozenset[str] | None] = lambda: None
+    """Returns the names of all tools that the run may offer, found or not. None if a function chooses them."""
     trace: dict[str, str] | None = None
     """Of a durable run: `traceparent` names the span that all its parts belong to. If it is empty, the tracer
     of the first part fills it in."""

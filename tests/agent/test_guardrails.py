@@ -31,6 +31,8 @@ from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage
 from unbroken.models.scripted import Answer, Call, Say
 from unbroken.testing import Think, run_virtual
 from unbroken.tools.context import RunContext
+from unbroken.tools.search import ToolSearch
+from unbroken.tools.selection import select
 from unbroken.trajectory.recording import read_recording
 
 
@@ -440,3 +442,37 @@ def test_recorded_checks_are_replayed_without_being_asked_again(tmp_path: Path) 
         for again in (agent().replay(file), agent_of(read_recording(file)).replay(file)):
             assert (again.text, again.stop_reason, again.messages) == (*expected, result.messages)
         assert asked == []
+
+
+def test_a_check_of_calls_that_names_no_tool_is_refused_before_anything_is_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bank = Bank()
+    seen: list[str] = []
+
+    def note(call: ToolCall) -> None:
+        seen.append(call.name)
+
+    def chosen(context: RunContext[Any]) -> Any:
+        return bank.tools()
+
+    def ask(names: list[str], own: Any, **options: Any) -> Result[Any]:
+        model = ScriptedModel(Call("pay", amount=1), "Paid.")
+        return run_virtual(Agent(model, own, middleware=[check_calls(note, tools=names)]).run("Pay.", **options))
+
+    for names, tools, meant in (
+        (["pya"], bank.tools(), "did you mean `pay`"),
+        (["pay"], [select(bank.tools(), prefix="bank_")], "did you mean `bank_pay`"),
+        (["pya"], [ToolSearch(bank.tools())], "did you mean `pay`"),
+        (["pya"], chosen, "did you mean `pay`"),
+        (["refund"], bank.tools(), "there are: "),
+    ):
+        with pytest.raises(UserError, match=f"for the check `note`: there is no such tool; {meant}"):
+            ask(names, tools)
+    assert bank.paid == []
+    ask(["pay"], [ToolSearch(bank.tools())])  # it is there, although no search has found it
+    ask(["transmogrify"], chosen)
+    assert "it may come later" in caplog.text
+    ask(["pay"], bank.tools(), tools=[])  # the tools of this run do not have it, but the agent's do
+    ask(["pay"], bank.tools())
+    assert seen == ["pay"]

@@ -458,6 +458,7 @@ class Agent(Generic[DepsT, OutputT]):
         return Plan(
             model=asked,
             tools=tools.of(asked),
+            toolsets=(tools,) if tools is self.toolset else (tools, self.toolset),
             clock=clock,
             system=system,
             write_system=write,

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from unbroken.agent.limits import Limits
 from unbroken.agent.output import ANSWER, Output
 from unbroken.agent.prompts import Language
-from unbroken.agent.toolset import OrderHint, Tools, ToolSource
+from unbroken.agent.toolset import OrderHint, Tools, ToolSet, ToolSource
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
@@ -155,6 +155,8 @@ class Plan:
     tools: ToolSource | Toolbox
     """The same ones in every turn, or a function."""
     clock: Clock
+    toolsets: tuple[ToolSet, ...] = ()
+    """Where these come from; and, if they were given for this run, those of the agent."""
     system: System | None = None
     write_system: Callable[[RunContext[Any]], Awaitable[System | None]] | None = None
     """Writes it before each request, if the instructions are a function."""
@@ -212,6 +214,16 @@ class Plan:
         self.middleware, self.preparing, self.ask = (), (), self.model.stream
         self.check_input = self.check_output = None
         self.client_checks = ()
+
+    def known_tools(self) -> frozenset[str] | None:
+        """The names of all tools that the run or its agent has. None if they are not known."""
+        names: set[str] = set()
+        for place, toolset in enumerate(self.toolsets):
+            found = toolset.all_names(run=place == 0)
+            if found is None:
+                return None
+            names |= found
+        return frozenset(names)
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
         caller: Caller = ToolCaller(

@@ -197,6 +197,7 @@ class Performance:
             secrets=lambda: getattr(run.plan.model, "secrets", ()),
             asks=plan.model,
             context=run.run_context,
+            known_tools=plan.known_tools,
             trace=self.trace,
         )
 

@@ -56,6 +56,15 @@ class ToolSet:
     def has_servers(self) -> bool:
         return bool(self._servers)
 
+    def all_names(self, run: bool) -> frozenset[str] | None:
+        """The names of all tools, also of those that a search has not found. None if they are not known: a function
+        chooses them, or they are those of servers that no `run` has opened."""
+        if self._choose is not None or (self._servers and not run):
+            return None
+        if self.fixed is not None:
+            return frozenset(self.fixed.names)
+        return frozenset(Toolbox(*(each.all if isinstance(each, ToolSearch) else each for each in self._sources)).names)
+
     @property
     def offers_tools(self) -> bool:
         return self.fixed is None or len(self.fixed) > 0
