@@ -148,7 +148,7 @@ const showWaterfall = () => {
     const seen = new Set(); // of many at one place, one can be seen
     marks = picture.marks.filter((mark) => { const at = Math.round(x(mark.at)); return mark.kind !== "note" && at >= 0 && at <= width && !seen.has(at) && seen.add(at); });
     ticks.replaceChildren(...grid.map((time) => {
-      const node = make("span", { class: x(time) < 20 ? "tick first" : "tick" }, `${time.toFixed(places)}${time === 0 ? " s" : ""}`);
+      const node = make("span", { class: x(time) < 20 ? "tick first" : x(time) > width - 24 ? "tick last" : "tick" }, `${time.toFixed(places)}${time === 0 ? " s" : ""}`);
       node.style.left = `${x(time)}px`;
       return node;
     }));
