@@ -90,7 +90,7 @@ class Streamed(Generic[Item, Outcome]):
     def __aiter__(self) -> Self:
         return self
 
-    def __anext__(self) -> Awaitable[Item]:
+    def __anext__(self) -> Coroutine[Any, Any, Item]:
         return self._next(self._mailbox, self._perform)
 
     async def _next(
@@ -156,7 +156,7 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
         self._reads_values = False
         """`outputs` has begun, and has not reached the end."""
 
-    def __anext__(self) -> Awaitable[Event]:
+    def __anext__(self) -> Coroutine[Any, Any, Event]:
         if self._reads_values:
             raise UserError("the stream is read with stream.outputs(); events go to `sinks=` instead")
         return super().__anext__()
