@@ -26,14 +26,13 @@ from unbroken.asgi import (
     Response,
     Scope,
     Send,
-    is_foreign,
     read_headers,
 )
 from unbroken.asgi import read_body as receive_body
 from unbroken.errors import UnbrokenError
 from unbroken.gateway.admin.pages import Page, Pages, Viewer
 from unbroken.gateway.admin.stats import Stats
-from unbroken.gateway.http.admission import UNLIMITED, KeyLimits, sent_key
+from unbroken.gateway.http.admission import UNLIMITED, Admission, KeyLimits, sent_key
 from unbroken.gateway.http.client_names import client_name
 from unbroken.gateway.http.client_response import ClientResponse, Failure, failure_from, whole_seconds, without_address
 from unbroken.gateway.http.large_requests import LargeRequests, MemoryBudget, StoreOnMainLoop, is_large
@@ -79,8 +78,8 @@ from unbroken.gateway.stores import Store, StoreUnavailable, open_store, store_u
 from unbroken.gateway.stores.store import CircuitBreakerStore
 from unbroken.gateway.turns.response_store import LastResponse, ResponseStore
 from unbroken.gateway.turns.turn_store import TurnStore
-from unbroken.gateway.upstreams.pool import Pool, conversation_of
-from unbroken.gateway.upstreams.upstream import Upstream, Wildcards, open_upstreams
+from unbroken.gateway.upstreams.catalog import Catalog
+from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, ResponseLimit
 from unbroken.models.sessions import close_session
 from unbroken.wires import find_wire
@@ -107,8 +106,8 @@ class Gateway:
         self, settings: GatewaySettings, store: Store | None = None, now: Callable[[], float] = time.time
     ) -> None:
         self.settings = settings
-        self.upstreams = open_upstreams(settings.upstreams)
-        self._wildcards = Wildcards(settings.upstreams)
+        self._catalog = Catalog(settings.upstreams)
+        self.upstreams = self._catalog.upstreams
         self.store: Store = CircuitBreakerStore(
             store
             or open_store(
@@ -117,6 +116,7 @@ class Gateway:
         )
         self._now = now
         self._keys = KeyRing(settings.keys_file) if settings.keys else None
+        self._admission = Admission(settings, self._keys)
         self._limits = KeyLimits()
         self._passes = tuple(map(read_rule, settings.passes))
         self._stats = Stats(self.upstreams.values(), settings.hold_timeout, now, settings.access_log)
@@ -127,13 +127,11 @@ class Gateway:
         self._recordings = _recordings(settings)
         self._recording_pages = _recording_pages(settings)
         self._runs = _runs(settings, self._limits)
-        self._probing: list[asyncio.Task[None]] = []
         self._pages = Pages(settings, self.upstreams, self.store, self._stats, self._limits, now)
 
     async def aclose(self) -> None:
         """Closes the store and this loop's connections to models. A server that supports ASGI lifespan calls it."""
-        for probing in self._probing:
-            probing.cancel()
+        self._catalog.stop_probes()
         await self._large.aclose()
         if self._runs is not None:
             await self._runs.aclose()
@@ -162,8 +160,7 @@ class Gateway:
             if message["type"] == "lifespan.startup":
                 with suppress(StoreUnavailable):  # it has been logged
                     await self.store.ping()
-                pools = [upstream.pool for upstream in self.upstreams.values() if upstream.pool is not None]
-                self._probing = [asyncio.create_task(pool.probe()) for pool in pools if pool.interval is not None]
+                self._catalog.start_probes()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.aclose()
@@ -204,7 +201,7 @@ class Gateway:
             raise Refused(405, f"{scope['path']} needs GET", {"allow": "GET, HEAD"})
         headers = read_headers(scope)
         if page.private or self._keys is None:
-            key = self._admit(headers, scope)
+            key = self._admission.admit(headers, scope)
         else:
             key = self._keys.find(sent_key(headers, scope))
         if page.operators and key is not None and not key.operator:
@@ -231,7 +228,7 @@ class Gateway:
 
         await receive()  # the handshake
         try:
-            self._admit(read_headers(scope), scope)
+            self._admission.admit(read_headers(scope), scope)
             if route is None or scope["path"] not in route.http.socket_paths:
                 raise Refused(404, f"there is no WebSocket at {scope['path'][:200]}", kind="unknown_url")
         except Refused as error:
@@ -258,9 +255,7 @@ class Gateway:
             if last is not None:
                 body = route.http.socket_body(body)
                 continued[0] = as_text(body.get("previous_response_id"))
-            upstream = self._find(model_of(route, body), state.key)
-            if upstream.pool is not None:
-                upstream = self._pick(upstream.pool, upstream, state, route, body)
+            upstream = self._catalog.find(model_of(route, body), state.key, body, route.http.messages_field)
             state.alias, state.upstream_wire = upstream.counted_as, upstream.wire
             if state.key is not None:
                 owned = await self._check_body(state, route, body, state.key)
@@ -316,7 +311,7 @@ class Gateway:
     ) -> None:
         """Reads or deletes a stored response. One that is not stored here is the provider's, if a rule passes it on."""
         with suppress(Refused):
-            key = self._admit(read_headers(scope), scope)
+            key = self._admission.admit(read_headers(scope), scope)
             permit(scope, key, self._passes)
             if not await self._handlers.stored.has(stored, key.id if key is not None else ""):
                 await self._pass_through(scope, receive, response)
@@ -376,7 +371,7 @@ class Gateway:
         cause: BaseException | None = None
         self._stats.begin()
         try:
-            key = state.key = self._admit(state.headers, scope)
+            key = state.key = self._admission.admit(state.headers, scope)
             RESPONSE_LIMIT.set(ResponseLimit(self.settings.max_response, self.settings.max_calls))
             RESPONSE_HEAD.set(outlet.head)
             with (
@@ -466,43 +461,6 @@ class Gateway:
             headers={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
             attempt=attempt,
         )
-
-    def _find(self, model: str, key: GatewayKey | None) -> Upstream:
-        upstream = self.upstreams.get(model)
-        if upstream is None:
-            upstream = self._wildcards.find(model)
-        if upstream is not None and (key is None or key.allows(model) or key.allows(upstream.counted_as)):
-            return upstream
-        allowed = [alias for alias in self.upstreams if key is None or key.allows(alias)]
-        raise Refused(404, f"there is no model {model[:100]!r} here; there are: {', '.join(allowed)}")
-
-    def _pick(
-        self, pool: Pool, first: Upstream, state: RequestState, route: Route, body: dict[str, object]
-    ) -> Upstream:
-        """The deployment for a request. What a provider holds (files, containers) is at the first one."""
-        if any(True for _ in provider_references(body)):
-            return first
-        scope = state.key.id if state.key is not None else ""
-        return pool.pick(conversation_of(scope, first.alias, body, route.http.messages_field) if pool.sticky else b"")
-
-    def _admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
-        if self._keys is None:
-            if not self.settings.open_to_all and is_foreign(headers, self.settings.host):
-                raise Refused(403, "this gateway refuses requests from other web pages: turn keys on, and send one")
-            return None
-        secret = sent_key(headers, scope)
-        if not secret:
-            raise Refused(
-                401, "this gateway requires a key: send it as `Authorization: Bearer …` or as your client does"
-            )
-        key = self._keys.find(secret)
-        if key is None:
-            if (old := self._keys.find_expired(secret)) is not None:
-                raise Refused(
-                    401, f"the key of `{old.name}` has expired: `unbroken keys rotate {old.name}` makes a new one"
-                )
-            raise Refused(401, "this gateway does not know the key that was sent: `unbroken keys create` makes one")
-        return key
 
     async def _refuse(self, response: Response, wire: str, failure: Failure) -> None:
         if response.status:

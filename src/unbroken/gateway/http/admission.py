@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from urllib.parse import parse_qs
 
-from unbroken.asgi import Scope
+from unbroken.asgi import Refused, Scope, is_foreign
 from unbroken.clock import Clock, RealClock
-from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.keys import GatewayKey, KeyRing
+from unbroken.gateway.settings import GatewaySettings
 
 MINUTE = 60.0
 SOON = 1.0
@@ -34,6 +35,34 @@ class _Count:
     times: deque[float] = field(default_factory=deque[float])
     """When each request of the last minute began."""
     in_flight: int = 0
+
+
+class Admission:
+    """Finds the key of a request, or refuses the request."""
+
+    def __init__(self, settings: GatewaySettings, keys: KeyRing | None) -> None:
+        self._settings = settings
+        self._keys = keys
+
+    def admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
+        """None if the gateway requires no keys. Raises `Refused`."""
+        if self._keys is None:
+            if not self._settings.open_to_all and is_foreign(headers, self._settings.host):
+                raise Refused(403, "this gateway refuses requests from other web pages: turn keys on, and send one")
+            return None
+        secret = sent_key(headers, scope)
+        if not secret:
+            raise Refused(
+                401, "this gateway requires a key: send it as `Authorization: Bearer …` or as your client does"
+            )
+        key = self._keys.find(secret)
+        if key is None:
+            if (old := self._keys.find_expired(secret)) is not None:
+                raise Refused(
+                    401, f"the key of `{old.name}` has expired: `unbroken keys rotate {old.name}` makes a new one"
+                )
+            raise Refused(401, "this gateway does not know the key that was sent: `unbroken keys create` makes one")
+        return key
 
 
 class KeyLimits:

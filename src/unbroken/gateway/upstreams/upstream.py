@@ -12,11 +12,10 @@ import importlib
 import inspect
 import logging
 import os
-import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -197,49 +196,6 @@ class Upstream:
         return self.http is not None and self.wire == wire and self.http.passes_bodies
 
 
-MOST_NAMES = 500
-"""Models of one alias with a `*` that are kept open; those that were not used for the longest time are closed."""
-
-
-_NAME = re.compile(r"(?!.*(?:\.\.|//))[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,199}")
-"""Names that a client may choose: they become part of an address at some providers."""
-
-
-class Wildcards:
-    """The models whose alias has a `*`. What stands for it in a client's name for the model, stands for the `*` in
-    `model` too. The longest alias that fits is used, so `*` alone is the default."""
-
-    def __init__(self, settings: Iterable[UpstreamSettings]) -> None:
-        models = list(settings)
-        self._by_alias = {model.alias: model for model in models}
-        self._patterns = sorted((model for model in models if "*" in model.alias), key=_fixed_length, reverse=True)
-        self._open = lru_cache(MOST_NAMES)(self._open_now)
-
-    def find(self, name: str) -> Upstream | None:
-        """None if no alias fits."""
-        for settings in self._patterns:
-            before, _, after = settings.alias.partition("*")
-            if len(name) > _fixed_length(settings) and name.startswith(before) and name.endswith(after):
-                return self._open(settings.alias, name) if _NAME.fullmatch(name) else None
-        return None
-
-    def _open_now(self, pattern: str, name: str) -> Upstream:
-        settings = self._by_alias[pattern]
-        before, _, after = pattern.partition("*")
-        part = name[len(before) : len(name) - len(after)]
-        named = replace(
-            settings,
-            alias=name,
-            model=settings.model.replace("*", part),
-            deployments=tuple(replace(each, model=each.model.replace("*", part)) for each in settings.deployments),
-        )
-        return replace(_open(named, self._by_alias), pattern=pattern)
-
-
-def _fixed_length(settings: UpstreamSettings) -> int:
-    return len(settings.alias) - 1
-
-
 def open_upstreams(settings: Iterable[UpstreamSettings]) -> dict[str, Upstream]:
     """Opens the models by alias; reports all mistakes in one error."""
     models = list(settings)
@@ -266,13 +222,13 @@ def try_upstreams(
     mistakes: dict[str, UnbrokenError] = {}
     for model in models:
         try:
-            upstreams[model.alias] = _open(model if with_fallbacks else replace(model, fallback=()), by_alias)
+            upstreams[model.alias] = open_upstream(model if with_fallbacks else replace(model, fallback=()), by_alias)
         except UnbrokenError as error:
             mistakes[model.alias] = error
     return upstreams, mistakes
 
 
-def _open(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings]) -> Upstream:
+def open_upstream(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings]) -> Upstream:
     if settings.deployments:
         return _open_pool(settings, by_alias)
     model: Model = _model(settings, by_alias, ())

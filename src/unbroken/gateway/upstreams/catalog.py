@@ -1,0 +1,96 @@
+"""The models that clients can ask for: by an alias, by an alias with a `*`, and which deployment of it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from unbroken.asgi import Refused
+from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.relay.references import provider_references
+from unbroken.gateway.settings import UpstreamSettings
+from unbroken.gateway.upstreams.pool import conversation_of
+from unbroken.gateway.upstreams.upstream import Upstream, open_upstream, open_upstreams
+from unbroken.messages import Json
+
+
+class Catalog:
+    """All models are opened at once; those behind a `*` when they are first asked for."""
+
+    def __init__(self, settings: Sequence[UpstreamSettings]) -> None:
+        self.upstreams = open_upstreams(settings)
+        self._wildcards = Wildcards(settings)
+        self._probing: list[asyncio.Task[None]] = []
+
+    def find(
+        self, model: str, key: GatewayKey | None, body: Mapping[str, Json] | None = None, messages_field: str = ""
+    ) -> Upstream:
+        """The model with this name, and of its deployments the one for this body. Raises `Refused` if there is none, or
+        none that the key may use."""
+        upstream = self.upstreams.get(model)
+        if upstream is None:
+            upstream = self._wildcards.find(model)
+        if upstream is None or not (key is None or key.allows(model) or key.allows(upstream.counted_as)):
+            allowed = [alias for alias in self.upstreams if key is None or key.allows(alias)]
+            raise Refused(404, f"there is no model {model[:100]!r} here; there are: {', '.join(allowed)}")
+        pool = upstream.pool
+        # What a provider holds (files, containers) is at the first deployment.
+        if pool is None or body is None or any(True for _ in provider_references(body)):
+            return upstream
+        scope = key.id if key is not None else ""
+        return pool.pick(conversation_of(scope, upstream.alias, body, messages_field) if pool.sticky else b"")
+
+    def start_probes(self) -> None:
+        """Finds out from time to time whether deployments that failed are back."""
+        pools = [upstream.pool for upstream in self.upstreams.values() if upstream.pool is not None]
+        self._probing = [asyncio.create_task(pool.probe()) for pool in pools if pool.interval is not None]
+
+    def stop_probes(self) -> None:
+        for probing in self._probing:
+            probing.cancel()
+
+
+MOST_NAMES = 500
+"""Models of one alias with a `*` that are kept open; those that were not used for the longest time are closed."""
+
+
+_NAME = re.compile(r"(?!.*(?:\.\.|//))[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,199}")
+"""Names that a client may choose: they become part of an address at some providers."""
+
+
+class Wildcards:
+    """The models whose alias has a `*`. What stands for it in a client's name for the model, stands for the `*` in
+    `model` too. The longest alias that fits is used, so `*` alone is the default."""
+
+    def __init__(self, settings: Iterable[UpstreamSettings]) -> None:
+        models = list(settings)
+        self._by_alias = {model.alias: model for model in models}
+        self._patterns = sorted((model for model in models if "*" in model.alias), key=_fixed_length, reverse=True)
+        self._open = lru_cache(MOST_NAMES)(self._open_now)
+
+    def find(self, name: str) -> Upstream | None:
+        """None if no alias fits."""
+        for settings in self._patterns:
+            before, _, after = settings.alias.partition("*")
+            if len(name) > _fixed_length(settings) and name.startswith(before) and name.endswith(after):
+                return self._open(settings.alias, name) if _NAME.fullmatch(name) else None
+        return None
+
+    def _open_now(self, pattern: str, name: str) -> Upstream:
+        settings = self._by_alias[pattern]
+        before, _, after = pattern.partition("*")
+        part = name[len(before) : len(name) - len(after)]
+        named = replace(
+            settings,
+            alias=name,
+            model=settings.model.replace("*", part),
+            deployments=tuple(replace(each, model=each.model.replace("*", part)) for each in settings.deployments),
+        )
+        return replace(open_upstream(named, self._by_alias), pattern=pattern)
+
+
+def _fixed_length(settings: UpstreamSettings) -> int:
+    return len(settings.alias) - 1
