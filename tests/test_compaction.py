@@ -357,6 +357,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong in (
         lambda: Compaction(0),
         lambda: Compaction(1.5),
+        lambda: Compaction(999),
         lambda: Compaction(keep=0),
         lambda: Compaction(window=0),
         lambda: ClearResults(0),
@@ -364,6 +365,8 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(UserError):
             wrong()
+    with pytest.raises(UserError, match=r"Compaction\(at=75\): .* too few .*; for 75 % of the context give 0.75"):
+        Compaction(at=75)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def refusals(wire: str, model: HTTPModel, request: Request) -> list[str]:
 def test_every_wire_accepts_what_is_sent_of_any_history(data: st.DataObject) -> None:
     wire = data.draw(st.sampled_from(WIRES))
     history = data.draw(long_histories(wire))
-    compaction = Compaction(data.draw(st.integers(1, 800)), keep=data.draw(st.integers(1, 4)))
+    compaction = Compaction(1.0, window=data.draw(st.integers(1, 800)), keep=data.draw(st.integers(1, 4)))
     clearing = ClearResults(data.draw(st.integers(1, 3)), step=data.draw(st.integers(1, 3)))
     middleware: list[Any] = data.draw(st.permutations([compaction, clearing]))[: data.draw(st.integers(1, 2))]
     rounds = data.draw(st.integers(0, 3))

@@ -31,6 +31,8 @@ LOG = logging.getLogger("unbroken.compaction")
 WINDOW = 128_000
 """Tokens: the context of a model that is in no list."""
 
+LEAST_TOKENS = 1000
+"""A smaller number is no threshold that anybody means."""
 LEAST_SHARE = 0.2
 """A summary is written if it takes the place of at least this part of the history."""
 MORE_AFTER_FAILURE = 1.1
@@ -87,6 +89,9 @@ class Compaction(Middleware):
     ) -> None:
         if at <= 0 or (isinstance(at, float) and at > 1):
             raise UserError(f"Compaction(at={at!r}): expected a number of tokens, or a part of the context from 0 to 1")
+        if 1 < at < LEAST_TOKENS:
+            meant = f"; for {at} % of the context give {at / 100:g}" if at <= 100 else ""
+            raise UserError(f"Compaction(at={at!r}): that is a number of tokens, and too few for any history{meant}")
         if keep < 1:
             raise UserError(f"Compaction(keep={keep!r}): expected a number of rounds from 1")
         if window is not None and window < 1:

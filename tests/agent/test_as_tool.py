@@ -10,7 +10,7 @@ import pytest
 from scenes import Desk, accepted, can_go_on, only, play, play_aloud, texts
 
 from unbroken import Agent, CallContext, Conversation, Limits, ScriptedModel, ToolFailed, Wait, tool
-from unbroken.errors import Unauthorized
+from unbroken.errors import Unauthorized, UserError
 from unbroken.events import CallProgress
 from unbroken.testing import Call, Fail, Pause, Uses, run_virtual
 
@@ -141,3 +141,9 @@ def test_a_time_out_of_the_call_ends_the_inner_run() -> None:
     model = ScriptedModel(Call("slow", task="x"), "Done.")
     result = play(Agent(model, [inner.as_tool("slow", "Slow.", timeout=5.0)]))
     assert (texts(result), result.seconds) == (["Error: Execution timeout after 5s"], 5.0)
+
+
+def test_a_tool_needs_a_name_and_a_description() -> None:
+    for given in ((), ("research",)):
+        with pytest.raises(UserError, match=r"agent.as_tool\(name, description\): give the name of the tool and what"):
+            Agent(ScriptedModel()).as_tool(*given)

@@ -277,6 +277,11 @@ def test_searches_are_counted_and_cost_what_the_price_list_says() -> None:
     assert result.cost == pytest.approx(0.003 + 0.0015 + 0.02)
 
 
+def test_a_scripted_search_with_one_query_is_counted_on_gemini_too() -> None:
+    _, _, result = asyncio.run(run_on(GEMINI, [WebSearch()], [SEARCH, "Rain.", Uses(1000, 100)]))
+    assert result.usage.web_searches == 1
+
+
 def test_a_tool_without_a_known_price_makes_the_cost_unknown() -> None:
     answer = [ProviderCall("code_execution", {"code": "print(1)"}, "1"), "It is 1.", Uses(1000, 100)]
     _, _, result = asyncio.run(run_on(RESPONSES, [CodeExecution()], answer))

@@ -76,6 +76,10 @@ def test_rules_for_approval_hold_for_the_selection() -> None:
 def test_a_wrong_name_is_an_error_and_never_a_filter_that_lets_everything_through() -> None:
     with pytest.raises(InvalidTool, match=r"no tool `delet_file`: did you mean `delete_file`\? There are: read"):
         select(FILES, without=["delet_file"])
+    with pytest.raises(InvalidTool, match=r"select\(only=\['read_file'\], without=\['read_file'\]\) leaves no tool"):
+        select(FILES, only=["read_file"], without=["read_file"])
+    with pytest.raises(UserError, match=r"ToolSearch\(\): there are no tools to search"):
+        ToolSearch()
     with pytest.raises(InvalidTool, match="a tool cannot be called `fs/read_file`"):
         select(FILES, prefix="fs/")
 

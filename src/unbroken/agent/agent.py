@@ -265,8 +265,8 @@ class Agent(Generic[DepsT, OutputT]):
     @checked(name="agent.as_tool")
     def as_tool(
         self,
-        name: str,
-        description: str,
+        name: str = "",
+        description: str = "",
         *,
         effect: Effect = "write",
         overlap: bool | None = None,

@@ -12,7 +12,7 @@ from unbroken.errors import UserError
 from unbroken.frozen import plain_factories
 from unbroken.messages import Usage
 from unbroken.models.model import Model
-from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, is_loaded, load_prices
+from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, has_list, is_loaded, load_prices
 from unbroken.tools.caller import Prepared
 from unbroken.trajectory.recording import Recording
 from unbroken.validation import checked
@@ -228,8 +228,8 @@ class Account:
         if (model := next(unknown, None)) is not None:
             raise UserError(
                 f"Limits(cost={self.limits.cost:g}): the price of `{model}` is not known, so its cost cannot be "
-                f"limited: give it as Limits(…, prices=Prices(input=…, output=…)); the prices of many hosted models "
-                f"come with {EXTRA}"
+                f"limited: give it as Limits(…, prices=Prices(input=…, output=…))"
+                + ("" if has_list() else f"; the prices of many hosted models come with {EXTRA}")
             )
 
     @property

@@ -15,6 +15,7 @@ from unbroken.agent.resuming import prepare_inner, prepare_resume
 from unbroken.agent.run import Run
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import Clock
+from unbroken.errors import UserError
 from unbroken.events import (
     ApprovalAsked,
     CallFinished,
@@ -59,6 +60,11 @@ def agent_tool(
     deps: Any,
 ) -> Tool:
     """A tool that takes a task as text and returns the agent's answer."""
+    if not name or not description:
+        raise UserError(
+            "agent.as_tool(name, description): give the name of the tool and what it is for, which the model reads: "
+            'agent.as_tool("research", "Find out about a topic.")'
+        )
 
     async def delegate(context: CallContext[Any], task: str) -> str | ToolResult:
         host = context.host if isinstance(context.host, Run) else None

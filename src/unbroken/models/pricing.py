@@ -105,6 +105,11 @@ def is_loaded() -> bool:
     return bool(_list)
 
 
+def has_list() -> bool:
+    """Whether the extra is installed."""
+    return _load_list() is not None
+
+
 async def load_prices(model: str, time: float) -> None:
     """Loads the list in a thread, if it is not loaded and the provider of this model has one. Otherwise the first
     lookup loads it, and blocks the event loop meanwhile."""

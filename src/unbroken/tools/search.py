@@ -38,6 +38,8 @@ class ToolSearch:
     A model that has such a search itself uses its own in place of `search_tools`, unless `native=False`."""
 
     def __init__(self, *sources: Source, always: Collection[str] = (), found: int = FOUND, native: bool = True) -> None:
+        if not sources:
+            raise UserError("ToolSearch(): there are no tools to search; give them, as in ToolSearch(many_tools)")
         if found < 1:
             raise UserError(f"ToolSearch(found={found}): expected a number from 1")
         self.sources = sources

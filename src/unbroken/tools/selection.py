@@ -76,6 +76,8 @@ class _Rules:
         for name in self._names:
             if name not in found:
                 raise InvalidTool(f"select(…): {found.lacks(name)}")
+        if self._only is not None and self._without.issuperset(self._only):
+            raise InvalidTool(f"select(only={[*self._only]}, without={sorted(self._without)}) leaves no tool")
         return [self._changed(tool) for tool in found if self._takes(tool)]
 
     def _takes(self, tool: Tool) -> bool:

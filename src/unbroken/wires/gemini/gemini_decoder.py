@@ -227,7 +227,7 @@ class GeminiDecoder:
             code = {"code": item.get("code"), "language": item.get("language")}
             opened = replace(call, id=self._code_id(item), arguments=code, item=None)
         else:
-            self._queries += len(as_list(as_dict(arguments).get("queries"))) if call.tool == "web_search" else 0
+            self._queries += _count_queries(as_dict(arguments)) if call.tool == "web_search" else 0
             opened = replace(call, item=None)
         self._to.server_call_opened(opened)
         self._to.server_call(call)
@@ -321,3 +321,8 @@ def _usage(raw: Object) -> Usage:
         reasoning_tokens=thoughts,
         raw=raw,
     )
+
+
+def _count_queries(arguments: Object) -> int:
+    """A search has `queries`. One that a script writes may have a `query`, as with other providers."""
+    return len(as_list(arguments.get("queries"))) or int(bool(arguments.get("query")))
