@@ -31,6 +31,8 @@ from unbroken import (
     Wait,
     tool,
 )
+from unbroken.guardrails import Veto, check_calls
+from unbroken.messages import ToolCall
 from unbroken.testing import Answer, Break, Call, Pause, Say, Think, Uses, run_virtual
 from unbroken.trajectory.recording import read_recording
 
@@ -231,3 +233,22 @@ def test_each_piece_of_a_long_text_costs_the_same() -> None:
     pieces = [TextAdded("r", 0, number, 0.0, "word word ") for number in range(20_000)]
     once, eight_times = (min(cost(pieces[:count]) for _ in range(2)) for count in (2_500, 20_000))
     assert eight_times < 24 * once + 0.05
+
+
+def test_a_call_that_a_check_vetoes_does_not_look_executed() -> None:
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    def never(call: ToolCall) -> None:
+        raise Veto("Closed.")
+
+    events: list[Event] = []
+    model = ScriptedModel([Call("pay", amount=1), Say("Let me see.", over=5)], "Well.")
+    agent = Agent(model, [pay], middleware=[check_calls(never)], sinks=[events.append])
+    result = run_virtual(agent.run("Pay."))
+    (call,) = RunView.of(events).turns[0].calls
+    assert (call.outcome, call.started, call.early, call.saved) == ("not_executed", None, False, None)
+    counted = result.metrics.tools["pay"]
+    assert (counted.executions, counted.refused) == (0, 1)

@@ -470,6 +470,8 @@ class RunView:
         call = self._of(event)
         call.text, call.error, call.outcome = event.text, event.error, event.outcome
         call.seconds, call.duplicate_of, call.reported = event.seconds, event.duplicate_of, True
+        if event.outcome == "not_executed":  # its checks ran, and refused it; its tool did not
+            call.started, call.early = None, False
         if call.finished is None:
             call.finished = event.time
             if call.started is not None and (call.adopted is not None or call.response_broke):
