@@ -439,7 +439,8 @@ def _correct(run: Run, why: str, verdict: Verdict | None) -> None:
 def _raise_refusal(run: Run, turn: Turn) -> None:
     """A refusal is no answer of the requested type, and asking for a correction does not change it."""
     message, verdict = turn.message, turn.verdict
-    if run.plan.output is None or verdict.meaning != "refused" or message.calls:
+    output = run.plan.output
+    if output is None or output.free_text or verdict.meaning != "refused" or message.calls:
         return
     text = message.text.strip()
     if text:
@@ -457,10 +458,12 @@ def _give(run: Run, turn: Turn, stop: StopReason) -> Ending:
 async def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
     """A limit is reached. The text so far is the answer, if its checks accept it; if there is none, a message of ours
     is."""
-    if run.plan.output is not None:
+    output = run.plan.output
+    if output is not None and not (output.free_text and (said or run.cut_off)):
         raise AnswerInvalid(f"the run ended ({stop}) without an answer of the requested type")
     kept = bool(run.cut_off) and isinstance(run.transcript.messages[-1], Assistant)
     if kept and run.plan.check_output is None:
+        run.output += [run.cut_off] if output is not None else []
         return Ending(run.cut_off, stop)  # it is in the history already
     if kept:
         run.transcript.take_back()
@@ -469,6 +472,7 @@ async def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
     if not said:
         return _end_with_own_text(run, NO_ANSWER[run.plan.language].format(reason=stop), stop)
     run.transcript.add(Assistant(said))
+    run.output += [said] if output is not None else []
     return Ending(said, stop)
 
 

@@ -261,6 +261,8 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
 
 def _output(output: Output[Any]) -> dict[str, Json]:
     saved: dict[str, Json] = {"tool": ANSWER, "schema": output.schema}
+    if output.free_text:
+        saved["text"] = True
     return saved if output.via == "auto" else {**saved, "via": output.via}
 
 

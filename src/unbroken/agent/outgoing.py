@@ -54,7 +54,7 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
     choice, output = plan.choice, plan.output
     if choice is not None and run.account.requests - run.notes.get("aside", 0) != 1:
         choice = None
-    if output is not None and (final or run.corrections):
+    if output is not None and not output.free_text and (final or run.corrections):
         choice, final = (OneTool(ANSWER), False) if output.has_tool else (None, True)
     return Request(
         messages,

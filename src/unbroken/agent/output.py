@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Literal, TypeAlias, cast
+from types import UnionType
+from typing import Any, Generic, Literal, TypeAlias, Union, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -37,6 +38,8 @@ CUT_OFF = "it was cut off at its length limit, so it has to be shorter"
 _AGAIN = "does not fit, even after a correction was requested: "
 
 
+_TEXT: Json = {"value": {"type": "string"}}
+
 Via: TypeAlias = Literal["auto", "native", "tool"]
 
 
@@ -48,6 +51,9 @@ class Output(Generic[T]):
       otherwise by a call of the tool `final_answer`. `output=Report` means the same.
     - `"native"`: always by structured output.
     - `"tool"`: always by a call.
+
+    If `str` is the type or one of several (`Report | str`), plain text is an answer too, unless it is `"native"`: no
+    schema is forced, and the call is optional.
     """
 
     def __init__(self, kind: type[T] | Any, *, via: Via = "auto") -> None:
@@ -56,6 +62,8 @@ class Output(Generic[T]):
         self._partial: TypeAdapter[Any] | None = None
         self._why_not: Callable[[dict[str, Json]], str | None] = _fits
         self._recorded_text: Callable[[str], T] | None = None
+        self.free_text = via != "native" and _takes_text(kind)
+        """Plain text is an answer."""
         try:
             if isinstance(kind, str):
                 raise TypeError("the name of a type is not a type")
@@ -88,25 +96,32 @@ class Output(Generic[T]):
         why_not: Callable[[dict[str, Json]], str | None],
         read_text: Callable[[str], Any],
         via: Via = "auto",
+        free_text: bool = False,
     ) -> Output[Any]:
         """For a schema without its type: the value was checked when it was recorded. `why_not` returns what did not fit
         then, and `read_text` stands in for the method."""
         output = Output[Any](dict[str, Any], via=via)
         output._adapter = TypeAdapter(Any)
         output.schema, output._why_not, output._recorded_text = schema, why_not, read_text
+        output.free_text = output._wrapped = free_text  # a type with `str` in it is no object
         output.wanted = output._wanted()
         return output
 
     def _wanted(self) -> OutputSchema | None:
         """What requests say about the answer. The same object each time, so that it is judged once."""
-        if self.via == "tool":
+        if self.via == "tool" or self.free_text:
             return None
         return OutputSchema(self.schema, tool=ANSWER if self.via == "auto" else "")
 
     @property
     def has_tool(self) -> bool:
         """Whether the model may answer by a call."""
-        return self.via != "native"
+        return self.via != "native" and not self.only_text
+
+    @property
+    def only_text(self) -> bool:
+        """Whether every answer is plain text."""
+        return self.free_text and self.schema["properties"] == _TEXT
 
     def correction(self, why: str) -> str:
         """What the model reads if its answer does not fit."""
@@ -142,6 +157,8 @@ class Output(Generic[T]):
         `ArgumentsDoNotFit`, also if different values fit."""
         if self._recorded_text is not None:
             return self._recorded_text(text)
+        if self.free_text:
+            return self._read_free_text(text)
         answers: dict[str, T] = {}
         why = NOT_JSON
         for value in values_in(text):
@@ -154,6 +171,17 @@ class Output(Generic[T]):
         if len(answers) == 1:
             return next(iter(answers.values()))
         raise ArgumentsDoNotFit(SEVERAL.format(count=len(answers)) if answers else why)
+
+    def _read_free_text(self, text: str) -> T:
+        """The text itself, unless it is nothing but JSON of one of the other types."""
+        for value in () if self.only_text else only_json(text):
+            try:
+                answer = self.read(self._as_arguments(value))
+            except ArgumentsDoNotFit:
+                continue
+            if not isinstance(answer, str):
+                return answer
+        return cast("T", text)
 
     def _as_arguments(self, value: Json) -> dict[str, Json]:
         """A value that was written as text, as an object that fits `schema`."""
@@ -176,7 +204,9 @@ class Output(Generic[T]):
         return value["value"] if self._wrapped else value
 
     def text_of(self, value: T) -> str:
-        """The value as JSON."""
+        """The value as JSON; plain text as it is."""
+        if self.free_text and isinstance(value, str):
+            return value
         try:
             return self._adapter.dump_json(value).decode()
         except PydanticSerializationError:  # half a surrogate pair is escaped, as the model has written it
@@ -184,8 +214,24 @@ class Output(Generic[T]):
 
     def object_of(self, value: T) -> dict[str, Json]:
         """The value as an object that fits `schema`."""
-        found: Json = json.loads(self.text_of(value))
+        plain = self.free_text and isinstance(value, str)
+        found: Json = value if plain else json.loads(self.text_of(value))
         return {"value": found} if self._wrapped else cast("dict[str, Json]", found)
+
+
+def only_json(text: str) -> list[Json]:
+    """The JSON value that a text consists of, alone or in a code fence; empty if there is more, or other text."""
+    text = text.strip()
+    if text.startswith("```") and text.endswith("```"):
+        return list(values_in(text))
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return []
+
+
+def _takes_text(kind: Any) -> bool:
+    return kind is str or (get_origin(kind) in (Union, UnionType) and str in get_args(kind))
 
 
 def _fits(answer: object) -> None:

@@ -144,7 +144,8 @@ class PartialOutput(Middleware):
         self._received += len(text)
 
     def _show(self) -> None:
-        prefix = next(iter(self._calls.values()), self._text)
+        # Plain text may be an answer or what precedes one, so it is shown when the run is over.
+        prefix = next(iter(self._calls.values()), Prefix() if self._output.free_text else self._text)
         if not prefix.size or self._spent + prefix.size > WORK * self._received + FREE:
             return
         for text in prefix.candidates():

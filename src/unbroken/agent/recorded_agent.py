@@ -273,9 +273,16 @@ def _output(recording: Recording, saved: Line | None) -> Output[Any] | None:
     def read_text(text: str) -> Json:
         if (why := texts.get(text)) is not None:
             raise ArgumentsDoNotFit(why)
-        return answer
+        return text if saved.get("text") and _is_plain(answer, saved["schema"]) else answer
 
-    return Output.of_schema(saved["schema"], why_not, read_text, saved.get("via", "auto"))
+    return Output.of_schema(saved["schema"], why_not, read_text, saved.get("via", "auto"), saved.get("text", False))
+
+
+def _is_plain(answer: Json, schema: Mapping[str, Any]) -> bool:
+    """The run may answer in plain text, and has: a number is one only if the schema has a type for it."""
+    choices = schema.get("properties", {}).get("value", {}).get("anyOf", ())
+    scalars = {each.get("type") for each in choices} & {"integer", "number", "boolean"}
+    return not isinstance(answer, dict | list) and not (scalars and isinstance(answer, int | float))
 
 
 def _answer(recording: Recording) -> Json:
