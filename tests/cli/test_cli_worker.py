@@ -223,3 +223,15 @@ def test_the_extra_is_named_if_prometheus_is_missing(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False)
     assert (done.returncode, "pip install 'unbroken[metrics]'" in done.stderr) == (2, True), done.stderr
+
+
+def test_an_agent_without_the_key_of_its_model_is_reported_before_it_takes_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    Path("keyless.py").write_text('from unbroken import Agent\n\nagent = Agent("openai:gpt-5", name="support")\n')
+    start("Go.", "r1")
+    done = invoke("worker", "--agents", "keyless:agent", "--once")
+    assert done.exit_code == 2
+    assert "agent `support`: provider `openai` needs a key: set OPENAI_API_KEY" in done.stderr
+    assert state("r1") == "ready"

@@ -16,7 +16,8 @@ from unbroken.cli.options import shown_place
 from unbroken.cli.progress_line import progress
 from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, Superseded, open_journal
 from unbroken.durable.database_urls import refuse_missing
-from unbroken.errors import UnbrokenError, UserError
+from unbroken.errors import MissingKey, UnbrokenError, UserError
+from unbroken.models.http import HTTPModel
 
 T = TypeVar("T")
 
@@ -118,6 +119,17 @@ def load_agents(given: str) -> Mapping[str, Agent[Any, Any]]:
         if not isinstance(key, str) or not isinstance(agent, Agent):
             raise UserError(f"--agents {given}: expected agents by name, got {key!r}: {_kind(agent)}")
     return cast("Mapping[str, Agent[Any, Any]]", agents)
+
+
+async def check_keys(agents: Mapping[str, Agent[Any, Any]]) -> None:
+    """Raises `MissingKey` if the model of an agent finds no key: otherwise each run would fail at its first request."""
+    for name, agent in agents.items():
+        model: object = getattr(agent.model, "model", agent.model)
+        if isinstance(model, HTTPModel):
+            try:
+                await model.headers()
+            except MissingKey as error:
+                raise MissingKey(f"agent `{name}`: {error}") from None
 
 
 def _kind(value: object) -> str:

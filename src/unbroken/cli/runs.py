@@ -22,7 +22,7 @@ from unbroken.agent import Agent
 from unbroken.cli import options
 from unbroken.cli.approval_prompt import approval_text, call_of
 from unbroken.cli.exits import ANSWERED, FAILED, INTERRUPTED, WAITING, code_of_stop, print_line
-from unbroken.cli.journals import REFUSED, AgentsName, JournalUrl, ending_durable, in_journal, load_agents
+from unbroken.cli.journals import REFUSED, AgentsName, JournalUrl, check_keys, ending_durable, in_journal, load_agents
 from unbroken.cli.main import is_terminal
 from unbroken.cli.run import read_prompt
 from unbroken.cli.runs_server import serve_runs_command
@@ -320,6 +320,7 @@ def drive_command(
             screen.show(event)
 
         async def work(opened: Journal) -> tuple[Outcome, RunRow]:
+            await check_keys(found)
             return await _drive(found, opened, id, take_over, show), await opened.run(id)
 
         try:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unbroken.cli.exits import print_line
-from unbroken.cli.journals import AgentsName, JournalUrl, ending_durable, in_journal, load_agents
+from unbroken.cli.journals import AgentsName, JournalUrl, check_keys, ending_durable, in_journal, load_agents
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import LogLevelName
 from unbroken.cli.terminal_text import clean, clean_line, counted, one_line, seconds
@@ -72,6 +72,7 @@ def worker_command(
         show = _shown(json)
 
         async def work(opened: Journal) -> int:
+            await check_keys(found)
             worker = Worker(found, opened, concurrency=concurrency, per_tenant=per_tenant, on_progress=show.progress)
             async with _metrics(opened, worker, show, metrics_port, metrics_host) as address:
                 show.begin(opened.url, [*found], address)
