@@ -241,7 +241,7 @@ def test_the_page_shows_who_asked_and_links_its_recording() -> None:
     shown = status(request(client="Claude Code 2.1.4", key="ci", recording="a b/<c>.jsonl"))
     row = words(shown)
     at = row.index("Claude Code 2.1.4")
-    assert row[at + 1] == "ci, gemini, whole"
+    assert row[at + 1] == "ci, gemini, not streamed"
     assert '<a href="recordings/#a%20b%2F%3Cc%3E.jsonl">show recording</a>' in status_page(shown)[0].decode()
 
 
@@ -273,7 +273,7 @@ def test_the_counts_agree_with_the_list() -> None:
     assert stats.counted("nobody").all == 0
     said = view(GatewayStatus("0.1.0", NOW, NOW, (), counts=stats.counted(), recent=stats.recent.latest()[:4]))
     assert said.tables[-1].note == "the last 4 of 6"
-    assert said.tables[0].note == "6 further requests reached none of them"
+    assert said.tables[0].note == "6 more requests reached none of these"
 
 
 def test_a_held_turn_is_listed_for_its_own_key_until_it_is_released_or_expires() -> None:

@@ -178,7 +178,7 @@ def test_a_request_appears_while_the_page_is_open_and_focus_stays(gateway: str) 
             await tab.until("document.querySelector('main').innerText.includes('Gemini CLI 0.9.0')")
             assert await tab.run("document.activeElement === document.querySelector('.fresh button')")
             await tab.press("Enter")
-            assert await text(tab, ".fresh button") == "Go on"
+            assert await text(tab, ".fresh button") == "Resume"
 
     asyncio.run(main())
 

@@ -136,8 +136,8 @@ def _facts(status: GatewayStatus) -> Sequence[Fact]:
     asked = Fact("Requests", Cell(f"{counts.all:,}", f"{status.in_flight:,} in flight"))
     rest = [f"{counts.refused:,} refused"] if counts.refused else []
     rest += [f"{counts.failed:,} failed"] if counts.failed else []
-    answered = Fact("Answered", Cell(f"{counts.answered:,}", ", ".join(rest), "warn" if counts.failed else ""))
-    failed = Fact("Errors of models", Cell(f"{errors:,}", _share(errors, counts.all), "warn" if errors else ""))
+    answered = Fact("Answered", Cell(f"{counts.answered:,}", ", ".join(rest)))
+    failed = Fact("Model errors", Cell(f"{errors:,}", _share(errors, counts.all), "warn" if errors else ""))
     since = f"the oldest for {_span(status.now - status.held[0].since)}" if status.held else ""
     held = Fact("Held turns", Cell(f"{len(status.held):,}", since or "calls that wait for others"))
     store = status.store
@@ -150,7 +150,7 @@ def _facts(status: GatewayStatus) -> Sequence[Fact]:
         failed,
         held,
         Fact("Store", Cell(store.kind, store.problem or kept, "bad" if store.problem else "")),
-        Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "anyone who can reach it")),
+        Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "open to anyone who can reach it")),
     )
 
 
@@ -177,7 +177,7 @@ def _upstreams(status: GatewayStatus) -> Table:
         ("Alias", "Model", "Wire", "Calls", "Requests", "Errors", "Time", "Last error"),
         tuple(row(upstream) for upstream in status.upstreams),
         "No model is set up.",
-        f"{_number(other, 'further request', 'further requests')} reached none of them" if other > 0 else "",
+        f"{_number(other, 'more request', 'more requests')} reached none of these" if other > 0 else "",
     )
 
 
@@ -227,7 +227,7 @@ def _recording(request: RecentRequest) -> Cell:
 
 
 def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
-    how = "streamed" if request.streamed else "whole"
+    how = "streamed" if request.streamed else "not streamed"
     first = "" if request.first_token is None else f"first after {_seconds(request.first_token)}"
     held = bool(request.handed) and not request.handed.startswith("1/")
     tokens = f"{request.input_tokens:,} in", f"{request.output_tokens:,} out"
