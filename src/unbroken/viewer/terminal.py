@@ -104,7 +104,7 @@ _TOOK = 9
 _MARKS = {
     "shared": "shared",
     "refused": "refused",
-    "spoiled": "not whole",
+    "spoiled": "incomplete",
     "handed": "handed",
     "held": "held back",
     "waiting": "never ran",

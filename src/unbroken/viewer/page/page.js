@@ -3,8 +3,8 @@
 const hear = (text) => { byId("hear").textContent = text; };
 const place = (...nodes) => byId("view").replaceChildren(...nodes);
 const fact = (name, value, kind = "") => (value === "" || value === null ? null : make("div", { class: MINOR.has(name) ? "minor" : "" }, make("dt", {}, name), make("dd", { class: kind, title: String(value) }, value)));
-const MINOR = new Set(["schedule", "early", "shared", "began", "streamed", "agent", "rounds"]); // a narrow window has no room for them
-const leave = () => { show?.end?.(); show = null; byId("detail").hidden = true; byId("detail").replaceChildren(); };
+const MINOR = new Set(["schedule", "started early", "shared results", "began", "streamed", "agent", "rounds"]); // a narrow window has no room for them
+const leave = () => { show?.end?.(); show = null; byId("filter").hidden = false; byId("detail").hidden = true; byId("detail").replaceChildren(); };
 const say = (...texts) => byId("banners").replaceChildren(...texts.map((text) => make("p", { class: "banner" }, text)));
 const tab = (name) => {
   if (!state.picture) return;
@@ -46,9 +46,9 @@ const head = (picture) => {
   byId("summary").replaceChildren(...summaryOf(picture));
   byId("facts").replaceChildren(...[
     fact("took", seconds(picture.seconds)), ...(picture.gateway ? gatewayFacts(picture.gateway) : [fact("model", picture.model), fact("schedule", picture.schedule)]),
-    fact("model wrote", modelTime(picture) ? seconds(modelTime(picture)) : ""), fact("tools ran", totals.tool_seconds ? seconds(totals.tool_seconds) : ""),
-    fact("rounds", totals.rounds), fact("calls", totals.calls), fact("failed", totals.failed || "", "bad"), fact("early", totals.early || ""),
-    fact("shared", totals.duplicates || ""), fact("restarts", totals.restarts || "", "bad"), fact("retries", totals.retries - totals.restarts || ""), fact("refused", totals.refused || ""), fact("uncertain", totals.uncertain || "", "bad"),
+    fact("model took", modelTime(picture) ? seconds(modelTime(picture)) : ""), fact("tools took", totals.tool_seconds ? seconds(totals.tool_seconds) : ""),
+    fact("rounds", totals.rounds), fact("calls", totals.calls), fact("failed calls", totals.failed || "", "bad"), fact("started early", totals.early || ""),
+    fact("shared results", totals.duplicates || ""), fact("restarts", totals.restarts || "", "bad"), fact("retries", totals.retries - totals.restarts || ""), fact("refused", totals.refused || ""), fact("uncertain", totals.uncertain || "", "bad"),
     fact("tokens", totals.input_tokens || totals.output_tokens ? `${totals.estimated ? "about " : ""}${totals.input_tokens.toLocaleString("en")} in, ${totals.output_tokens.toLocaleString("en")} out` : ""),
     fact("cost", totals.cost === null ? "unknown" : `${totals.estimated ? "about " : ""}${money(totals.cost)}`),
     fact("began", day(picture.time)), fact("agent", picture.agent === "main" || picture.gateway ? "" : picture.agent),

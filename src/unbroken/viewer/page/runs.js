@@ -31,7 +31,7 @@ const showRuns = () => {
   const head = make("div", { class: "head runs", role: "group", "aria-label": "Sort by" });
   const drawHead = () => head.replaceChildren(...COLUMNS.map(([text, by]) => {
     const here = state.sort.by === by;
-    return make("span", { class: NUMBERS.has(by) ? "number" : "" }, make("button", { class: "sort", "aria-pressed": here, "aria-label": `Sort by ${text.toLowerCase()}${here ? (state.sort.down ? ", now falling" : ", now rising") : ""}`, on: { click: () => sortBy(by) } }, `${text}${here ? (state.sort.down ? " ↓" : " ↑") : ""}`));
+    return make("span", { class: NUMBERS.has(by) ? "number" : "" }, make("button", { class: "sort", "aria-pressed": here, "aria-label": `Sort by ${text.toLowerCase()}${here ? (state.sort.down ? ", now descending" : ", now ascending") : ""}`, on: { click: () => sortBy(by) } }, `${text}${here ? (state.sort.down ? " ↓" : " ↑") : ""}`));
   }));
   const sorted = (runs) => {
     const { by, down } = state.sort;

@@ -49,6 +49,7 @@ const showRequests = () => {
   table.append(rows);
   const box = make("div", { class: "talk", tabindex: "0", role: "region", "aria-label": "Requests" }, picture.turns.length ? table : make("p", { class: "empty" }, "No request is in this recording."));
   place(box);
+  byId("filter").hidden = true; // nothing to filter here
   show = { filter: () => {}, update: () => tab("requests"), end: () => {}, focus: () => box.focus() };
   box.focus();
 };

@@ -23,7 +23,7 @@ const brief = (clip) => {
   return text.replace(/\s+/g, " ");
 };
 const SEEN = 80; // characters beside a name that have room: a longer text costs time to lay out
-const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "not whole", dropped: "dropped", uncertain: "outcome unknown", running: "still ran", waiting: "never ran", handed: "handed out", held: "held back", withdrawn: "withdrawn" };
+const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "incomplete", dropped: "dropped", uncertain: "outcome unknown", running: "still ran", waiting: "never ran", handed: "handed out", held: "held back", withdrawn: "withdrawn" };
 
 const showWaterfall = () => {
   let picture = state.picture, total = Math.max(picture.seconds, 0.001);
@@ -67,13 +67,13 @@ const showWaterfall = () => {
     style.left = `${at.toFixed(1)}px`;
     style.width = "";
   };
-  const took = (track, start, end, text, kind = "", from = start) => { // left of all of the row, if there is no room on the right
-    const right = Math.max(x(end), x(start) + 3), left = x(from), room = text.length * 6.4 + 14;
+  const took = (track, start, end, text, kind = "", from = start) => { // right of the bar; or left of all of the row; or in the middle of the bar
+    const right = Math.max(x(end), x(start) + 3), left = x(from), room = text.length * (kind === "bad" ? 7.6 : 6.4) + 14;
     if (right < 0 || left > width || !text) return;
-    const onRight = right + room <= width;
-    if (!onRight && left < room) { if (text.includes(" · ")) took(track, start, end, text.split(" · ")[0], kind, from); return; }
-    const style = piece(track, `took ${kind} ${onRight ? "" : "left"}`, text).style;
-    style.left = `${(onRight ? right : left).toFixed(1)}px`;
+    const onRight = right + room <= width, onLeft = left >= room, middle = (Math.max(x(start), 0) + Math.min(right, width)) / 2;
+    if (!onRight && !onLeft && text.includes(" · ")) { took(track, start, end, text.split(" · ")[0], kind, from); return; }
+    const style = piece(track, `took ${kind} ${onRight ? "" : onLeft ? "left" : "over"}`, text).style;
+    style.left = `${(onRight ? right : onLeft ? left : Math.min(Math.max(middle, room / 2), width - room / 2)).toFixed(1)}px`;
     style.width = "";
   };
   const trackOf = ({ turn, call, inner }, track = make("div", { class: "track" })) => {
@@ -125,7 +125,7 @@ const showWaterfall = () => {
     if (call.started === null && call.died.length) { const [start, stop] = call.died.at(-1); took(track, start, stop, call.state === "uncertain" ? "? outcome unknown" : "✕ its process died", "bad", from); return; }
     if (call.started === null) {
       if (written !== null && end !== null && end > written) bar(track, written, end, "waiting", 0);
-      const told = { refused: "✕ refused", spoiled: "✕ not whole", handed: "handed out", held: "held back", waiting: "never ran" }[call.state];
+      const told = { refused: "✕ refused", spoiled: "✕ incomplete", handed: "handed out", held: "held back", waiting: "never ran" }[call.state];
       if (written !== null) took(track, written, end ?? written, told ?? "", call.error || call.state === "spoiled" ? "bad" : "", from);
       return;
     }
@@ -246,7 +246,7 @@ const showWaterfall = () => {
   const legendOf = () => [
     entry("bar text", "text"),
     picture.turns.some((turn) => turn.attempts.some((one) => one.pieces.some((piece) => piece.kind === "reasoning"))) ? entry("bar reasoning", "reasoning") : null,
-    entry("bar writing", "the call is being written"), entry("bar waiting", "waits"), entry("bar early", "runs, started early"), entry("bar running", "runs"),
+    entry("bar writing", "the call is being written"), entry("bar waiting", "waits"), has((call) => call.early) ? entry("bar early", "runs, started early") : null, has((call) => call.started !== null && !call.early) ? entry("bar running", "runs") : null,
     has((call) => call.inner.length) ? entry("bar inner", "a call of an inner agent") : null,
     has((call) => call.error) ? entry("bar failed", "failed") : null,
     has((call) => call.state === "shared") ? entry("bar shared", "shares a result") : null,
