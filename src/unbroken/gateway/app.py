@@ -81,6 +81,7 @@ from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, ResponseLimit
+from unbroken.models.pricing import load_prices
 from unbroken.models.sessions import close_session
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import StoredPath
@@ -161,6 +162,9 @@ class Gateway:
                 with suppress(StoreUnavailable):  # it has been logged
                     await self.store.ping()
                 self._catalog.start_probes()
+                if self._recordings is not None:  # otherwise the first recorded request waits for it
+                    for upstream in self.upstreams.values():
+                        await load_prices(upstream.model.name, self._now())
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.aclose()
