@@ -74,6 +74,8 @@ TEXT, REASONING, NOTE = "", "dim italic", "dim"
 REPLACEMENT_NOTE = "this replaces the text above:\n"
 UNREAD = 500
 """Characters after which finished blocks are printed at once: more would not fit into the area."""
+A_LINE = 40
+"""The characters that a line break counts for: short lines need as much room."""
 DELAYED_LINES = 5
 """Lines of delayed text that the live area shows below running calls."""
 
@@ -320,7 +322,7 @@ class LiveScreen:
             self._text = self._new_text(self._console)
         self._text.feed(text)
         self._open_area()
-        self._arrived += len(text)
+        self._arrived += len(text) + text.count("\n") * A_LINE
         began = time.perf_counter()
         if began >= self._advance_at or self._arrived > UNREAD:
             self._arrived = 0
