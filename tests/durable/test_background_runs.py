@@ -4,7 +4,6 @@ next ends with the same answer, and the tools' own ledger shows that no payment 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 from collections import Counter
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_runs import Ledger, in_a_child, kill_at_append
+from durable_runs import Ledger, in_a_child, kill_as_planned
 from scenes import can_go_on
 
 from unbroken import Agent, CallContext, Request, ScriptedModel, ToolMessage, User, tool
@@ -60,10 +59,7 @@ def driven(url: str, ledger: Ledger, run_id: str, kill: tuple[int, bool] | None 
     """A process that drives the run; `kill`: which append kills it, and whether that is stored before."""
 
     async def main() -> None:
-        if kill is not None:
-            number, after = kill
-            numbers = itertools.count(1)
-            kill_at_append(lambda _: next(numbers) == number, after=after)
+        kill_as_planned(kill)
         async with await open_journal(url) as journal:
             await journal.start("payer", "Pay.", run_id=run_id)
             outcome = await drive(agents_of(ledger), journal, run_id)

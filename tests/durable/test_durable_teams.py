@@ -4,7 +4,6 @@ process is killed (SIGKILL) at any append, the next driver continues the inner r
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 from collections import Counter
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_runs import ANSWER, Ledger, agents_of, all_events, drive_to_the_end, in_a_child, kill_at_append
+from durable_runs import ANSWER, Ledger, agents_of, all_events, drive_to_the_end, in_a_child, kill_as_planned
 
 from unbroken import Agent, Deny, RunView, ScriptedModel
 from unbroken.durable import drive, open_journal
@@ -34,10 +33,7 @@ def boss_of(ledger: Ledger, **options: Any) -> dict[str, Agent]:
 
 def drive_in_a_child(url: str, ledger: Ledger, run_id: str, kill: tuple[int, bool] | None = None) -> int:
     async def main() -> None:
-        if kill is not None:
-            number, after = kill
-            numbers = itertools.count(1)
-            kill_at_append(lambda _: next(numbers) == number, after=after)
+        kill_as_planned(kill)
         async with await open_journal(url) as journal:
             await journal.start("boss", "Pay what is open.", run_id=run_id)
             await drive_to_the_end(journal, boss_of(ledger), run_id)

@@ -173,14 +173,19 @@ def kill_at_append(is_due: Callable[[Append], bool], *, after: bool) -> None:
     Database.append = append
 
 
+def kill_as_planned(kill: tuple[int, bool] | None) -> None:
+    """`kill`: which append kills this process, and whether that is stored before."""
+    if kill is not None:
+        number, after = kill
+        numbers = itertools.count(1)
+        kill_at_append(lambda _: next(numbers) == number, after=after)
+
+
 def run_in_a_child(url: str, ledger: Ledger, run_id: str, kill: tuple[int, bool] | None = None) -> int:
     """A process that drives the run to its end; `kill`: which append kills it, and whether that is stored before."""
 
     async def main() -> None:
-        if kill is not None:
-            number, after = kill
-            numbers = itertools.count(1)
-            kill_at_append(lambda _: next(numbers) == number, after=after)
+        kill_as_planned(kill)
         async with await open_journal(url) as journal:
             await journal.start("payer", QUESTION, run_id=run_id)
             outcome = await drive_to_the_end(journal, agents_of(ledger), run_id)
