@@ -249,7 +249,7 @@ function inner(href, text) {
   return node;
 }
 
-/* A reader who has scrolled up is left there. */
+/* Does not scroll if the user has scrolled up. */
 function follow(change) {
   const room = find("chat");
   const near = room.scrollHeight - room.scrollTop - room.clientHeight < 80;

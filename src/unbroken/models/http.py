@@ -65,7 +65,7 @@ _LONGEST_ERROR = 10.0
 
 
 class Observer(Protocol):
-    """Is told about each request of a model, from any thread."""
+    """Gets a call at each step of each request of a model, from any thread."""
 
     def asked(self) -> None: ...
 

@@ -236,11 +236,11 @@ class _Candidate:
         self.model = model
         self.tries = 0
         self.ready = 0.0
-        """When it may be asked again, on the loop's clock."""
+        """When the next attempt may begin, on the loop's clock."""
         self.shortened = False
         """It was asked with a shortened history."""
         self.is_over = False
-        """It is not asked again."""
+        """There is no further attempt."""
 
 
 class _Story:
