@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unbroken import __version__
-from unbroken.asgi import Refused, Response
+from unbroken.asgi import Refused, Response, Scope, read_headers
 from unbroken.gateway.admin.openapi import openapi
 from unbroken.gateway.admin.stats import RecentRequest, Stats
 from unbroken.gateway.admin.status_page import GatewayStatus, StoreStatus, status_json, status_page
-from unbroken.gateway.http.admission import KeyLimits
+from unbroken.gateway.http.admission import Admission, KeyLimits, sent_key
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, store_url
@@ -189,6 +189,23 @@ class Pages:
             key=key.name,
             workers=self._settings.workers,
         )
+
+
+async def open_page(page: Page, scope: Scope, response: Response, admission: Admission) -> None:
+    """Shows a page if the caller may see it; raises `Refused` otherwise."""
+    keys = admission.keys
+    if scope["method"] not in ("GET", "HEAD"):
+        raise Refused(405, f"{scope['path']} needs GET", {"allow": "GET, HEAD"})
+    headers = read_headers(scope)
+    if page.private or keys is None:
+        key = admission.admit(headers, scope)
+    else:
+        key = keys.find(sent_key(headers, scope))
+    if page.operators and key is not None and not key.operator:
+        raise Refused(
+            403, f"{scope['path']} shows all keys: it needs an operator's key (`unbroken keys create --operator`)"
+        )
+    await page.show(response, Viewer(key, has_keys=keys is not None))
 
 
 def _gemini_model(alias: str) -> dict[str, Any]:

@@ -42,11 +42,11 @@ class Admission:
 
     def __init__(self, settings: GatewaySettings, keys: KeyRing | None) -> None:
         self._settings = settings
-        self._keys = keys
+        self.keys = keys
 
     def admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
         """None if the gateway requires no keys. Raises `Refused`."""
-        if self._keys is None:
+        if self.keys is None:
             if not self._settings.open_to_all and is_foreign(headers, self._settings.host):
                 raise Refused(403, "this gateway refuses requests from other web pages: turn keys on, and send one")
             return None
@@ -55,9 +55,9 @@ class Admission:
             raise Refused(
                 401, "this gateway requires a key: send it as `Authorization: Bearer …` or as your client does"
             )
-        key = self._keys.find(secret)
+        key = self.keys.find(secret)
         if key is None:
-            if (old := self._keys.find_expired(secret)) is not None:
+            if (old := self.keys.find_expired(secret)) is not None:
                 raise Refused(
                     401, f"the key of `{old.name}` has expired: `unbroken keys rotate {old.name}` makes a new one"
                 )

@@ -1,0 +1,130 @@
+"""Requests that a model answers: finds the model, checks what the key may use, and gives the request to
+`relay.responder`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from unbroken.asgi import Receive, Refused, Response, Scope, read_headers
+from unbroken.gateway.http.admission import sent_key
+from unbroken.gateway.http.client_names import client_name
+from unbroken.gateway.http.client_response import ClientResponse
+from unbroken.gateway.http.routes import (
+    FORWARDED_HEADERS,
+    Attempt,
+    ClientRequest,
+    Route,
+    find_profile,
+    model_of,
+    read_attempt,
+    read_body,
+)
+from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.relay.compaction import compact
+from unbroken.gateway.relay.counting import count_tokens
+from unbroken.gateway.relay.passthrough import other_model_refused
+from unbroken.gateway.relay.references import Claiming, Reference, gives_ids, other_models, provider_references
+from unbroken.gateway.request_handling import RequestHandling
+from unbroken.gateway.request_state import RequestState
+from unbroken.gateway.turns.response_store import LastResponse
+from unbroken.gateway.upstreams.catalog import Catalog
+from unbroken.gateway.upstreams.upstream import Upstream
+from unbroken.wires import find_wire
+from unbroken.wires.json_pieces import write_json
+from unbroken.wires.values import as_text
+
+if TYPE_CHECKING:
+    from unbroken.gateway.relay.request_recording import Recordings
+
+
+class ModelRequests:
+    def __init__(self, handling: RequestHandling, catalog: Catalog, recordings: Recordings | None) -> None:
+        self._handling = handling
+        self._settings = handling.settings
+        self._catalog = catalog
+        self._recordings = recordings
+
+    async def open(
+        self, route: Route, scope: Scope, receive: Receive, response: Response, last: LastResponse | None = None
+    ) -> None:
+        """`last`: it is a request on a WebSocket, which may continue from its last response."""
+        if scope["method"] != "POST":
+            raise Refused(405, f"{scope['path'][:200]} needs POST", {"allow": "POST"})
+        outlet = ClientResponse(response, find_wire(route.wire).framing, as_array=_wants_array(route, scope))
+        continued = [""]
+
+        async def answer(state: RequestState, data: bytes) -> None:
+            body = read_body(data, self._handling.check_values(state, data))
+            if last is not None:
+                body = route.http.socket_body(body)
+                continued[0] = as_text(body.get("previous_response_id"))
+            upstream = self._catalog.find(model_of(route, body), state.key, body, route.http.messages_field)
+            state.alias, state.upstream_wire = upstream.counted_as, upstream.wire
+            if state.key is not None:
+                owned = await self._check_body(state, route, body, state.key)
+                if gives_ids(upstream.wire, body):
+                    outlet.claiming = Claiming(state.handlers.ids, state.key.id, partial(write_json, body), owned)
+            attempt = read_attempt(state.headers, str((scope.get("client") or ("",))[0]))
+            incoming = self._read_request(route, body, data, upstream, state.key, state.headers, attempt)
+            incoming = incoming if last is None else replace(incoming, last_response=last)
+            if route.wanted == "count":
+                await count_tokens(incoming, state.handlers.stored, response)
+            elif route.wanted == "compact":
+                await compact(incoming, state.handlers.stored, response, state.outcome, int(self._handling.now()))
+                if state.outcome.usage is not None:
+                    self._handling.stats.metrics.tokens(upstream.counted_as, state.outcome.usage)
+            else:
+                if self._recordings is not None:
+                    secret, agent = sent_key(state.headers, scope), state.headers.get("user-agent", "")
+                    state.outcome.recording = self._recordings.sample(secret, agent)
+                await state.handlers.responder.answer(incoming, outlet, state.outcome)
+                await outlet.end()
+
+        state = RequestState(route.wire, read_headers(scope), self._handling.now(), self._handling.handlers)
+        await self._handling.handle(state, scope, receive, outlet, answer)
+        if last is not None and (state.outcome.error_kind or outlet.status != 200):
+            last.forget(continued[0])
+
+    async def _check_body(
+        self, state: RequestState, route: Route, body: dict[str, object], key: GatewayKey
+    ) -> Sequence[Reference]:
+        """Checks that the key uses only its own models and its own ids at the provider. Returns those ids."""
+        if key.aliases and (route.wanted != "count" or route.http.count_path):  # otherwise it is never forwarded
+            for field in other_models(body):
+                raise other_model_refused(key, field)
+        references = [*provider_references(body)]
+        await self._handling.check_ids(state, key, references)
+        return references
+
+    def _read_request(
+        self,
+        route: Route,
+        body: dict[str, object],
+        data: bytes,
+        upstream: Upstream,
+        key: GatewayKey | None,
+        headers: Mapping[str, str],
+        attempt: Attempt,
+    ) -> ClientRequest:
+        name = key.name if key is not None else ""
+        profile = find_profile(self._settings.clients, name, headers)
+        return ClientRequest(
+            route,
+            body,
+            data,
+            upstream,
+            scope=key.id if key is not None else "",
+            key=name,
+            client=client_name(headers),
+            serial=profile.serial if profile is not None else upstream.serial,
+            all_calls=upstream.all_calls or (profile is not None and profile.all_calls),
+            headers={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
+            attempt=attempt,
+        )
+
+
+def _wants_array(route: Route, scope: Scope) -> bool:
+    return bool(route.streams) and route.http.wants_array(scope.get("query_string", b"").decode("latin-1"))
