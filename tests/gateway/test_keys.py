@@ -16,7 +16,8 @@ import pytest
 
 from unbroken import UserError
 from unbroken.clock import VirtualClock
-from unbroken.gateway.keys import GatewayKey, KeyRing, create_key, list_keys, revoke_key, rotate_key
+from unbroken.gateway.keys import GatewayKey, KeyRing, change_key, create_key, list_keys, revoke_key, rotate_key
+from unbroken.gateway.spending.allowance import read_allowance
 
 ANN = GatewayKey("ann", aliases=("gpt-5", "fast"), requests_per_minute=60, in_flight=4)
 
@@ -48,7 +49,7 @@ def test_the_file_contains_hashes_and_only_its_owner_can_read_it(tmp_path: Path)
     assert secret not in text
     assert secret.removeprefix("ub-") not in text
     saved = json.loads(text)
-    assert saved["version"] == 4
+    assert saved["version"] == 5
     assert saved["keys"][0]["sha256"] == sha256(secret.encode()).hexdigest()
     assert secret not in repr(KeyRing(path).find(secret))
     assert os.listdir(tmp_path) == ["keys.json"]
@@ -140,7 +141,7 @@ def test_a_file_that_was_removed_has_no_keys_any_more(tmp_path: Path) -> None:
         ("{}", "are damaged: `version` or `keys` is missing"),
         ('{"version": 1, "keys": {}}', "are damaged: `version` or `keys` is missing"),
         ('{"version": 1, "keys": [{"name": "a", "sha256": "12"}]}', "are damaged: key 1 in it is not complete"),
-        ('{"version": 5, "keys": []}', r"were written by a newer Unbroken \(version 5\): update this one"),
+        ('{"version": 6, "keys": []}', r"were written by a newer Unbroken \(version 6\): update this one"),
     ],
 )
 def test_a_damaged_file_is_reported_at_the_start_and_left_alone(tmp_path: Path, text: str, told: str) -> None:
@@ -265,3 +266,41 @@ def test_an_invalid_expiry_or_id_in_the_file_is_reported(tmp_path: Path, changed
     path.write_text(json.dumps(file))
     with pytest.raises(UserError, match="key 1 in it is not complete"):
         KeyRing(path)
+
+
+def test_a_key_has_a_team_budgets_and_tokens_per_minute_and_those_of_an_older_file_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    budgets = (read_allowance("20usd/day"), read_allowance("0.5usd/month"))
+    secret = create_key(path, GatewayKey("ann", team="search", budgets=budgets, tokens_per_minute=9000))
+    ann = KeyRing(path).find(secret)
+    assert ann is not None
+    assert (ann.team, ann.budgets, ann.tokens_per_minute) == ("search", budgets, 9000)
+    saved = json.loads(path.read_text())
+    assert saved["keys"][0]["budgets"] == ["20usd/day", "0.5usd/month"]
+    for damage in ({"budgets": ["20"]}, {"team": 1}, {"tokens_per_minute": 0}):
+        path.write_text(json.dumps({**saved, "keys": [{**saved["keys"][0], **damage}]}))
+        with pytest.raises(UserError, match="are damaged"):
+            KeyRing(path)
+    older = {name: value for name, value in saved["keys"][0].items() if name not in ("team", "budgets")}
+    del older["tokens_per_minute"]
+    path.write_text(json.dumps({"version": 4, "keys": [older]}))
+    assert KeyRing(path).find(secret) == GatewayKey("ann", created=ann.created, id=ann.id)
+
+
+def test_a_key_is_changed_and_stays_the_same_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    create_key(path, GatewayKey("ann"), now=lambda: 1.0)
+    secret = rotate_key(path, "ann", 3600.0)
+    before = KeyRing(path).find(secret)
+    assert before is not None
+    changed = change_key(path, "ann", lambda key: replace(key, name="eve", id="", team="search"))
+    assert changed == replace(before, team="search")
+    assert {key.team for key in list_keys(path)} == {"search"}
+    assert [key.expires is None for key in list_keys(path)] == [False, True]
+    twice = (read_allowance("1usd/day"), read_allowance("2usd/day"))
+    with pytest.raises(UserError, match="key `ann` has two budgets for the same time"):
+        change_key(path, "ann", lambda key: replace(key, budgets=twice))
+    with pytest.raises(UserError, match="key `ann`: a team's name has letters"):
+        change_key(path, "ann", lambda key: replace(key, team="a b"))
+    with pytest.raises(UserError, match="there is no key `eve`"):
+        change_key(path, "eve", lambda key: key)

@@ -22,6 +22,7 @@ from unbroken.gateway.config import FILE, read_config
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key, rotate_key
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.spending.allowance import read_allowance
 
 app = typer.Typer(help="The keys that clients send to the gateway (`unbroken serve`).", no_args_is_help=True)
 
@@ -77,6 +78,20 @@ def create_command(
             metavar="TIME", help="When it expires: in 90d, 12h, 30m, or on a day, 2027-01-31.", show_default="never"
         ),
     ] = "",
+    team: Annotated[
+        str, typer.Option(metavar="NAME", help="The team whose budgets and limits it shares.", show_default="none")
+    ] = "",
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="What may be spent with it: 20usd/day, 200usd/month, 9usd/total, 500000tokens/day; may be repeated.",
+            show_default="no limit",
+        ),
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens per minute, input and output.", show_default="no limit")
+    ] = None,
     file: KeysFile = "",
 ) -> None:
     """Create a key. It is printed only now and stored as a hash: it cannot be shown again."""
@@ -101,6 +116,9 @@ def create_command(
             operator=operator,
             tenant=tenant,
             expires=_moment(expires, "--expires") if expires else None,
+            team=team,
+            budgets=tuple(map(read_allowance, budget or ())),
+            tokens_per_minute=tokens_per_minute,
         ),
     )
     typer.echo(secret)
@@ -123,7 +141,7 @@ def list_command(
         for key in keys:
             typer.echo("\t".join(_row(key)))
     else:
-        head = ("name", "models", "a minute", "in flight", "created", "passes", "sees", "expires")
+        head = ("name", "models", "a minute", "in flight", "created", "passes", "sees", "expires", "team", "budgets")
         table = Table(*head, box=None, pad_edge=False)
         for key in keys:
             table.add_row(*_row(key))
@@ -188,13 +206,22 @@ def _row(key: GatewayKey) -> tuple[str, ...]:
     return (
         key.name,
         ", ".join(key.aliases) or "all",
-        _limit(key.requests_per_minute),
+        _per_minute(key),
         _limit(key.in_flight),
         created,
         passes,
         "everything" if key.operator else f"its own requests{f', runs of {key.tenant}' if key.tenant else ''}",
         "never" if key.expires is None else f"{_shown(key.expires)}{'' if key.is_valid(time.time()) else ' (expired)'}",
+        key.team or "none",
+        ", ".join(map(str, key.budgets)) or "none",
     )
+
+
+def _per_minute(key: GatewayKey) -> str:
+    if key.tokens_per_minute is None:
+        return _limit(key.requests_per_minute)
+    requests = "" if key.requests_per_minute is None else f"{key.requests_per_minute:,}, "
+    return f"{requests}{key.tokens_per_minute:,} tokens"
 
 
 def _shown(at: float) -> str:
@@ -216,4 +243,7 @@ def _as_json(key: GatewayKey) -> dict[str, Any]:
         "operator": key.operator,
         "tenant": key.tenant or key.name,
         "expires": key.expires,
+        "team": key.team,
+        "budgets": [*map(str, key.budgets)],
+        "tokens_per_minute": key.tokens_per_minute,
     }

@@ -23,12 +23,14 @@ from typing import Any, cast
 from unbroken.clock import Clock, RealClock
 from unbroken.errors import UserError
 from unbroken.gateway.relay.references import PassRule, read_rule
+from unbroken.gateway.spending.allowance import Allowance, read_allowance
 
 LOG = logging.getLogger("unbroken.gateway")
 
 PREFIX = "ub-"
-VERSION = 4
-"""1 had neither `pass` nor `operator`, 2 had no `tenant`, 3 had neither `expires` nor `id`."""
+VERSION = 5
+"""1 had neither `pass` nor `operator`, 2 had no `tenant`, 3 had neither `expires` nor `id`, 4 had no `team`, `budgets`
+and `tokens_per_minute`."""
 LOOKED_AFTER = 1.0
 """Seconds after which a running gateway checks the file for changes."""
 PATIENCE = 5.0
@@ -62,6 +64,11 @@ class GatewayKey:
     from the first hash, so all gateways that share the file agree on it."""
     expires: float | None = None
     """When it stops being valid, in seconds since 1970; None: never."""
+    team: str = ""
+    """The team whose budgets and limits it shares; empty: none."""
+    budgets: tuple[Allowance, ...] = ()
+    """What may be spent with it."""
+    tokens_per_minute: int | None = None
 
     def is_valid(self, now: float) -> bool:
         """Whether it has not expired."""
@@ -127,19 +134,7 @@ def create_key(
 ) -> str:
     """Adds a key with this name and these limits to the file and returns the key itself, which cannot be recovered
     later."""
-    if not _NAME.fullmatch(key.name):
-        raise UserError(
-            "a key's name has letters, digits and . _ @ - only, at most 64, and begins with a letter or digit"
-        )
-    for what, limit in (("requests per minute", key.requests_per_minute), ("requests in flight", key.in_flight)):
-        if limit is not None and limit < 1:
-            raise UserError(f"key `{key.name}` cannot be limited to {limit} {what}: give a number from 1, or none")
-    if not key.is_valid(now()):
-        raise UserError(f"key `{key.name}` would have expired already: give a time in the future")
-    if len(key.tenant) > 200 or not key.tenant.isprintable():
-        raise UserError(f"key `{key.name}`: a tenant's name has at most 200 characters, all of them printable")
-    if not all(key.aliases):
-        raise UserError(f"key `{key.name}` cannot be limited to a model without a name: leave it out for all models")
+    check_key(key, now())
     secret = PREFIX + secrets.token_urlsafe(32)
     with _changing(Path(path), patience) as keys:
         if any(other.name == key.name for other in keys.values()):
@@ -147,6 +142,54 @@ def create_key(
         digest = _hash(secret)
         keys[digest] = replace(key, created=now(), id=_id(digest))
     return secret
+
+
+def check_key(key: GatewayKey, now: float) -> None:
+    """Raises `UserError` if its fields are not valid."""
+    if not _NAME.fullmatch(key.name):
+        raise UserError(
+            "a key's name has letters, digits and . _ @ - only, at most 64, and begins with a letter or digit"
+        )
+    limits = (
+        ("requests per minute", key.requests_per_minute),
+        ("requests in flight", key.in_flight),
+        ("tokens per minute", key.tokens_per_minute),
+    )
+    for what, limit in limits:
+        if limit is not None and limit < 1:
+            raise UserError(f"key `{key.name}` cannot be limited to {limit} {what}: give a number from 1, or none")
+    if not key.is_valid(now):
+        raise UserError(f"key `{key.name}` would have expired already: give a time in the future")
+    if len(key.tenant) > 200 or not key.tenant.isprintable():
+        raise UserError(f"key `{key.name}`: a tenant's name has at most 200 characters, all of them printable")
+    if key.team and not _NAME.fullmatch(key.team):
+        raise UserError(f"key `{key.name}`: a team's name has letters, digits and . _ @ - only, at most 64")
+    if len({(each.unit, each.period) for each in key.budgets}) < len(key.budgets):
+        raise UserError(f"key `{key.name}` has two budgets for the same time: give one for each of day, month, total")
+    if not all(key.aliases):
+        raise UserError(f"key `{key.name}` cannot be limited to a model without a name: leave it out for all models")
+
+
+def change_key(
+    path: str | Path,
+    name: str,
+    change: Callable[[GatewayKey], GatewayKey],
+    *,
+    now: Callable[[], float] = time.time,
+    patience: float = PATIENCE,
+) -> GatewayKey:
+    """Changes the key with this name, and those that it replaces: `change` gets it and returns what it becomes, such as
+    `replace(key, budgets=(read_allowance("20usd/day"),))`. Its secret, its id and its name stay. Returns the changed
+    key."""
+    with _changing(Path(path), patience) as keys:
+        digests = _named(keys, name, path)
+        newest = max(digests, key=lambda digest: keys[digest].created)
+        check_key(change(keys[newest]), now())
+        for digest in digests:
+            old, new = keys[digest], change(keys[digest])
+            expires = new.expires if digest == newest else old.expires
+            keys[digest] = replace(new, name=old.name, id=old.id, created=old.created, expires=expires)
+        return keys[newest]
 
 
 def rotate_key(
@@ -260,6 +303,9 @@ def _as_json(digest: str, key: GatewayKey) -> dict[str, Any]:
         "tenant": key.tenant,
         "expires": key.expires,
         "id": key.id,
+        "team": key.team,
+        "budgets": list(map(str, key.budgets)),
+        "tokens_per_minute": key.tokens_per_minute,
     }
 
 
@@ -310,9 +356,22 @@ def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, Gateway
                 ):
                     raise _damaged(path, f"key {at + 1} in it is not complete")
                 limits = (tuple(aliases), per_minute, in_flight, created)
-                yield digest, GatewayKey(name, *limits, passes, operator, tenant, id, expires)
+                spending = _read_spending(path, at, item)
+                yield digest, GatewayKey(name, *limits, passes, operator, tenant, id, expires, *spending)
             case _:
                 raise _damaged(path, f"key {at + 1} in it is not complete")
+
+
+def _read_spending(path: Path, at: int, item: Mapping[str, Any]) -> tuple[str, tuple[Allowance, ...], int | None]:
+    """The team of a key, its budgets, and its tokens per minute."""
+    match item.get("team", ""), item.get("budgets", []), item.get("tokens_per_minute"):
+        case str(team), [*written], None | int() as limit if limit is None or (limit is not True and limit >= 1):
+            try:
+                return team, tuple(read_allowance(str(each)) for each in written), limit
+            except UserError:
+                raise _damaged(path, f"`budgets` of key {at + 1} in it cannot be read") from None
+        case _:
+            raise _damaged(path, f"key {at + 1} in it is not complete")
 
 
 def _read_rules(path: Path, at: int, value: Any) -> tuple[PassRule, ...] | None:
