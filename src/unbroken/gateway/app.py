@@ -45,12 +45,11 @@ class Gateway:
         self.settings = settings
         self._catalog = Catalog(settings.upstreams)
         self.upstreams = self._catalog.upstreams
-        self.store: Store = CircuitBreakerStore(
-            store
-            or open_store(
-                store_url(settings.store), max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
-            )
+        self.store: Store = store or open_store(
+            store_url(settings.store), max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
         )
+        if self.store.parts == 1:  # otherwise each part has its own
+            self.store = CircuitBreakerStore(self.store)
         self._now = now
         self._admission = Admission(settings, KeyRing(settings.keys_file) if settings.keys else None)
         limits = KeyLimits()

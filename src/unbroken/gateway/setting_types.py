@@ -171,6 +171,8 @@ def _store(url: str, info: ValidationInfo) -> str:
         if rest.strip("/") in ("", ":memory:"):
             raise ValueError("has to name a file, like sqlite:unbroken-gateway.db")
         return f"sqlite:{_beside(rest, info)}"
+    if scheme not in ("memory", "env") and " " in url:  # several servers
+        return " ".join(_store(each, info) for each in url.split())
     if scheme not in ("memory", "env"):
         login, at, place = rest.removeprefix("//").rpartition("@")
         if not rest.startswith("//") or not place.strip("/"):

@@ -108,7 +108,8 @@ class GatewaySettings:
     port: Annotated[int, *values.whole(0, 65535), values.In("server")] = PORT
     workers: Annotated[int, *values.whole(1, 256), values.In("server")] = 1
     store: Annotated[values.StoreUrl, values.In("store", "url")] = "sqlite:unbroken-gateway.db"
-    """`memory:`, `sqlite:PATH` or just a path, `redis://HOST:PORT/DB`, `env:VARIABLE` that holds one of these."""
+    """`memory:`, `sqlite:PATH` or just a path, `redis://HOST:PORT/DB` (or several, with spaces between
+    them), `env:VARIABLE` that holds one of these."""
     ttl: Annotated[values.Seconds, values.In("store")] = 7 * 24 * 3600.0
     """Seconds that answers of models are stored."""
     store_bytes: Annotated[values.Size, values.In("store", "max_bytes")] = 1 << 30

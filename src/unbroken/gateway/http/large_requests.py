@@ -198,6 +198,7 @@ class StoreOnMainLoop:
     def __init__(self, store: Store, home: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._home = home
+        self.parts = store.parts
 
     async def get(self, keys: Sequence[str]) -> list[bytes | None]:
         return await on_main_loop(self._home, lambda: self._store.get(keys))

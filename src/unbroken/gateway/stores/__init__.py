@@ -37,18 +37,22 @@ _SQLITE = b"SQLite format 3\0"
 SCHEMES = ("memory", "sqlite", "redis", "rediss", "valkey", "valkeys")
 """How the address of a store begins."""
 _KNOWN = "`memory:`, `sqlite:PATH` or `redis://HOST:PORT/DB`"
+_SERVERS = ("redis", "rediss", "valkey", "valkeys")
 
 
 def open_store(
     url: str, *, max_bytes: int = 1 << 30, max_entry: int = 8 << 20, now: Callable[[], float] = wall_time
 ) -> Store:
-    """`memory:`, `sqlite:PATH` (or just a path), `redis://`, `rediss://`, `valkey://`, `valkeys://`.
+    """`memory:`, `sqlite:PATH` (or just a path), `redis://`, `rediss://`, `valkey://`, `valkeys://`; or several of the
+    last four with spaces between them, which share the entries (`ShardedStore`).
 
     Beyond `max_bytes` the oldest entries are removed; Redis has its own limit (`maxmemory`). `max_entry` is the maximum
     size of one value. Raises `UserError` if the address is not valid or its file cannot be used. A server is contacted
     at the first use, or with `ping`.
     """
     scheme, rest = _split(url)
+    if scheme in _SERVERS and len(servers := url.split()) > 1:
+        return _open_servers(servers, max_entry)
     # One entry must not evict all others.
     own_limit = min(max_entry, max_bytes // 2)
     match scheme:
@@ -56,7 +60,7 @@ def open_store(
             return MemoryStore(max_bytes=max_bytes, max_entry=own_limit, now=now)
         case "sqlite":
             return SQLiteStore(_path(rest), max_bytes=max_bytes, max_entry=own_limit, now=now)
-        case "redis" | "rediss" | "valkey" | "valkeys":
+        case _ if scheme in _SERVERS:
             return _open_redis(f"{scheme.replace('valkey', 'redis')}:{rest}", max_entry)
         case _:  # the rest of it may hold a password
             raise UserError(f"store `{scheme}:` is of an unknown kind: give {_KNOWN}")
@@ -113,6 +117,17 @@ def _path(rest: str) -> str:
     if rest in ("", "/", ":memory:"):
         raise UserError(f"store `sqlite:{rest}` names no file: give `sqlite:PATH`, or `memory:` for none")
     return os.path.abspath(os.path.expanduser(rest))
+
+
+def _open_servers(urls: list[str], max_entry: int) -> Store:
+    from unbroken.gateway.stores.sharded import ShardedStore  # noqa: PLC0415 - start-up: few gateways need it
+
+    kinds = [_split(url) for url in urls]
+    if any(scheme not in _SERVERS for scheme, _ in kinds):
+        raise UserError("several stores are used together only if all are servers: give `redis://HOST:PORT/DB` of each")
+    if len(set(urls)) < len(urls):
+        raise UserError("a server is listed twice in the store's address: list each once")
+    return ShardedStore([_open_redis(f"{kind.replace('valkey', 'redis')}:{rest}", max_entry) for kind, rest in kinds])
 
 
 def _open_redis(url: str, max_entry: int) -> Store:

@@ -3,8 +3,8 @@
 Requests that arrive during an exchange are sent together in the next one: one MULTI for all puts, one MGET for all
 gets. A command costs the client library ten times as much as the server. The server limits the total size: set
 `maxmemory` with the policy `noeviction`. A full server then refuses writes, which clients see; a server that evicts
-loses turns silently. Use one server, or one address in front of several; not a cluster, whose nodes refuse commands
-across nodes.
+loses turns silently. For more than one server has memory for, give several servers (`ShardedStore`); not a cluster,
+whose nodes refuse commands across nodes.
 
 A caller waits for two exchanges at most. The next command reopens connections that the server closed.
 """
@@ -73,6 +73,8 @@ class _Hangs(StoreUnavailable):
 
 class RedisStore:
     """Raises `UserError` if the address cannot be read. Belongs to the loop in which it is first used."""
+
+    parts = 1
 
     def __init__(self, url: str, *, max_entry: int = 8 << 20) -> None:
         self._max_entry = max_entry

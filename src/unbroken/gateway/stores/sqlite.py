@@ -298,6 +298,8 @@ _Handoff: TypeAlias = "Handoff[_Job]"
 class SQLiteStore:
     """Raises `UserError` if the file at `path` cannot be used."""
 
+    parts = 1
+
     def __init__(
         self,
         path: str,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import Protocol, TypeVar
+from zlib import crc32
 
 from unbroken.clock import current_clock
 from unbroken.errors import UnbrokenError
@@ -54,6 +55,11 @@ class StoreStats:
 class Store(Protocol):
     """`put` is all or nothing, and its data survives a crash of the process (except in memory). Expired and evicted
     values are None. All failures are `StoreUnavailable`."""
+
+    @property
+    def parts(self) -> int:
+        """How many servers or files it has that can lose their data independently (`mark_keys`)."""
+        ...
 
     async def get(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values in the order of the keys, in one round trip."""
@@ -107,6 +113,7 @@ T = TypeVar("T")
 class CircuitBreakerStore:
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.parts = store.parts
         self._hangs = ""
         """The last slow failure; empty while the store answers."""
         self._again = 0.0
@@ -174,6 +181,8 @@ _PORTION = 64
 
 
 class MemoryStore:
+    parts = 1
+
     def __init__(
         self, *, max_bytes: int = 1 << 30, max_entry: int = 8 << 20, now: Callable[[], float] = wall_time
     ) -> None:
@@ -265,16 +274,27 @@ def _size(key: str, value: bytes) -> int:
 # store was found emptied then.
 
 MARK = "mark:"
-"""The key in the store."""
+"""The key in the store; in a store of several parts, the number of the part follows."""
 _ENTRY = struct.Struct(">8sd?")
+
+
+def part_of(key: str, parts: int) -> int:
+    """The part of a store in which a key is. A turn and its hold are in the same one: the last part of their keys is
+    the same. The markers are numbered by their parts."""
+    if parts == 1:
+        return 0
+    if key.startswith(MARK):
+        return int(key[len(MARK) :])
+    return crc32(key[key.rfind(":") + 1 :].encode("utf-8", "surrogatepass")) % parts
 
 
 class EmptiedStore:
     """`window`: for this many seconds after the store was emptied, clients may return with turns from before. `ttl` is
     how long the store keeps the marker; it is renewed long before that."""
 
-    def __init__(self, store: Store, ttl: float, window: float, now: Callable[[], float]) -> None:
+    def __init__(self, store: Store, ttl: float, window: float, now: Callable[[], float], mark: str = MARK) -> None:
         self._store = store
+        self._mark = mark
         self._ttl = ttl
         self._window = window
         self._now = now
@@ -287,7 +307,7 @@ class EmptiedStore:
     async def begin(self) -> None:
         """Call it before a turn is stored, so that its loss can be detected."""
         if self._known is None or self._is_old(self._now()):
-            (value,) = await self._store.get([MARK])
+            (value,) = await self._store.get([self._mark])
             await self.look(value)
 
     async def look(self, value: bytes | None) -> bool:
@@ -298,7 +318,7 @@ class EmptiedStore:
             self._known = None
         known = self._known  # other requests check too while this one waits for the store
         if known is not None and not _has(entries, known):
-            (value,) = await self._store.get([MARK])  # the value may be older than what is known
+            (value,) = await self._store.get([self._mark])  # the value may be older than what is known
             entries = _entries(value)
         if known is None and entries:
             self._known = entries[0][0]
@@ -316,7 +336,7 @@ class EmptiedStore:
         return now >= self._kept_until - self._ttl * 7 / 8
 
     async def _append(self, entry: bytes) -> None:
-        await self._store.put({}, self._ttl, {MARK: entry})
+        await self._store.put({}, self._ttl, {self._mark: entry})
         self._kept_until = self._now() + self._ttl
 
 

@@ -22,6 +22,7 @@ from unbroken.gateway.stores.store import (
     MemoryStore,
     Store,
     StoreUnavailable,
+    part_of,
 )
 from unbroken.gateway.turns.call_ids import agrees, is_ours, is_random
 from unbroken.gateway.turns.retries import SavedAnswer
@@ -71,7 +72,9 @@ class TurnStore:
         self._now = now
         self._cache = _TurnCache(CACHE_BYTES)
         self._empty = _EmptyLists(now)
-        self._emptied = EmptiedStore(store, ttl, hold_timeout, now)
+        marks = [MARK] if store.parts == 1 else [f"{MARK}{part}" for part in range(store.parts)]
+        self._emptied = {mark: EmptiedStore(store, ttl, hold_timeout, now, mark) for mark in marks}
+        """For each part of the store, by the key of its marker."""
         self._spare = MemoryStore(max_bytes=SPARE, max_entry=SPARE // 2, now=now)
         self._has_spares = False
         """Whether the spare store has data."""
@@ -144,10 +147,11 @@ class TurnStore:
             known, unknown = self._cache.split(unknown)
             lists |= cast("dict[str, tuple[list[Listed], bool]]", known)
         if unknown:
-            values, all_there = await self._get([*unknown, MARK] if marked else unknown, required)
-            if marked:
-                mark = values.pop()
-                all_there = all_there and not await self._was_emptied(mark, required)
+            marks = self._marks(unknown) if marked else ()
+            values, all_there = await self._get([*unknown, *marks], required)
+            for mark in reversed(marks):
+                value = values.pop()
+                all_there = all_there and not await self._was_emptied(mark, value, required)
             if all_there and use_memory:
                 self._empty.add([key for key, data in zip(unknown, values, strict=True) if not data])
             nothing = _NOTHING_LISTED if all_there else _NOTHING_KNOWN
@@ -161,9 +165,18 @@ class TurnStore:
                     self._cache.add(key, lists[key], len(data))
         return lists
 
-    async def _was_emptied(self, mark: bytes | None, required: bool) -> bool:
+    def _marks(self, keys: Iterable[str]) -> Sequence[str]:
+        """The markers of the parts of the store in which these keys are."""
+        parts = self.store.parts
+        return (MARK,) if parts == 1 else [f"{MARK}{part}" for part in {part_of(key, parts) for key in keys}]
+
+    async def _begin(self, keys: Iterable[str]) -> None:
+        for mark in self._marks(keys):
+            await self._emptied[mark].begin()
+
+    async def _was_emptied(self, mark: str, value: bytes | None, required: bool) -> bool:
         try:
-            return await self._emptied.look(mark)
+            return await self._emptied[mark].look(value)
         except StoreUnavailable:
             if required:
                 raise
@@ -191,7 +204,7 @@ class TurnStore:
         if turn.held:
             entries[hold_key(turn.key)] = self._new_hold()
         if required:
-            await self._emptied.begin()
+            await self._begin((*entries, *lists))
             await self.store.put(entries, self._ttl, lists)
         elif not await self._put(entries, self._ttl, lists):
             return False
@@ -281,7 +294,7 @@ class TurnStore:
 
     async def _put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> bool:
         try:
-            await self._emptied.begin()
+            await self._begin((*entries, *append))
             await self.store.put(entries, ttl, append)
             if not self._has_spares:
                 return True
