@@ -33,7 +33,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnavailable, open_store
 from unbroken.gateway.stores.handoff import Handoff
 from unbroken.gateway.stores.sqlite import APPLICATION
-from unbroken.gateway.stores.store import FORMAT, PAUSE, CircuitBreakerStore, MemoryStore
+from unbroken.gateway.stores.store import FORMAT, PAUSE, Addition, CircuitBreakerStore, MemoryStore
 
 HOUR = 3600.0
 
@@ -807,3 +807,95 @@ def test_a_failing_store_is_logged_when_it_begins_and_when_it_ends(caplog: pytes
 
     clock.run(main)
     assert caplog.messages == ["the store cannot be read: no answer", "the store can be read again"]
+
+
+# Counters
+
+
+def test_counters_are_added_up_and_read_by_group(place: Place) -> None:
+    async def main() -> None:
+        async with place.opened() as store:
+            first = [Addition("day", {"ann/cost": 5, "bob/cost": 2**60}, HOUR), Addition("total", {"cost": -1}, HOUR)]
+            assert await store.add(first) == [{"ann/cost": 5, "bob/cost": 2**60}, {"cost": -1}]
+            assert await store.add([Addition("day", {"bob/cost": 2**60 + 1}, HOUR)]) == [{"bob/cost": 2**61 + 1}]
+            read = await store.counters(["total", "none", "day"])
+            assert read == [{"cost": -1}, {}, {"ann/cost": 5, "bob/cost": 2**61 + 1}]
+            assert await store.add([]) == []
+            assert await store.counters([]) == []
+
+    asyncio.run(main())
+
+
+def test_an_addition_that_is_repeated_with_its_id_counts_once(place: Place) -> None:
+    async def main() -> None:
+        async with place.opened() as store:
+            for _ in range(3):
+                assert await store.add([Addition("day", {"é\udc80": 7}, HOUR)], once="a") == [{"é\udc80": 7}]
+            assert await store.add([Addition("day", {"é\udc80": 7}, HOUR)], once="b") == [{"é\udc80": 14}]
+
+    asyncio.run(main())
+
+
+def test_a_group_of_counters_is_gone_after_its_time_and_the_longest_time_counts(place: Place) -> None:
+    async def main() -> None:
+        async with place.opened() as store:
+            await store.add([Addition("short", {"a": 1}, 0.005), Addition("long", {"a": 1}, HOUR)])
+            await store.add([Addition("long", {"a": 1}, 0.005)])
+            await place.wait(0.01)
+            assert await store.counters(["short", "long"]) == [{}, {"a": 2}]
+            await place.wait(1)
+            assert await store.add([Addition("short", {"a": 3}, HOUR)]) == [{"a": 3}]
+
+    asyncio.run(main())
+
+
+def test_counters_are_never_evicted(tmp_path: Path) -> None:
+    async def main(store: Store) -> None:
+        await store.add([Addition("day", {f"{n}": n for n in range(500)}, HOUR)])
+        for n in range(300):
+            await store.put({f"entry{n}": bytes(10_000)}, HOUR)
+        assert (await store.get(["entry0"])) == [None]
+        (counted,) = await store.counters(["day"])
+        assert sum(counted.values()) == sum(range(500))
+        await store.aclose()
+
+    asyncio.run(main(open_store(f"sqlite:{tmp_path}/store.db", max_bytes=1 << 20)))
+    asyncio.run(main(open_store("memory:", max_bytes=1 << 20)))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_additions_of_several_processes_at_once_are_all_counted(kind: str, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/store.db" if kind == "sqlite" else valkey_server.empty_url()
+    program = """
+import asyncio, sys
+from unbroken.gateway.stores import open_store
+from unbroken.gateway.stores.store import Addition
+async def main():
+    store = open_store(sys.argv[1])
+    for n in range(20):
+        await asyncio.gather(*(store.add([Addition("day", {"a": n, "b": 1}, 60.0)]) for _ in range(5)))
+    await store.aclose()
+asyncio.run(main())
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", program, url]) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+
+    async def read() -> dict[str, int]:
+        store = open_store(url)
+        (counted,) = await store.counters(["day"])
+        await store.aclose()
+        return counted
+
+    assert asyncio.run(read()) == {"a": 2 * 5 * sum(range(20)), "b": 200}
+
+
+def test_a_sum_beyond_64_bits_fails_and_is_not_rounded(path: Path) -> None:
+    async def main() -> None:
+        store = open_store(f"sqlite:{path}")
+        await store.add([Addition("day", {"a": 2**62}, HOUR)])
+        with pytest.raises(StoreUnavailable, match="CHECK constraint"):
+            await store.add([Addition("day", {"a": 2**62}, HOUR), Addition("day", {"b": 1}, HOUR)], once="x")
+        assert await store.counters(["day"]) == [{"a": 2**62}]
+        await store.aclose()
+
+    asyncio.run(main())

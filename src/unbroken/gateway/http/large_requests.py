@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from unbroken.asgi import Refused, Send
 from unbroken.gateway.stores import Store, StoreStats
-from unbroken.gateway.stores.store import NOTHING
+from unbroken.gateway.stores.store import NOTHING, Addition
 from unbroken.models.sessions import close_session
 from unbroken.wires.json_pieces import IN_PIECES
 
@@ -205,6 +205,12 @@ class StoreOnMainLoop:
 
     async def put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> None:
         await on_main_loop(self._home, lambda: self._store.put(entries, ttl, append))
+
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        return await on_main_loop(self._home, lambda: self._store.add(additions, once))
+
+    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+        return await on_main_loop(self._home, lambda: self._store.counters(groups))
 
     async def stats(self) -> StoreStats:
         return await on_main_loop(self._home, self._store.stats)

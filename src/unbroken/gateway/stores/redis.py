@@ -30,6 +30,9 @@ from unbroken.gateway.stores.store import (
     FORMAT,
     LIST_BYTES,
     NOTHING,
+    ONCE,
+    ONCE_FOR,
+    Addition,
     StoreStats,
     StoreUnavailable,
     refuse_too_large,
@@ -45,6 +48,22 @@ _BYTES_TOGETHER = 16 << 20
 _APPEND = """
 if redis.call('STRLEN', KEYS[1]) < tonumber(ARGV[2]) then redis.call('APPEND', KEYS[1], ARGV[1]) end
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])
+"""
+COUNTERS = b"unbroken:counters:"
+"""Before the names of groups of counters, which are hashes. Without the format: counts stay when it changes."""
+# Numbers of Lua are not exact beyond 2**53, so it only passes the texts on to HINCRBY.
+_ADD = """
+if KEYS[1] ~= '' and not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
+local at = 2
+for each = 2, #KEYS do
+  local ttl, amounts = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+  for pair = 1, amounts do
+    redis.call('HINCRBY', KEYS[each], ARGV[at + 2 * pair], ARGV[at + 2 * pair + 1])
+  end
+  if redis.call('PTTL', KEYS[each]) < ttl then redis.call('PEXPIRE', KEYS[each], ttl) end
+  at = at + 2 + 2 * amounts
+end
+return 1
 """
 _LONGEST = 100 * 365 * 24 * 3600.0
 """Maximum seconds: a server may not accept more milliseconds than this."""
@@ -64,7 +83,14 @@ class _Get:
     done: asyncio.Future[list[bytes | None]]
 
 
-_Job = TypeVar("_Job", _Put, _Get)
+@dataclass(slots=True, eq=False)
+class _Add:
+    additions: Sequence[Addition]
+    once: str
+    done: asyncio.Future[list[dict[str, int]]]
+
+
+_Job = TypeVar("_Job", _Put, _Get, _Add)
 
 
 class _Hangs(StoreUnavailable):
@@ -82,6 +108,7 @@ class RedisStore:
         self._client: Any = _connect(url)  # its types are incomplete and change between versions
         self._puts: deque[_Put] = deque()
         self._gets: deque[_Get] = deque()
+        self._adds: deque[_Add] = deque()
         self._exchanging: asyncio.Task[None] | None = None
         """Runs while requests wait; awaited by `aclose`."""
         self._closed = False
@@ -106,6 +133,26 @@ class RedisStore:
         self._puts.append(job)
         self._exchange()
         await job.done
+
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        self._refuse_closed()
+        if not additions:
+            return []
+        job = _Add(additions, once, asyncio.get_running_loop().create_future())
+        self._adds.append(job)
+        self._exchange()
+        return await job.done
+
+    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+        self._refuse_closed()
+        async with self._asking():
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for group in groups:
+                    pipeline.hgetall(_counter(group))
+                found = await pipeline.execute()
+            return [
+                {name.decode("utf-8", "surrogatepass"): int(value) for name, value in each.items()} for each in found
+            ]
 
     async def stats(self) -> StoreStats:
         """Counts the server's whole database, which may hold other data: counting ours would need a scan."""
@@ -138,18 +185,21 @@ class RedisStore:
             self._exchanging = asyncio.create_task(self._exchange_all(), name="unbroken-store")
 
     async def _exchange_all(self) -> None:
-        while self._puts or self._gets:
-            puts, gets = _take_puts(self._puts), _take(self._gets)
+        while self._puts or self._gets or self._adds:
+            puts, gets, adds = _take_puts(self._puts), _take(self._gets), _take(self._adds)
             try:
                 if puts:
                     await self._attempt(puts, self._put)
                 if gets:
                     await self._attempt(gets, self._get)
+                if adds:
+                    await self._attempt(adds, self._add)
             except _Hangs as error:  # otherwise they would all wait, one exchange after the other
-                for job in (*gets, *self._puts, *self._gets):
+                for job in (*gets, *adds, *self._puts, *self._gets, *self._adds):
                     _fail(job, error)
                 self._puts.clear()
                 self._gets.clear()
+                self._adds.clear()
 
     async def _attempt(self, jobs: list[_Job], work: Callable[[list[_Job]], Awaitable[list[Any]]]) -> None:
         try:
@@ -184,6 +234,25 @@ class RedisStore:
         values: Iterator[bytes | None] = iter(await self._client.mget([key for job in gets for key in job.keys]))
         return [[next(values) for _ in job.keys] for job in gets]
 
+    async def _add(self, adds: list[_Add]) -> list[list[dict[str, int]]]:
+        async with self._client.pipeline(transaction=True) as pipeline:
+            for job in adds:
+                keys = [
+                    _counter(f"{ONCE}{job.once}") if job.once else b"",
+                    *(_counter(one.group) for one in job.additions),
+                ]
+                pipeline.eval(_ADD, len(keys), *keys, int(ONCE_FOR * 1000), *_arguments(job.additions))
+                for one in job.additions:
+                    pipeline.hmget(_counter(one.group), [_bytes(name) for name in one.amounts])
+            found = iter(await pipeline.execute())
+        values: list[list[dict[str, int]]] = []
+        for job in adds:
+            next(found)
+            values.append(
+                [dict(zip(one.amounts, (int(each or 0) for each in next(found)), strict=True)) for one in job.additions]
+            )
+        return values
+
     @asynccontextmanager
     async def _asking(self) -> AsyncGenerator[None]:
         try:
@@ -200,12 +269,15 @@ class RedisStore:
         return text.replace(self._password, "***") if self._password else text
 
 
-def _fail(job: _Put | _Get, error: StoreUnavailable) -> None:
+def _fail(job: _Put | _Get | _Add, error: StoreUnavailable) -> None:
     if not job.done.done():  # otherwise the caller was cancelled
         job.done.set_exception(StoreUnavailable(str(error)))
 
 
-def _take(waiting: deque[_Get]) -> list[_Get]:
+_Small = TypeVar("_Small", _Get, _Add)
+
+
+def _take(waiting: deque[_Small]) -> list[_Small]:
     return [waiting.popleft() for _ in range(min(len(waiting), _TOGETHER))]
 
 
@@ -219,7 +291,24 @@ def _take_puts(waiting: deque[_Put]) -> list[_Put]:
 
 
 def _encoded(key: str) -> bytes:
-    return PREFIX + key.encode("utf-8", "surrogatepass")
+    return PREFIX + _bytes(key)
+
+
+def _counter(group: str) -> bytes:
+    return COUNTERS + _bytes(group)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _arguments(additions: Sequence[Addition]) -> Iterator[bytes | int]:
+    for each in additions:
+        yield max(1, int(min(each.ttl, _LONGEST) * 1000))
+        yield len(each.amounts)
+        for name, amount in each.amounts.items():
+            yield _bytes(name)
+            yield amount
 
 
 def _read(url: str) -> tuple[str, str]:

@@ -24,6 +24,9 @@ from unbroken.gateway.stores.store import (
     FORMAT,
     LIST_BYTES,
     NOTHING,
+    ONCE,
+    ONCE_FOR,
+    Addition,
     StoreStats,
     StoreUnavailable,
     refuse_too_large,
@@ -50,6 +53,21 @@ _SCHEMA = (
     "CREATE TABLE entries"
     " (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, expires REAL NOT NULL, value BLOB NOT NULL)",
     "CREATE INDEX entries_by_expiry ON entries (expires)",
+)
+# Not part of `FORMAT`: what was spent stays when the entries are cleared for a new format.
+_COUNTERS = (
+    "CREATE TABLE IF NOT EXISTS counter_groups (name BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID",
+    # A sum beyond 64 bits would become a real number, which is not exact: it fails instead.
+    "CREATE TABLE IF NOT EXISTS counters (in_group BLOB NOT NULL, name BLOB NOT NULL,"
+    " amount INTEGER NOT NULL CHECK (typeof(amount) = 'integer'), PRIMARY KEY (in_group, name)) WITHOUT ROWID",
+)
+_ONCE = "INSERT INTO counter_groups VALUES (?, ?) ON CONFLICT DO NOTHING"
+_GROUP = "INSERT INTO counter_groups VALUES (?, ?) ON CONFLICT DO UPDATE SET expires = max(expires, excluded.expires)"
+_ADD = "INSERT INTO counters VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount"
+_VALUE = "SELECT amount FROM counters WHERE in_group = ? AND name = ?"
+_VALUES = (
+    "SELECT name, amount FROM counters WHERE in_group = ?1"
+    " AND EXISTS (SELECT 1 FROM counter_groups AS each WHERE each.name = ?1 AND expires > ?2)"
 )
 _PUT = "INSERT OR REPLACE INTO entries (key, expires, value) VALUES (?, ?, ?)"
 # Replaced instead of updated, so that its row is the newest: a list is never evicted before its entries.
@@ -105,6 +123,36 @@ class SQLiteFile:
     def _get(self, key: bytes, now: float) -> bytes | None:
         row = self._connection.execute(_GET, (key, now)).fetchone()
         return row[0] if row is not None else None
+
+    def add(self, jobs: Sequence[tuple[Sequence[Addition], str, float]]) -> list[list[dict[str, int]]]:
+        """Additions, the id by which they are made only once, and the current time."""
+        with _Writing(self._connection):
+            self._expire_counters(max(now for _, _, now in jobs))
+            return [self._add(*job) for job in jobs]
+
+    def _add(self, additions: Sequence[Addition], once: str, now: float) -> list[dict[str, int]]:
+        execute = self._connection.execute
+        done = bool(once) and not execute(_ONCE, (_encoded(ONCE + once), now + ONCE_FOR)).rowcount
+        for each in () if done else additions:
+            group = _encoded(each.group)
+            execute(_GROUP, (group, now + each.ttl))
+            rows = [(group, _encoded(name), amount) for name, amount in each.amounts.items()]
+            self._connection.executemany(_ADD, rows)
+        return [{name: self._value(each.group, name) for name in each.amounts} for each in additions]
+
+    def _value(self, group: str, name: str) -> int:
+        row = self._connection.execute(_VALUE, (_encoded(group), _encoded(name))).fetchone()
+        return row[0] if row is not None else 0
+
+    def counters(self, groups: Sequence[str], now: float) -> list[dict[str, int]]:
+        found = (self._connection.execute(_VALUES, (_encoded(group), now)) for group in groups)
+        return [{name.decode("utf-8", "surrogatepass"): amount for name, amount in each} for each in found]
+
+    def _expire_counters(self, now: float) -> None:
+        execute = self._connection.execute
+        for (group,) in execute("SELECT name FROM counter_groups WHERE expires <= ?", (now,)).fetchall():
+            execute("DELETE FROM counters WHERE in_group = ?", (group,))
+            execute("DELETE FROM counter_groups WHERE name = ?", (group,))
 
     def trim(self, now: float) -> None:
         """Removes some expired rows and, beyond the limit, the oldest ones. Call it after each write; mostly it does
@@ -202,6 +250,8 @@ def _prepare(connection: sqlite3.Connection, label: str) -> None:
             LOG.warning("store `%s` was of format %d and is cleared for format %d", label, version, FORMAT)
         if version != FORMAT:
             _lay_out(connection)
+        for statement in _COUNTERS:
+            connection.execute(statement)
         connection.execute("SELECT max(id) FROM entries").fetchone()  # finds a damaged file now
 
 
@@ -283,6 +333,15 @@ class _Get:
 
 
 @dataclass(slots=True, eq=False)
+class _Add:
+    additions: Sequence[Addition]
+    once: str
+    now: float
+    done: asyncio.Future[Any]
+    size: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class _Ask:
     """Any other job, done on its own."""
 
@@ -291,7 +350,7 @@ class _Ask:
     size: int = 0
 
 
-_Job: TypeAlias = _Put | _Get | _Ask
+_Job: TypeAlias = _Put | _Get | _Add | _Ask
 _Handoff: TypeAlias = "Handoff[_Job]"
 
 
@@ -331,6 +390,13 @@ class SQLiteStore:
             rows = [(_encoded(key), now + ttl, value) for key, value in entries.items()]
             appended = [(_encoded(key), now + ttl, value) for key, value in append.items()]
             await self._do(_Put(rows, appended, now, _future()))
+
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        return await self._do(_Add(additions, once, self._now(), _future())) if additions else []
+
+    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+        now = self._now()
+        return await self._do(_Ask(lambda file: file.counters(groups, now), _future())) if groups else []
 
     async def stats(self) -> StoreStats:
         now = self._now()
@@ -375,10 +441,13 @@ def _serve(file: SQLiteFile, handoff: _Handoff) -> None:
 def _do_together(file: SQLiteFile, handoff: _Handoff, jobs: Sequence[_Job]) -> None:
     puts = [job for job in jobs if isinstance(job, _Put)]
     gets = [job for job in jobs if isinstance(job, _Get)]
+    adds = [job for job in jobs if isinstance(job, _Add)]
     if puts:
         _attempt(file, handoff, puts, lambda: _put(file, puts))
     if gets:
         _attempt(file, handoff, gets, lambda: _get(file, gets))
+    if adds:
+        _attempt(file, handoff, adds, lambda: file.add([(job.additions, job.once, job.now) for job in adds]))
     if puts:
         try:
             file.trim(max(job.now for job in puts))

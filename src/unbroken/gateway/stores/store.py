@@ -29,6 +29,8 @@ FORMAT = 2
 """Version of the stored data. Persistent stores save it with their entries and never mix two versions."""
 
 
+ONCE, ONCE_FOR = "once:", 3600.0
+"""The group that marks an addition as done, by its id, and for how many seconds."""
 LIST_BYTES = 768
 """Maximum size of a value that `put` appends to. Beyond it nothing is appended."""
 
@@ -43,6 +45,17 @@ class EntryTooLarge(StoreUnavailable):
     """A value beyond the limit of one entry. Trying again does not help."""
 
     retry_after = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """Numbers to be added to the counters of one group."""
+
+    group: str
+    amounts: Mapping[str, int]
+    """By the name of the counter; at most 2**62 in all."""
+    ttl: float
+    """The group is deleted this many seconds after the last addition to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,17 @@ class Store(Protocol):
         """Stores values for `ttl` seconds, replacing what these keys had. The values of `append` are added to the end
         of what their keys have, atomically also between processes, up to `LIST_BYTES`. Raises `EntryTooLarge` if one
         value is too large; then nothing is stored. A caller that is cancelled does not know whether it was done."""
+        ...
+
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        """Adds to counters, all or none, atomically also between processes, and returns for each addition the new
+        values of its counters. Counters are whole numbers, exact, and never evicted. `once`: if an addition with this
+        id was made within the last hour, nothing is added. So a caller that does not know whether it was done can
+        repeat it."""
+        ...
+
+    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+        """All counters of each group, by their names."""
         ...
 
     async def stats(self) -> StoreStats: ...
@@ -126,6 +150,12 @@ class CircuitBreakerStore:
     async def put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> None:
         if entries or append:
             await self._ask("written to", lambda: self._store.put(entries, ttl, append))
+
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        return await self._ask("written to", lambda: self._store.add(additions, once)) if additions else []
+
+    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+        return await self._ask("read", lambda: self._store.counters(groups)) if groups else []
 
     async def stats(self) -> StoreStats:
         return await self._ask("read", self._store.stats)
@@ -194,6 +224,9 @@ class MemoryStore:
         """A heap by expiry. Pairs of entries that were removed or replaced stay until they reach the top or become too
         many."""
         self._bytes = 0
+        self._counters: dict[str, tuple[float, dict[str, int]]] = {}
+        """The groups of counters: when they expire, and their values."""
+        self._counters_looked = 0.0
         self._closed = False
 
     async def get(self, keys: Sequence[str]) -> list[bytes | None]:
@@ -217,6 +250,37 @@ class MemoryStore:
             self._remove(next(iter(self._entries)))
         self._compact()
 
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        self._refuse_closed()
+        now = self._now()
+        self._expire_counters(now)
+        done = f"{ONCE}{once}" in self._counters if once else False
+        if once and not done:
+            self._counters[f"{ONCE}{once}"] = now + ONCE_FOR, {}
+        values: list[dict[str, int]] = []
+        for each in additions:
+            expires, counters = self._counters.get(each.group, (0.0, None))
+            if counters is None or expires <= now:
+                counters = {}
+            if not done:
+                for name, amount in each.amounts.items():
+                    counters[name] = counters.get(name, 0) + amount
+                self._counters[each.group] = max(expires, now + each.ttl), counters
+            values.append({name: counters.get(name, 0) for name in each.amounts})
+        return values
+
+    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+        self._refuse_closed()
+        now = self._now()
+        found = (self._counters.get(group) for group in groups)
+        return [dict(each[1]) if each is not None and each[0] > now else {} for each in found]
+
+    def _expire_counters(self, now: float) -> None:
+        if now - self._counters_looked >= 1:
+            self._counters_looked = now
+            for group in [group for group, (expires, _) in self._counters.items() if expires <= now]:
+                del self._counters[group]
+
     async def stats(self) -> StoreStats:
         self._refuse_closed()
         self._expire(self._now(), 1000)
@@ -229,6 +293,7 @@ class MemoryStore:
         self._closed = True
         self._entries.clear()
         self._expiring.clear()
+        self._counters.clear()
 
     def _refuse_closed(self) -> None:
         if self._closed:
