@@ -563,11 +563,11 @@ class RunView:
     }
 
 
-def shown_cost(cost: float | None) -> str:
-    """`0.0042`, or `-` if it is not known. Without a currency: a program may have given its own prices."""
+def shown_cost(cost: float | None, currency: str = "$") -> str:
+    """`$0.0042`, or `unknown`. `currency` is empty if it is by prices of the program's own, which may be of any."""
     if cost is None:
-        return "-"
-    return f"{cost:,.4f}" if cost >= 0.001 or not cost else f"{cost:.7f}"
+        return "unknown"
+    return f"{currency}{cost:,.4f}" if cost >= 0.001 or not cost else f"{currency}{cost:.7f}"
 
 
 def _joined(pieces: list[str]) -> str:

@@ -127,7 +127,7 @@ def test_statistics_count_the_runs_of_a_journal_or_one_of_them(url: str, tmp_pat
     invoke("runs", "export", "done", str(tmp_path / "done.jsonl"), "--journal", url)
     assert json.loads(invoke("stats", url, str(tmp_path), "--json").stdout)["recordings"] == 5
     done = invoke("stats", f"{url}#new")
-    assert (done.exit_code, "left out: run `new` has no recording yet" in done.stderr) == (2, True)
+    assert (done.exit_code, "skipped: run `new` has no recording yet" in done.stderr) == (2, True)
 
 
 def test_a_run_is_replayed(url: str) -> None:

@@ -65,14 +65,14 @@ def test_one_column_for_each_agent_or_model(recordings: Path) -> None:
     assert list(as_json(recordings, "--by", "model")["by"]["model"]) == ["scripted:demo"]
     done = invoke("stats", str(recordings), "--by", "agent")
     lines = done.stdout.splitlines()
-    assert lines[:3] == ["5 recordings, 2 left out", "agent\tgreeter\tmain\tall", "queries that ended\t1\t3\t4"]
+    assert lines[:3] == ["5 recordings, 2 skipped", "agent\tgreeter\tmain\tall", "queries that ended\t1\t3\t4"]
 
 
 def test_prices_give_the_cost(recordings: Path) -> None:
     told = as_json(recordings / "long-0.jsonl", "--prices", "2,10")
     assert told["all"]["cost"] == pytest.approx((1213 * 2 + 150 * 10) / 1_000_000)
     assert "cost\tabout 0.0039\n" in invoke("stats", str(recordings / "long-0.jsonl"), "--prices", "2,10").stdout
-    assert "cost\t-\n" in invoke("stats", str(recordings / "long-0.jsonl")).stdout
+    assert "cost\tunknown\n" in invoke("stats", str(recordings / "long-0.jsonl")).stdout
     assert as_json(recordings / "long-0.jsonl")["all"]["cost"] is None
 
 
@@ -87,7 +87,7 @@ def test_the_cost_that_runs_have_recorded_is_added_up(tmp_path: Path) -> None:
     assert told["all"]["cost"] == pytest.approx(2 * one)
     assert told["all"]["unpriced"] == 1
     lines = invoke("stats", str(tmp_path), "--by", "model").stdout.splitlines()
-    assert f"cost\t-\t{2 * one:.4f}\t{2 * one:.4f} (1 unknown)" in lines
+    assert f"cost\tunknown\t${2 * one:.4f}\t${2 * one:.4f} (1 unknown)" in lines
     quiet = invoke("stats", str(tmp_path), "--alert", "cost=0.01", "--check")
     assert quiet.exit_code == 1
     unknown = invoke("stats", str(tmp_path / "2.jsonl"), "--alert", "cost=0", "--check")
@@ -105,7 +105,7 @@ def test_a_pipe_gets_plain_lines(recordings: Path) -> None:
     assert "alert too_many_rounds avg_tool_rounds_per_query=2.25 above=1.5 queries=4: " in done.stdout
     told = done.stderr.splitlines()
     assert len(told) == 2
-    assert all(line.startswith("unbroken: left out: ") for line in told)
+    assert all(line.startswith("unbroken: skipped: ") for line in told)
 
 
 def test_a_terminal_gets_tables_and_bars(recordings: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_terminal_gets_tables_and_bars(recordings: Path) -> None:
         assert terminal.end() == 0
     assert "██████████" in terminal.seen
     assert "▲ too_many_rounds" in terminal.seen
-    assert "unbroken: left out: " in terminal.seen
+    assert "unbroken: skipped: " in terminal.seen
 
 
 def test_check_fails_if_there_is_a_warning(recordings: Path) -> None:
@@ -154,7 +154,7 @@ def test_nothing_to_count_is_wrong_use(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     first, second = done.stderr.splitlines()
-    assert first == f"unbroken: left out: there is no recording {tmp_path / 'gone.jsonl'}"
+    assert first == f"unbroken: skipped: there is no recording {tmp_path / 'gone.jsonl'}"
     assert second.startswith("unbroken: nothing to count in ")
 
 

@@ -70,10 +70,10 @@ def test_the_picture_has_a_column_for_each_moment() -> None:
     lines = [line.plain for line in Timeline(two_looks(Schedule.PARALLEL), scale=2.0).lines(46)]
     assert lines == [
         "PARALLEL        0s        1            2.00 s",
-        "round 1         ──────────          ",
+        "round 1         ──────────             1.00 s",
         "  look far       ▒▒·······██████████   1.00 s",
         "  look near           ▒▒▒▒█████        0.50 s",
-        "answer                             ─",
+        "answer                             ─   0.00 s",
     ]
 
 

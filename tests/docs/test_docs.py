@@ -120,7 +120,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path) -> None:
 def steady(text: str) -> str:
     """Removes what differs from run to run and from day to day: seconds, prices, and counts, which a page may leave out
     (`…`)."""
-    text = re.sub(r" cost (about )?[\d.]+", " cost 0.0000", text)
+    text = re.sub(r" cost (about )?\$[\d.]+", " cost $0.0000", text)
     return re.sub(r"([\d,]+|…) (?=files|lines)", "0 ", re.sub(r"\d+\.\d+ s\b", "0.00 s", text))
 
 

@@ -17,6 +17,7 @@ from unbroken.gateway.settings import UpstreamSettings
 from unbroken.messages import User
 from unbroken.testing import Break, Say, ScriptedServer, Step, Uses
 from unbroken.trajectory.recording import read_recording
+from unbroken.viewer.listing import shown_end
 from unbroken.viewer.picture import Picture, draw
 from unbroken.viewer.request_code import request_code
 
@@ -31,7 +32,7 @@ async def get(url: str, path: str, **headers: str) -> tuple[int, Any]:
         return answer.status, json.loads(body) if "json" in answer.content_type else body
 
 
-def test_a_turn_shows_its_client_its_model_and_the_calls_that_are_held_back(tmp_path: Path) -> None:
+def test_a_turn_shows_its_client_its_model_and_the_calls_that_it_holds(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage("openai-chat", THREE_CALLS, serial=True, record=str(tmp_path)) as there:
             client = Client(there.url, "anthropic-messages", True, headers={"User-Agent": "claude-cli/2.1 <b>"})
@@ -48,8 +49,10 @@ def test_a_turn_shows_its_client_its_model_and_the_calls_that_are_held_back(tmp_
     )
     assert (turn.alias, turn.model, turn.answered_by) == ("m", "openai-chat:big-model", "openai-chat:big-model")
     assert (turn.serial, turn.stream, turn.held) == (True, True, 2)
-    assert [call.state for call in picture.turns[0].calls] == ["handed", "held", "held"]
-    assert [row.calls for row in recordings_page.Shelf(tmp_path).rows()] == [3]
+    assert [call.state for call in picture.turns[0].calls] == ["sent", "held", "held"]
+    (row,) = recordings_page.Shelf(tmp_path).rows()
+    assert (row.calls, shown_end(row.state, row.agent)) == (3, "tool calls")
+    assert picture.seconds == pytest.approx(row.seconds, abs=0.001)  # with what the client waited before
     (recording,) = map(read_recording, tmp_path.glob("*.jsonl"))
     assert "Agent('openai-chat:big-model'" in request_code(recording, 0, "python")
 
@@ -77,7 +80,7 @@ def test_a_fallback_that_answers_and_what_is_lost_on_the_way_are_shown(tmp_path:
         (True, True, "openai-chat:big-model"),
         (False, False, "anthropic:big-model"),
     ]
-    assert [kind for kind, _ in picture.gateway.changes] == ["left out"]
+    assert [kind for kind, _ in picture.gateway.changes] == ["dropped fields"]
 
 
 def test_a_turn_of_a_model_with_a_known_price_has_its_cost(tmp_path: Path) -> None:

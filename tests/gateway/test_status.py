@@ -101,7 +101,7 @@ def test_the_page_shows_how_a_request_went() -> None:
         "1,820 in",
         "96 out",
         "read_file × 2, search",
-        "1/3 handed out",
+        "call 1 of 3",
         "dropped, retried: cut",
         "broke",
     ]

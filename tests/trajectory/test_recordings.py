@@ -316,6 +316,7 @@ def test_a_list_shows_how_each_run_ended(tmp_path: Path) -> None:
         "seconds": pytest.approx(4.55),  # pyright: ignore[reportUnknownMemberType] - pytest's own
         "problem": "",
         "cost": None,
+        "own_prices": False,
     }
     assert (short.run, short.agent_name, short.prompt, short.text) == ("short", "greeter", "Say hi.", "Hi.")
     assert (none.path.name, none.run) == ("notes.jsonl", "")

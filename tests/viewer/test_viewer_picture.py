@@ -23,7 +23,7 @@ from unbroken.testing import Answer, Call, Uses, run_virtual
 from unbroken.trajectory.recording import read_recording
 from unbroken.viewer.entries import CallLane, Clipper
 from unbroken.viewer.listing import Shelf, recordings_below
-from unbroken.viewer.picture import Picture, Totals, draw, picture_json
+from unbroken.viewer.picture import Picture, Totals, draw, moment, picture_json
 from unbroken.viewer.terminal import list_lines, picture_lines
 
 
@@ -224,7 +224,8 @@ def test_an_unfinished_run_is_marked_and_the_rest_is_shown(long_run: Path, tmp_p
     cut.write_bytes(whole[: whole.index(b'"call":5,"call_id":"call_r1c1","name":"map_of","seconds":')])
     picture = drawn(cut)
     assert picture.state == "unfinished"
-    assert "no end" in picture.banners[0]
+    assert picture.banners[0].startswith(f"This run has no end. Its last line is from {moment(a_long_run.START + 3.7)}")
+    assert "`unbroken resume cut.jsonl --tools tools.py` continues it." in picture.banners[0]
     assert "is cut" in picture.banners[1]
     assert [call.state for call in picture.turns[1].calls] == ["running", "running", "done"]
     assert picture.totals.calls == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -16,6 +17,9 @@ from rich.cells import cell_len
 from terminals import in_pipe
 from viewer_pages import data_of
 
+from unbroken import Agent, Limits, Prices, ScriptedModel, tool
+from unbroken.testing import Call, Uses, run_virtual
+from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording
 from unbroken.viewer.listing import Shelf
 from unbroken.viewer.page import whole_page
@@ -30,6 +34,15 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recordings") / "long.jsonl"
     a_long_run.play(path)
     return path
+
+
+@tool(effect="read")
+async def dig(depth: int) -> str:
+    """Digs a hole."""
+    await asyncio.sleep(2)
+    if depth < 0:
+        raise ValueError("there is no such hole")
+    return "mud"
 
 
 def hostile(path: Path) -> Path:
@@ -93,7 +106,7 @@ def test_the_picture_fits_the_width_of_the_terminal(long_run: Path, tmp_path: Pa
 
 def test_the_picture_of_the_long_run_in_eighty_columns(long_run: Path) -> None:
     lines = [line.plain.rstrip() for line in picture_lines(draw(read_recording(long_run)), 80)]
-    assert lines[4:19] == [
+    assert lines[5:20] == [
         "EAGER                       0s       1        2        3        4        4.55 s",
         "round 1                     ─────                                        0.60 s",
         "  weather Reykjavik           ▒▓▓▓▓                                      0.50 s",
@@ -114,7 +127,44 @@ def test_the_picture_of_the_long_run_in_eighty_columns(long_run: Path) -> None:
 
 def test_a_terminal_with_only_ascii_gets_only_ascii(long_run: Path) -> None:
     lines = [line.plain for line in picture_lines(draw(read_recording(long_run)), 100, COARSE)]
-    assert all(line.isascii() for line in lines[4:-1])
+    assert all(line.isascii() for line in lines[5:-1])
+
+
+def test_calls_of_inner_agents_are_drawn_below_the_call_that_runs_them(tmp_path: Path) -> None:
+    path = tmp_path / "team.jsonl"
+
+    async def play() -> None:
+        inner = Agent(ScriptedModel([Call("dig", depth=3), Call("dig", depth=-1)], "Water."), [dig], name="digger")
+        outer = Agent(ScriptedModel([Call("digger", task="a well")], "A well."), [inner.as_tool("digger", "Digs.")])
+        await outer.run("Water?", sinks=[Recorder(path)])
+
+    run_virtual(play)
+    lines = [line.plain.rstrip() for line in picture_lines(draw(read_recording(path)), 60)]
+    assert lines[6:9] == [
+        "  digger a well      ▒████████████████████████████   2.00 s",
+        "    dig 3            ═════════════════════════════   2.00 s",
+        "    dig -1           ╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱╱   2.00 s",
+    ]
+    assert "a call of an inner agent" in " ".join(lines)
+
+
+def test_a_cost_is_in_dollars_unless_the_run_had_prices_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    model = ScriptedModel(["Hi.", Uses(200, 100)])
+    run_virtual(Agent(model, limits=Limits(prices=Prices(input=1000, output=1000))).run("Hi.", sinks=[Recorder(path)]))
+
+    def shown() -> tuple[str, str]:
+        lines = picture_lines(draw(read_recording(path)), 200), list_lines(Shelf(tmp_path).rows(), 200)
+        one, listed = (" ".join(line.plain for line in each) for each in lines)
+        return one, listed
+
+    own = shown()
+    assert (" cost 0.3000 " in own[0], " 0.3000 " in own[1]) == (True, True)
+    path.write_text(re.sub(r'"prices":\{.*?\}', '"prices":null', path.read_text()))
+    dollars = shown()
+    assert (" cost $0.3000 " in dollars[0], " $0.3000 " in dollars[1]) == (True, True)
+    path.write_text(re.sub(r'"cost":[\d.]+', '"cost":null', path.read_text()))
+    assert " cost unknown " in shown()[0]
 
 
 def test_the_list_has_a_line_for_each_run_and_the_reason_for_other_files(long_run: Path, tmp_path: Path) -> None:

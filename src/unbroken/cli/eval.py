@@ -191,7 +191,7 @@ def _of_recordings(place: str, agent: str, options: Options, live_tools: bool, o
     with progress(f"reading {shown_place(place)}"):
         runs, left_out = read_journal(place) if is_journal(place) else read_runs(place)
     for reason in left_out:
-        print_line(f"left out: {reason}")
+        print_line(f"skipped: {reason}")
     chosen = {case.id for case in _chosen([run.case for run in runs], only, None)}
     return recordings_evaluator(
         made, [run for run in runs if run.case.id in chosen], options, shown_place(place), live_tools

@@ -67,7 +67,7 @@ def run_command(
 
     A --target gets an address and a key in its environment (OPENAI_BASE_URL and similar, UNBROKEN_MODEL,
     UNBROKEN_PROMPT); docs/faults.md describes what it has to do. It must use openai-chat, unless --wire names another.
-    First it is run with nothing broken; if it sends requests without streaming, faults of streams are left out.
+    First it is run with nothing broken; if it sends requests without streaming, faults of streams are skipped.
 
     Exit codes: 0 all ended as expected; 1 something did not; 2 wrong use; 130 interrupted.
     """
@@ -125,7 +125,7 @@ def _other_program(
         chosen += here
         left = len({case.fault.name for case in possible} - {case.fault.name for case in here})
         if mode == "unstreamed" and left:
-            why = f"faults that only happen to streams are left out ({left})"
+            why = f"faults that only happen to streams are skipped ({left})"
             print_line(f"--target sends requests to {wire} without streaming: {why}")
     return _not_empty(chosen), lambda on_ended: matrix.play(chosen, on_ended, target.play, AT_ONCE)
 

@@ -23,7 +23,7 @@ from unbroken.durable.recorded_runs import RecordedRun, RecordedRuns
 from unbroken.errors import UserError
 from unbroken.trajectory.alerts import ALERTS, Alert, fired
 from unbroken.trajectory.metrics import Metrics
-from unbroken.trajectory.recording import SUFFIX, Recording, read_recording
+from unbroken.trajectory.recording import SUFFIX, Recording, has_own_prices, read_recording
 
 FIRED = 1
 _MOST_NAMED = 20
@@ -73,6 +73,7 @@ def stats_command(
         found.recordings,
         tuple(found.left_out),
         tuple(fired(found.all, watched, least=least)),
+        "" if priced is not None or found.own_prices else "$",
     )
     if json:
         show_json(counted)
@@ -129,6 +130,8 @@ class _Found:
     groups: dict[str, Metrics] = field(default_factory=dict[str, Metrics])
     recordings: int = 0
     left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+    own_prices: bool = False
+    """One of the runs had prices of its own."""
 
 
 def _read(files: Sequence[Path | RecordedRun], by: str, prices: Prices | None) -> _Found:
@@ -143,6 +146,7 @@ def _read(files: Sequence[Path | RecordedRun], by: str, prices: Prices | None) -
                 continue
             one = Metrics.of(recording.events, prices=prices)
             found.recordings += 1
+            found.own_prices = found.own_prices or has_own_prices(recording.head)
             found.all += one
             if by:
                 group = found.groups.setdefault(_group(recording, by), Metrics(prices=prices))
@@ -191,6 +195,6 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 def _print_left_out(left_out: Sequence[LeftOut]) -> None:
     shown = left_out[:_MOST_NAMED] if is_terminal(sys.stderr) else left_out
     for each in shown:
-        print_line(f"left out: {each.reason}")
+        print_line(f"skipped: {each.reason}")
     if len(shown) < len(left_out):
-        print_line(f"left out: {len(left_out) - len(shown):,} more files; --json names them all")
+        print_line(f"skipped: {len(left_out) - len(shown):,} more files; --json names them all")

@@ -27,7 +27,7 @@ _BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 6
 _WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _NONE = "-"
-"""Shown for the mean of nothing, and for an unknown cost."""
+"""Shown for the mean of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Counted:
     recordings: int
     left_out: tuple[LeftOut, ...]
     fired: tuple[Fired, ...]
+    currency: str = "$"
+    """Of the cost; empty if there are prices of somebody's own, which may be of any."""
 
     @property
     def columns(self) -> dict[str, Metrics]:
@@ -85,7 +87,7 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("rounds per query", lambda each: _number(each.avg_tool_rounds_per_query, each.queries)),
     ("  queries with 2 rounds", lambda each: _two_rounds(each)),
     ("requests", lambda each: f"{each.requests:,}"),
-    ("  restarts", lambda each: f"{each.restarts:,}"),
+    ("  retried, the answer broke off", lambda each: f"{each.restarts:,}"),
     ("broken chains", lambda each: _and_share(each.tool_chain_broken, each.tool_chain_broken_rate)),
     ("tool calls", lambda each: f"{each.tool_calls:,}"),
     ("  per turn with calls", lambda each: _number(each.tool_calls_per_turn, each.tool_calls)),
@@ -100,8 +102,6 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("  saved by early starts", lambda each: _seconds(each.early_seconds_saved)),
     ("tokens in", lambda each: f"{_about(each)}{each.input_tokens:,}"),
     ("tokens out", lambda each: f"{_about(each)}{each.output_tokens:,}"),
-    ("cost", lambda each: _cost(each)),
-    ("  saved by the cache", lambda each: shown_cost(each.cache_saving)),
 )
 
 _TOOL_HEAD = ("tool", "calls", "ran", "failed", "refused", "shared", "mean", "p95", "max", "total")
@@ -125,16 +125,20 @@ def _about(metrics: Metrics) -> str:
     return "about " if metrics.tokens_estimated else ""
 
 
-def _cost(metrics: Metrics) -> str:
+def _cost(metrics: Metrics, currency: str) -> str:
     if metrics.cost is None:
-        return _NONE
-    left_out = f" ({metrics.unpriced:,} unknown)" if metrics.unpriced else ""
-    return f"{_about(metrics)}{shown_cost(metrics.cost)}{left_out}"
+        return shown_cost(None)
+    unknown = f" ({metrics.unpriced:,} unknown)" if metrics.unpriced else ""
+    return f"{_about(metrics)}{shown_cost(metrics.cost, currency)}{unknown}"
 
 
 def _rows(counted: Counted) -> list[list[str]]:
     columns = list(counted.columns.values())
-    return [[name, *(value(each) for each in columns)] for name, value in _ROWS]
+    return [
+        *([name, *(value(each) for each in columns)] for name, value in _ROWS),
+        ["cost", *(_cost(each, counted.currency) for each in columns)],
+        ["  saved by the cache", *(shown_cost(each.cache_saving, counted.currency) for each in columns)],
+    ]
 
 
 def _tool_row(name: str, tool: ToolMetrics) -> list[str]:
@@ -190,8 +194,8 @@ def bar(count: int, most: int, blocks: bool, width: int = _WIDTH) -> str:
 
 
 def _title(counted: Counted) -> str:
-    left_out = f", {len(counted.left_out):,} left out" if counted.left_out else ""
-    return f"{counted.recordings:,} recording{'' if counted.recordings == 1 else 's'}{left_out}"
+    skipped = f", {len(counted.left_out):,} skipped" if counted.left_out else ""
+    return f"{counted.recordings:,} recording{'' if counted.recordings == 1 else 's'}{skipped}"
 
 
 def _histograms(counted: Counted) -> list[tuple[str, list[tuple[str, int]]]]:

@@ -144,7 +144,7 @@ class Timeline:
         if view.began is None:
             return []
         now = next(time for time in (view.ended, self.now, view.began) if time is not None)
-        waterfall = Waterfall(now - view.began, width, glyphs, self.scale, brief=True)
+        waterfall = Waterfall(now - view.began, width, glyphs, self.scale, view.ended is None)
         lines = [waterfall.head(view.schedule)]
         for turn in self.watch.turns(now):
             lines += [waterfall.turn(turn), *map(waterfall.call, turn.calls)]

@@ -23,7 +23,8 @@ from unbroken.cli.progress_line import progress
 from unbroken.cli.terminal_text import clean_line, one_line
 from unbroken.cli.view import opened
 from unbroken.errors import UserError
-from unbroken.viewer.listing import Listing, Row
+from unbroken.run_view import shown_cost
+from unbroken.viewer.listing import Listing, Row, shown_end
 
 STILL = 15.0
 """Seconds without a new line, after which a run without an end is no longer called running."""
@@ -41,6 +42,8 @@ _COLUMNS = {
 }
 """The columns, and the width that a terminal needs to show each."""
 _ALWAYS = ("state", "asked", "time")
+_NOTHING = ("", shown_cost(None))
+"""A column that has nothing else is not shown."""
 _NUMBERS = ("time", "rounds", "calls", "tokens", "cost")
 _COLOURS = {"running": "green", "waiting": "yellow", "stopped": "red"}
 
@@ -79,7 +82,7 @@ def _runs(listing: Listing, all: bool) -> list[Row]:
 def state_of(row: Row, now: float | None = None) -> str:
     """The state for this table: a run without an end is `running`, or `stopped` if nothing was added for a while."""
     if row.state != "unfinished":
-        return row.state
+        return shown_end(row.state, row.agent)
     return "running" if (time.time() if now is None else now) - row.changed < STILL else "stopped"
 
 
@@ -100,8 +103,8 @@ def _print(listing: Listing, all: bool) -> None:
         console = Console()
         console.print(_table(runs, time.time(), console.width))
     else:
-        for row in runs:
-            typer.echo("\t".join(map(clean_line, _cells(row, time.time()))))
+        for cells in [tuple(_COLUMNS), *(_cells(row, time.time()) for row in runs)]:
+            typer.echo("\t".join(map(clean_line, cells)))
     if not runs:
         print_line("no run is running or waiting; --all lists the others")
 
@@ -123,7 +126,7 @@ def _table(runs: Sequence[Row], now: float, width: int) -> Table:
     shown = [
         at
         for at, (name, least) in enumerate(_COLUMNS.items())
-        if width >= least and (name in _ALWAYS or any(row[at] for row in rows))
+        if width >= least and (name in _ALWAYS or any(row[at] not in _NOTHING for row in rows))
     ]
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
     for at in shown:
@@ -150,7 +153,7 @@ def _cells(row: Row, now: float) -> tuple[str, ...]:
         "" if row.rounds is None else str(row.rounds),
         "" if row.calls is None else str(row.calls),
         f"{row.tokens:,}" if row.tokens else "",
-        "" if row.cost is None else f"{row.cost:.4f}",
+        shown_cost(row.cost, row.currency),
     )
 
 

@@ -109,7 +109,7 @@ class RecordedRuns:
         return listed
 
     def draw(self, name: str) -> Picture:
-        return replace(draw(self.read(name)), file=name)
+        return replace(draw(self.read(name), resume="a worker of its journal"), file=name)
 
     def read(self, name: str) -> Recording:
         """For the viewer."""

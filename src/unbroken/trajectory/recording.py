@@ -239,6 +239,8 @@ class Summary:
     problem: str = ""
     cost: float | None = None
     """None if it is not known."""
+    own_prices: bool = False
+    """The cost is by `Limits(prices=…)`, which may be of any currency."""
 
 
 @checked
@@ -313,7 +315,13 @@ def _summary(path: Path, size: int, head: Line, end: Line) -> Summary:
         number(end.get("seconds")) or max(ended - began, 0.0),
         count(usage.get("input_tokens")) + count(usage.get("output_tokens")),
         cost=number(end["cost"]) if is_number(end.get("cost")) else None,
+        own_prices=has_own_prices(head),
     )
+
+
+def has_own_prices(head: Line) -> bool:
+    """Whether the run had `Limits(prices=…)`, by the first line of its recording."""
+    return bool(as_dict(as_dict(head.get("settings")).get("limits")).get("prices"))
 
 
 def _ending(file: BinaryIO, size: int) -> Line:

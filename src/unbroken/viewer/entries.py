@@ -183,12 +183,13 @@ State: TypeAlias = Literal[
     "running",
     "waiting",
     "handed",
+    "sent",
     "held",
     "withdrawn",
 ]
 """How a call ended: with a result, with an error, with the result of an identical call, answered without its tool,
-incomplete, lost with its answer; or not at all: it still ran, it still waited, it was handed to a client, it is held
-back by a gateway, it was not a call."""
+incomplete, lost with its answer; or not at all: it still ran, it still waited, it was returned to the program that
+asked, a gateway sent it to its client or still holds it, it was not a call."""
 
 
 @dataclass(slots=True)

@@ -68,9 +68,9 @@ UNCERTAIN = "it may have taken effect before the run stopped: somebody has to sa
 
 class Lanes:
     """`read` takes every line, once. `model_only`: the recording holds only requests and answers of a model, not a
-    run."""
+    run. `lead`: how many seconds before its recording the run began."""
 
-    def __init__(self, clips: Clipper, began: float, model_only: bool = False) -> None:
+    def __init__(self, clips: Clipper, began: float, model_only: bool = False, lead: float = 0.0) -> None:
         self.turns: list[Turn] = []
         self.marks: list[Mark] = []
         self.now = 0.0
@@ -78,9 +78,12 @@ class Lanes:
         """Of every line."""
         self.end: Line | None = None
         """The event in which the run ended."""
+        self.last = 0.0
+        """The time of the last line, in seconds since `began`, with the time between a crash and a resume."""
         self._model_only = model_only
         self._clips = clips
         self._began = began
+        self._lead = lead
         self._away = 0.0
         """Seconds between a crash and a resume."""
         self._view = RunView()
@@ -127,13 +130,16 @@ class Lanes:
     def when(self, line: Line) -> float:
         """Seconds from the start of the run."""
         at = self._at(line)
-        return self.now if at is None else max(round(at - self._away, 6), 0.0)  # a time of day is no more precise
+        if at is None:
+            return self.now
+        self.last = max(self.last, at - self._lead)
+        return max(round(at - self._away, 6), 0.0)  # a time of day is no more precise
 
     def _at(self, line: Line) -> float | None:
         at = number(line, "at")
         if at is None and (time := number(line, "time")) is not None:
             at = time - self._began
-        return at
+        return None if at is None else at + self._lead
 
     # Turns
 
@@ -368,7 +374,7 @@ class Lanes:
             case LimitReached():
                 self.marks.append(Mark(at, "limit", f"{event.kind[:LONGEST_FIELD]}: {event.limit:g}"))
             case AgentChanged():
-                self.marks.append(Mark(at, "agent", f"{event.agent[:LONGEST_FIELD]} takes over"))
+                self.marks.append(Mark(at, "agent", f"handed off to {event.agent[:LONGEST_FIELD]}"))
             case RunFinished() | RunFailed():
                 self.end = line
             case _:

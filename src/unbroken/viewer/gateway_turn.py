@@ -1,5 +1,5 @@
 """What the recording of a gateway holds beyond that of a run: which client sent the request, which model answered it,
-which calls are held back, and what was changed or lost on the way between their APIs."""
+which calls it holds, and what was changed or lost on the way between their APIs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADERS = {
     "x-unbroken-repairs": "history repaired",
     "x-unbroken-turn": "held calls",
     "x-unbroken-reasoning": "reasoning",
-    "x-unbroken-dropped": "left out",
+    "x-unbroken-dropped": "dropped fields",
 }
 """The headers with which the gateway reports a change to the client, in words."""
 
@@ -40,18 +40,18 @@ class GatewayTurn:
     serial: bool
     """The client gets one call at a time."""
     held: int
-    """Calls of the answer that are held back until the one before has its result."""
+    """Calls of the answer that are held until the one before has its result."""
     changes: tuple[tuple[str, str], ...]
-    """What was repaired, lost or left out: the kind, and what."""
+    """What was repaired, lost or dropped: the kind, and what."""
 
 
 def gateway_turn(head: Line, turns: Sequence[Turn]) -> GatewayTurn | None:
-    """None if it is not a recording of a gateway. Marks the calls that are held back."""
+    """None if it is not a recording of a gateway. Marks the calls that its client has, and those that are held."""
     settings = inner(head, "settings")
     if words(head, "agent_name") != AGENT or not words(settings, "client"):
         return None
     serial = flag(settings, "serial")
-    held = _hold(turns) if serial else 0
+    held = _mark(turns, serial)
     answered = [attempt for turn in turns for attempt in turn.attempts if attempt.ended is not None]
     last = answered[-1] if answered and not answered[-1].broken else None
     reported = inner(settings, "headers")
@@ -70,13 +70,15 @@ def gateway_turn(head: Line, turns: Sequence[Turn]) -> GatewayTurn | None:
     )
 
 
-def _hold(turns: Sequence[Turn]) -> int:
-    """The client has got the first call of an answer; the others follow one by one."""
+def _mark(turns: Sequence[Turn], serial: bool) -> int:
+    """The client has all calls of an answer; in serial mode it has the first, and the others follow one by one. Returns
+    how many of them are held."""
     held = 0
     for turn in turns:
-        handed: list[CallLane] = [call for call in turn.calls if call.state == "handed"]
-        for call in handed[1:]:
-            call.state = "held"
-            call.notes.append(HELD)
-        held += len(handed[1:])
+        calls: list[CallLane] = [call for call in turn.calls if call.state == "handed"]
+        for place, call in enumerate(calls):
+            call.state = "held" if serial and place else "sent"
+            if call.state == "held":
+                held += 1
+                call.notes.append(HELD)
     return held

@@ -23,6 +23,7 @@ from unbroken.trajectory.recording import (
     summarize,
 )
 from unbroken.viewer.entries import LONGEST_FIELD
+from unbroken.viewer.gateway_turn import AGENT
 from unbroken.viewer.picture import RECORDED, Picture, draw, shown_name
 from unbroken.wires.jsontext import loads
 from unbroken.wires.values import as_dict
@@ -56,6 +57,8 @@ class Row:
     size: int = 0
     cost: float | None = None
     """Not known of every run."""
+    currency: str = "$"
+    """Of the cost; empty if the run had prices of its own."""
     changed: float = 0.0
     """When it last grew, in seconds since the epoch; 0 if that is not known."""
 
@@ -243,6 +246,11 @@ def _state(summary: Summary) -> str:
     return RECORDED if summary.agent_name == RECORDED else "unfinished"
 
 
+def shown_end(state: str, agent: str) -> str:
+    """How a run ended, in words. A gateway's answer with calls is for its client: nobody waits here."""
+    return "tool calls" if agent == AGENT and state == "waiting" else state.replace("_", " ")
+
+
 def row_of(summary: Summary, failed: int | None) -> Row:
     known = bool(summary.stop_reason or summary.requests)
     return Row(
@@ -261,4 +269,5 @@ def row_of(summary: Summary, failed: int | None) -> Row:
         summary.tokens,
         summary.size,
         summary.cost,
+        "" if summary.own_prices else "$",
     )

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import orjson
 
 from unbroken.trajectory.facts import NO_RESPONSE
 from unbroken.trajectory.lines import Line
-from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.recording import Recording, has_own_prices
 from unbroken.viewer.entries import (
     CallLane,
     Clip,
@@ -36,7 +37,7 @@ from unbroken.viewer.entries import (
     words,
 )
 from unbroken.viewer.folding import Lanes
-from unbroken.viewer.gateway_turn import GatewayTurn, gateway_turn
+from unbroken.viewer.gateway_turn import AGENT, GatewayTurn, gateway_turn
 from unbroken.wires.values import as_dict, as_list
 
 
@@ -229,13 +230,16 @@ class Picture:
     entries: tuple[Entry, ...]
     gateway: GatewayTurn | None = None
     """Set if it is a request of a gateway's client."""
+    currency: str = "$"
+    """Of all costs; empty if the run had prices of its own, which may be of any."""
 
 
-def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
-    """What the page shows of a recording: its requests and calls over time, its entries, its numbers."""
+def draw(recording: Recording, clips: Clipper | None = None, resume: str = "") -> Picture:
+    """What the page shows of a recording: its requests and calls over time, its entries, its numbers. `resume`: how a
+    run continues whose process has died."""
     clips = clips or Clipper()
     model_only = is_model_only(recording)
-    lanes = Lanes(clips, _began(recording), model_only)
+    lanes = Lanes(clips, _began(recording), model_only, _lead(recording))
     lanes.read(recording.lines)
     end = lanes.end or {}
     entries, missing = entries_of(recording, lanes.times)
@@ -252,13 +256,14 @@ def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
         RECORDED if model_only else _state(lanes.end),
         clips.text(_answer(end)),
         _seconds(lanes),
-        tuple(_banners(recording, lanes, model_only, missing)),
+        tuple(_banners(recording, lanes, model_only, missing, resume)),
         _totals(lanes, end),
         tuple(lanes.turns),
         tuple(lanes.marks),
         requests_of(recording, clips, lanes.times),
         entries,
         gateway,
+        "" if has_own_prices(recording.head) else "$",
     )
 
 
@@ -282,6 +287,15 @@ def _began(recording: Recording) -> float:
     return began
 
 
+def _lead(recording: Recording) -> float:
+    """Seconds before its recording began that the time of a gateway's request includes: its client waited already."""
+    if text(recording.head, "agent_name") != AGENT or not recording.lines:
+        return 0.0
+    end = recording.lines[-1]
+    took, ended = number(end, "seconds"), number(end, "time")
+    return max(took - (ended - _began(recording)), 0.0) if took is not None and ended is not None else 0.0
+
+
 def _state(end: Line | None) -> str:
     if end is None:
         return "unfinished"
@@ -303,14 +317,14 @@ def is_model_only(recording: Recording) -> bool:
     return text(recording.head, "agent_name") == RECORDED and next(recording.of("event"), None) is None
 
 
-def _banners(recording: Recording, lanes: Lanes, model_only: bool, missing: int) -> list[str]:
+def _banners(recording: Recording, lanes: Lanes, model_only: bool, missing: int, resume: str) -> list[str]:
     said: list[str] = []
     if model_only:
         said.append(
             "This is what a model said in a test (the fixture `recorded`). The tools ran there, and are not in it."
         )
     elif lanes.end is None:
-        said.append("This run has no end: its process died, or it is still active. What exists of it is shown.")
+        said.append(_without_end(recording, lanes, resume))
     elif text(lanes.end, "event") == "run_failed":
         said.append(f"The run failed. {_answer(lanes.end)[:1000]}")
     said += [f"Of the recording, {problem}." for problem in recording.problems[:_TOLD]]
@@ -325,6 +339,27 @@ def _banners(recording: Recording, lanes: Lanes, model_only: bool, missing: int)
     if not recording.lines:
         said.append("The recording holds nothing but its first line.")
     return said
+
+
+def _without_end(recording: Recording, lanes: Lanes, resume: str) -> str:
+    """What is known of a run that has no end, and how to continue it."""
+    when = moment(_began(recording) + lanes.last)
+    last = f" Its last line is from {when}, {_seconds(lanes):.2f} s after the start." if when and lanes.times else ""
+    if text(recording.head, "agent_name") == AGENT:
+        return f"This request has no end.{last} The gateway died, or is still answering it."
+    command = resume or f"`unbroken resume {shown_name(recording.path)} --tools tools.py`"
+    return (
+        f"This run has no end.{last} If it is still active, `unbroken top` lists it as running. "
+        f"If its process died, {command} continues it."
+    )
+
+
+def moment(time: float) -> str:
+    """A time of day on this machine: `2026-01-31 12:00:00 CET`."""
+    try:
+        return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S %Z}" if time else ""
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _totals(lanes: Lanes, end: Line) -> Totals:

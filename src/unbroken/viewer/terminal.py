@@ -20,8 +20,8 @@ from rich.text import Text
 
 from unbroken.errors import StreamError
 from unbroken.run_view import shown_cost
-from unbroken.viewer.entries import CallLane, Clip, Mark, Turn
-from unbroken.viewer.listing import Row
+from unbroken.viewer.entries import CallLane, Clip, InnerLane, Mark, Turn
+from unbroken.viewer.listing import Row, shown_end
 from unbroken.viewer.picture import RECORDED, Picture
 from unbroken.wires.jsontext import loads
 from unbroken.wires.values import as_dict
@@ -38,13 +38,14 @@ class Glyphs:
     running: str
     early: str
     failed: str
+    inner: str
     grid: str
     broken: str
     mark: str
 
 
-FINE = Glyphs("─", "▒", "·", "█", "▓", "╱", "┊", "╳", "▸")
-COARSE = Glyphs("-", "~", ".", "#", "%", "/", " ", "x", ">")
+FINE = Glyphs("─", "▒", "·", "█", "▓", "╱", "═", "┊", "╳", "▸")
+COARSE = Glyphs("-", "~", ".", "#", "%", "/", "=", " ", "x", ">")
 """For a terminal that has no more than ASCII."""
 
 MODEL, WRITING, WAITING, RUNNING, EARLY, FAILED, SHARED = "blue", "cyan", "dim", "blue", "green", "red", "magenta"
@@ -105,8 +106,9 @@ _MARKS = {
     "shared": "shared",
     "refused": "refused",
     "spoiled": "incomplete",
-    "handed": "handed",
-    "held": "held back",
+    "handed": "not here",
+    "sent": "sent",
+    "held": "held",
     "waiting": "never ran",
     "uncertain": "unknown",
 }
@@ -120,8 +122,8 @@ class Waterfall:
     glyphs: Glyphs = FINE
     scale: float = 0.0
     """Seconds from the left to the right edge, if that is more than the run took."""
-    brief: bool = False
-    """Turns, and calls that did not run, have nothing at the right edge."""
+    active: bool = False
+    """The run has not ended: a call that has not started may still run."""
     _label: int = field(init=False)
     _ruler: Ruler = field(init=False)
 
@@ -136,20 +138,26 @@ class Waterfall:
         return Text.assemble((title, "bold"), (self._ruler.axis(), "dim"), took)
 
     def turn(self, turn: Turn) -> Text:
-        text = Text.assemble((fit(_title(turn), self._label), "dim"), self._ruler.bar(self._heard(turn)))
-        if not self.brief:
-            took = "" if turn.ended is None else seconds_in_words(turn.ended - turn.asked)
-            text.append(took.rjust(_TOOK), "dim")
-        return text
+        took = "" if turn.ended is None else seconds_in_words(turn.ended - turn.asked)
+        title = (fit(_title(turn), self._label), "dim")
+        return Text.assemble(title, self._ruler.bar(self._heard(turn)), (took.rjust(_TOOK), "dim"))
 
     def call(self, call: CallLane) -> Text:
         name = f"  {in_line(call.name)} {in_line(_values(call.arguments))}"
         text = Text.assemble(fit(name, self._label), self._ruler.bar(self._stretches(call)))
         took = "" if call.started is None else seconds_in_words(self._end(call) - call.started)
-        if not (took or self.brief):
+        if not (took or self.active):
             took = "died" if call.died and call.state != "uncertain" else _MARKS.get(call.state, "")
         text.append(took.rjust(_TOOK), FAILED if call.error else "dim")
         return text
+
+    def inner(self, call: CallLane, inner: InnerLane) -> Text:
+        """A call of an agent that runs as a tool, below the call that runs it."""
+        name = f"{'  ' * (inner.depth + 1)}{in_line(inner.name)} {in_line(_values(_whole(inner.arguments)))}"
+        end = self._end(call) if inner.ended is None else inner.ended
+        sign, style = (self.glyphs.failed, FAILED) if inner.error else (self.glyphs.inner, RUNNING)
+        took = (seconds_in_words(end - inner.started).rjust(_TOOK), FAILED if inner.error else "dim")
+        return Text.assemble(fit(name, self._label), self._ruler.bar([(inner.started, end, sign, style)]), took)
 
     def _end(self, call: CallLane) -> float:
         return self.seconds if call.ended is None else call.ended
@@ -199,6 +207,10 @@ def _values(arguments: Clip | None) -> str:
     except StreamError:
         return arguments.text
     return ", ".join(map(str, as_dict(value).values())) if isinstance(value, dict) else arguments.text
+
+
+def _whole(arguments: str) -> Clip:
+    return Clip(arguments, len(arguments))
 
 
 def legend_lines(signs: Iterable[tuple[str, str, str]], width: int) -> Iterator[Text]:
@@ -266,6 +278,8 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
                 if call.error and call.result is not None and call.state != "dropped":
                     why = in_line(call.result.text).removeprefix("Error: ")
                     yield Text(fit(f"    {glyphs.failed} {why}", width).rstrip(), FAILED)
+                for inner in call.inner:
+                    yield waterfall.inner(call, inner)
     for mark in marks:
         yield _mark(mark, width, glyphs)
     yield Text("")
@@ -281,7 +295,7 @@ def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
     width = max(width, _NARROWEST)
     runs = [row for row in rows if not row.problem]
     priced = width >= _WITH_COST and any(row.cost is not None for row in runs)
-    head = f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>10}{'cost' if priced else '':>{9 * priced}}  "
+    head = f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>10}{'cost' if priced else '':>{12 * priced}}  "
     longest = max((cell_len(in_line(row.name)) for row in runs), default=0)
     asked = max((cell_len(in_line(row.prompt)) for row in runs), default=0)
     wide = width >= len(head) + max(min(asked + 1, 2 * _PROMPT), _PROMPT) + 2 + longest
@@ -298,10 +312,11 @@ def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
         failed = "?" if row.failed is None else str(row.failed)
         line = Text.assemble(
             (f"{_day(row.time):<19} ", "dim"),
-            (fit(in_line(row.state).replace("_", " "), 12), _tone(row)),
+            (fit(in_line(shown_end(row.state, row.agent)), 12), _tone(row)),
             f"{'-' if row.calls is None else row.calls:>7}",
             (f"{failed:>8}", FAILED if row.failed else ""),
-            f"{seconds_in_words(row.seconds):>10}{shown_cost(row.cost) if priced else '':>{9 * priced}}  ",
+            f"{seconds_in_words(row.seconds):>10}",
+            f"{shown_cost(row.cost, row.currency) if priced else '':>{12 * priced}}  ",
             fit(prompt, room) if wide else fit(prompt, room).rstrip(),
             (f"  {in_line(row.name)}" if wide else "", "dim"),
         )
@@ -322,11 +337,11 @@ def _tone(row: Row) -> str:
 def _in_short(row: Row) -> str:
     told = [
         _day(row.time),
-        in_line(row.state).replace("_", " "),
+        in_line(shown_end(row.state, row.agent)),
         _count(row.calls, "call") if row.calls is not None else "",
         f"{row.failed} failed" if row.failed else "",
         seconds_in_words(row.seconds),
-        f"cost {shown_cost(row.cost)}" if row.cost is not None else "",
+        f"cost {shown_cost(row.cost, row.currency)}" if row.cost is not None else "",
     ]
     return " · ".join(filter(None, told))
 
@@ -337,24 +352,32 @@ def _mark(mark: Mark, width: int, glyphs: Glyphs) -> Text:
 
 def _facts(picture: Picture) -> str:
     totals = picture.totals
+    about = "about " if totals.estimated else ""
     told = [
-        in_line(picture.state).replace("_", " "),
+        in_line(shown_end(picture.state, picture.agent)),
         _count(totals.rounds, "round"),
         _count(totals.calls, "call"),
         f"{totals.failed} failed" if totals.failed else "",
         f"{totals.uncertain} uncertain" if totals.uncertain else "",
         f"{totals.early} started early" if totals.early else "",
         f"{totals.duplicates} shared" if totals.duplicates else "",
-        _count(totals.restarts, "restart") if totals.restarts else "",
-        f"{totals.retries - totals.restarts} retries" if totals.retries > totals.restarts else "",
-        f"{'about ' if totals.estimated else ''}{_count(totals.input_tokens, 'token')} in, {totals.output_tokens:,} out"
+        _retries(totals.retries, totals.restarts),
+        f"{about}{_count(totals.input_tokens, 'token')} in, {totals.output_tokens:,} out"
         if totals.input_tokens or totals.output_tokens
         else "",
-        f"cost {'about ' if totals.estimated and totals.cost is not None else ''}{shown_cost(totals.cost)}",
+        f"cost {about if totals.cost is not None else ''}{shown_cost(totals.cost, picture.currency)}",
         seconds_in_words(picture.seconds),
         in_line(picture.model),
     ]
     return " · ".join(filter(None, told))
+
+
+def _retries(retries: int, broke: int) -> str:
+    """`3 retries (1 after the answer broke off)`"""
+    if not retries:
+        return ""
+    why = "" if not broke else "the answer broke off" if broke == retries else f"{broke} after the answer broke off"
+    return f"{retries} {'retry' if retries == 1 else 'retries'}{f' ({why})' if why else ''}"
 
 
 def _legend(picture: Picture, width: int, glyphs: Glyphs) -> Iterator[Text]:
@@ -366,6 +389,8 @@ def _legend(picture: Picture, width: int, glyphs: Glyphs) -> Iterator[Text]:
             (glyphs.waiting, WAITING, "it waits, or shares a result"),
         ]
         signs += [(glyphs.early, EARLY, "it runs, started early"), (glyphs.running, RUNNING, "it runs")]
+    if any(call.inner for call in calls):
+        signs.append((glyphs.inner, RUNNING, "a call of an inner agent"))
     if any(call.error and call.state != "dropped" for call in calls):
         signs.append((glyphs.failed, FAILED, "it failed"))
     if any(call.state == "dropped" and call.started is not None for call in calls):

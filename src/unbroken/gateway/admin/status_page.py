@@ -162,9 +162,7 @@ def _upstreams(status: GatewayStatus) -> Table:
             Cell(upstream.alias, fallback),
             Cell(upstream.model),
             Cell(upstream.wire or "in this process", state="quiet"),
-            Cell(
-                "one at a time" if upstream.serial else "as the client asks", state="" if upstream.serial else "quiet"
-            ),
+            Cell("one at a time" if upstream.serial else "any number", state="" if upstream.serial else "quiet"),
             Cell(f"{upstream.requests:,}"),
             Cell(f"{upstream.errors:,}", state="warn" if upstream.errors else "quiet"),
             _times(upstream.times),
@@ -174,7 +172,7 @@ def _upstreams(status: GatewayStatus) -> Table:
     other = status.counts.all - sum(upstream.requests for upstream in status.upstreams)
     return Table(
         "Models",
-        ("Alias", "Model", "Wire", "Calls", "Requests", "Errors", "Time", "Last error"),
+        ("Alias", "Model", "API", "Calls", "Requests", "Errors", "Time", "Last error"),
         tuple(row(upstream) for upstream in status.upstreams),
         "No model is set up.",
         f"{_number(other, 'more request', 'more requests')} reached none of these" if other > 0 else "",
@@ -231,16 +229,16 @@ def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
     first = "" if request.first_token is None else f"first after {_seconds(request.first_token)}"
     held = bool(request.handed) and not request.handed.startswith("1/")
     tokens = f"{request.input_tokens:,} in", f"{request.output_tokens:,} out"
-    handed = f"{request.handed} handed out" if request.handed else ""
+    sent = f"call {request.handed.replace('/', ' of ')}" if request.handed else ""
     notes = [*request.repairs, *(f"retried: {what}" for what in request.restarts)]
     return (
         Cell(_ago(now - request.at), _clock(request.at)),
         _client(request, how),
-        Cell(request.alias or "unknown", "held call, model not asked" if held else request.upstream_wire),
+        Cell(request.alias or "unknown", "a held call: the model was not asked" if held else request.upstream_wire),
         Cell(str(request.status), state="good" if request.status < 400 else "warn" if request.status < 500 else "bad"),
         Cell(_seconds(request.seconds), first),
         Cell(*tokens) if request.input_tokens or request.output_tokens else Cell(""),
-        Cell(_named(request.calls), handed),
+        Cell(_named(request.calls), sent),
         Cell(", ".join(notes), request.error) if notes else Cell(request.error, state="bad" if request.error else ""),
     )
 

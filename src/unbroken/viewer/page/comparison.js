@@ -58,7 +58,7 @@ const showComparison = (left, right) => {
   const numbers = [
     row("question", left.prompt, right.prompt), row("model", left.model, right.model), row("schedule", left.schedule, right.schedule), row("end", spaced(left.state), spaced(right.state)),
     amount("took", (one) => one.seconds, seconds), amount("requests", (one) => one.totals.requests, whole), amount("rounds", (one) => one.totals.rounds, whole), amount("calls", (one) => one.totals.calls, whole), amount("failed calls", (one) => one.totals.failed, whole),
-    amount("started early", (one) => one.totals.early, whole), amount("time in tools", (one) => one.totals.tool_seconds, seconds), amount("tokens in", (one) => one.totals.input_tokens, whole), amount("tokens out", (one) => one.totals.output_tokens, whole), amount("cost", (one) => one.totals.cost, money),
+    amount("started early", (one) => one.totals.early, whole), amount("time in tools", (one) => one.totals.tool_seconds, seconds), amount("tokens in", (one) => one.totals.input_tokens, whole), amount("tokens out", (one) => one.totals.output_tokens, whole), amount("cost", (one) => one.totals.cost, (cost) => money(cost, left.currency && right.currency)),
   ];
   const shownCall = (call) => (call ? `${call.name} ${brief(call.arguments)}` : "–");
   const outcome = (call) => (call ? `${WORDS[call.state]}${call.seconds === null ? "" : `, ${seconds(call.seconds)}`}` : "");

@@ -44,14 +44,14 @@ const detailOfCall = (turn, call, jump) => {
     make("h3", {}, "Ids"),
     pairs([
       ["call", call.id, "mono"], ["shares the result of", call.duplicate_of ? other(call.duplicate_of) : "", "mono"],
-      ["took over", call.adopted_from, "mono"], ["key", call.key, "mono"], ["request", `${turn.number + 1}, call ${call.index + 1}`],
+      ["adopted from", call.adopted_from, "mono"], ["key", call.key, "mono"], ["request", `${turn.number + 1}, call ${call.index + 1}`],
     ]), make("p", {}, make("button", { class: "link", on: { click: () => goToMessage(turn, call.id) } }, "The call in its message"))] });
 };
 /* Commands that replay the run to the end of this round, and continue it from there. */
 const replayButton = (number) => (state.picture.gateway || number < 0 || !state.picture.schedule ? "" : copyButton("Replay from here", () => loadReplay(number), "Copy the commands that replay the run to here and continue it"));
 const detailOfTurn = (turn) => openDetail(titleOf(turn), turn.failed ? make("span", { class: "chip bad" }, "failed") : null, { times: [
   make("h3", {}, "Timing"),
-  pairs([["request sent", moment(turn.asked)], ["first token", turn.attempts[0].first === null ? "" : `${moment(turn.attempts[0].first)}  (after ${seconds(turn.attempts[0].first - turn.asked)})`], ["answer ended", moment(turn.ended)], ["calls ended", moment(turn.finished)], ["tokens", turn.input_tokens || turn.output_tokens ? `${turn.input_tokens.toLocaleString("en")} in, ${turn.output_tokens.toLocaleString("en")} out` : ""], ["cost", money(turn.cost)], ["cost with its calls", turn.round_cost === null || turn.round_cost === turn.cost ? "" : money(turn.round_cost)], ["finish", turn.finish], ["messages", turn.messages || ""], ["tools offered", turn.tools || ""], ["run by the provider", turn.provider_calls.join(", ")], ["ignored", turn.ignored.join(", ")]])], texts: [
+  pairs([["request sent", moment(turn.asked)], ["first token", turn.attempts[0].first === null ? "" : `${moment(turn.attempts[0].first)}  (after ${seconds(turn.attempts[0].first - turn.asked)})`], ["answer ended", moment(turn.ended)], ["calls ended", moment(turn.finished)], ["tokens", turn.input_tokens || turn.output_tokens ? `${turn.input_tokens.toLocaleString("en")} in, ${turn.output_tokens.toLocaleString("en")} out` : ""], ["cost", money(turn.cost, state.picture.currency)], ["cost with its calls", turn.round_cost === null || turn.round_cost === turn.cost ? "" : money(turn.round_cost, state.picture.currency)], ["finish", turn.finish], ["messages", turn.messages || ""], ["tools offered", turn.tools || ""], ["run by the provider", turn.provider_calls.join(", ")], ["ignored", turn.ignored.join(", ")]])], texts: [
   turn.attempts.length > 1 || turn.failed ? [make("h3", {}, "Attempts"), pairs(turn.attempts.map((attempt, place) => [`${place + 1}`, attempt.broken ? `${attempt.model ? `${attempt.model} ` : ""}failed at ${moment(attempt.ended)}: ${attempt.broken}${attempt.wait ? `; retried after ${seconds(attempt.wait)}` : ""}${attempt.elsewhere ? "; the next went to another model" : ""}` : `complete at ${moment(attempt.ended)}${attempt.model ? `, from ${attempt.model}` : ""}`]))] : [],
   turn.reasoning ? [make("h3", {}, "Reasoning"), body(turn.reasoning)] : [],
   turn.said ? [make("h3", {}, "Text"), body(turn.said)] : [],

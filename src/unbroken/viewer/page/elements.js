@@ -36,7 +36,8 @@ const copyButton = (words, text, name = words) => {
 
 // Words for numbers
 
-const money = (value) => value === null ? "-" : value && value < 0.001 ? value.toFixed(7) : value.toLocaleString("en", { minimumFractionDigits: 4, maximumFractionDigits: 4 });
+/* The currency is empty if a run had prices of its own. */
+const money = (value, currency) => (value === null || value === undefined ? "unknown" : currency + (value && value < 0.001 ? value.toFixed(7) : value.toLocaleString("en", { minimumFractionDigits: 4, maximumFractionDigits: 4 })));
 const seconds = (value) => {
   if (value === null || value === undefined) return "–";
   if (value < 0.000005) return "0 s";
@@ -54,6 +55,8 @@ const day = (time) => {
   const two = (part) => String(part).padStart(2, "0");
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 };
+/* `3 (1 after the answer broke off)` */
+const retriesOf = ({ retries, restarts }) => (!retries ? "" : !restarts ? String(retries) : `${retries} (${restarts === retries ? "" : `${restarts} after `}the answer broke off)`);
 const spaced = (word) => word.replaceAll("_", " ");
 /* A gateway's answer with calls waits for its client, not for anybody here. */
 const endOf = (state, gateway) => (gateway && state === "waiting" ? "tool calls" : spaced(state));

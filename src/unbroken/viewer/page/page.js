@@ -24,10 +24,10 @@ const tab = (name) => {
 const bannersOf = (picture) => picture.banners.filter((text) => !(isRunning(picture) && text.startsWith("This run has no end")) && !text.startsWith("The run failed."));
 const modelTime = (picture) => picture.turns.reduce((sum, turn) => sum + turn.attempts.reduce((all, one) => all + Math.max((one.ended ?? picture.seconds) - one.asked, 0), 0), 0);
 /* Which client asked, and which model answered. */
-const gatewayFacts = (turn) => [
-  fact("client", `${turn.user_agent || "unknown"}${turn.key ? `, key ${turn.key}` : ""}`), fact("asked for", turn.alias),
+const gatewayFacts = (turn, waited) => [
+  fact("client", `${turn.user_agent || "unknown"}${turn.key ? `, key ${turn.key}` : ""}`), fact("asked for", turn.alias), fact("before the model", waited > 0.01 ? seconds(waited) : ""),
   fact("answered by", turn.answered_by || "no model", turn.answered_by && turn.answered_by !== turn.model ? "bad" : ""), fact("fallback for", turn.answered_by && turn.answered_by !== turn.model ? turn.model : ""),
-  fact("API", turn.client_wire === turn.upstream_wire || !turn.upstream_wire ? turn.client_wire : `${turn.client_wire} → ${turn.upstream_wire}`), fact("streamed", turn.stream ? "yes" : "no"), fact("held back", turn.held ? many(turn.held, "call") : ""),
+  fact("API", turn.client_wire === turn.upstream_wire || !turn.upstream_wire ? turn.client_wire : `${turn.client_wire} → ${turn.upstream_wire}`), fact("streamed", turn.stream ? "yes" : "no"), fact("held calls", turn.held || ""),
   ...turn.changes.map(([kind, what]) => fact(kind, what, "bad")),
 ];
 const head = (picture) => {
@@ -45,12 +45,12 @@ const head = (picture) => {
   byId("state").className = `chip ${running ? "good" : tone(picture.state)}`;
   byId("summary").replaceChildren(...summaryOf(picture));
   byId("facts").replaceChildren(...[
-    fact("took", seconds(picture.seconds)), ...(picture.gateway ? gatewayFacts(picture.gateway) : [fact("model", picture.model), fact("schedule", picture.schedule)]),
+    fact("took", seconds(picture.seconds)), ...(picture.gateway ? gatewayFacts(picture.gateway, picture.turns[0]?.asked ?? 0) : [fact("model", picture.model), fact("schedule", picture.schedule)]),
     fact("model took", modelTime(picture) ? seconds(modelTime(picture)) : ""), fact("tools took", totals.tool_seconds ? seconds(totals.tool_seconds) : ""),
     fact("rounds", totals.rounds), fact("calls", totals.calls), fact("failed calls", totals.failed || "", "bad"), fact("started early", totals.early || ""),
-    fact("shared results", totals.duplicates || ""), fact("restarts", totals.restarts || "", "bad"), fact("retries", totals.retries - totals.restarts || ""), fact("refused", totals.refused || ""), fact("uncertain", totals.uncertain || "", "bad"),
+    fact("shared results", totals.duplicates || ""), fact("retries", retriesOf(totals), "bad"), fact("refused", totals.refused || ""), fact("uncertain", totals.uncertain || "", "bad"),
     fact("tokens", totals.input_tokens || totals.output_tokens ? `${totals.estimated ? "about " : ""}${totals.input_tokens.toLocaleString("en")} in, ${totals.output_tokens.toLocaleString("en")} out` : ""),
-    fact("cost", totals.cost === null ? "unknown" : `${totals.estimated ? "about " : ""}${money(totals.cost)}`),
+    fact("cost", `${totals.estimated && totals.cost !== null ? "about " : ""}${money(totals.cost, picture.currency)}`),
     fact("began", day(picture.time)), fact("agent", picture.agent === "main" || picture.gateway ? "" : picture.agent),
   ].filter(Boolean));
 };
@@ -114,7 +114,7 @@ const look = async () => {
         head(grown);
         say(...bannersOf(grown));
         show?.update?.();
-      } else if (state.picture && byId("state").textContent.startsWith("●") && Date.now() - state.grownAt >= STILL) { head(state.picture); say(...state.picture.banners); }
+      } else if (state.picture && byId("state").textContent.startsWith("●") && Date.now() - state.grownAt >= STILL) { head(state.picture); say(...bannersOf(state.picture)); }
       wait = state.picture?.state === "unfinished" ? SOON : LATER;
     } else if (show?.list && state.runs.length) {
       const runs = await loadRuns();

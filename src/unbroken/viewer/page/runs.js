@@ -1,11 +1,12 @@
 // The list of runs: sorted by a column, filtered by words, searched in its contents, compared
 
-const COLUMNS = [["When", "time"], ["Prompt", "prompt"], ["Model", "model"], ["End", "state"], ["Rounds", "rounds"], ["Calls", "calls"], ["Failed", "failed"], ["Time", "seconds"], ["Tokens", "tokens"], ["Cost", "cost"]];
+const COLUMNS = [["When", "time"], ["Prompt", "prompt"], ["Model", "model"], ["End", "state"], ["Rounds", "rounds"], ["Calls", "calls"], ["Failed calls", "failed"], ["Time", "seconds"], ["Tokens", "tokens"], ["Cost", "cost"]];
 const NUMBERS = new Set(["rounds", "calls", "failed", "seconds", "tokens", "cost"]);
 
 const showRuns = () => {
   let shown = [];
-  const list = new List(48, "", "Runs", (row) => {
+  const narrow = matchMedia("(max-width: 760px)"); // there a prompt has two lines of its own
+  const list = new List(narrow.matches ? 100 : 48, "", "Runs", (row) => {
     const run = shown[row];
     const cell = (text, kind = "", title = "") => make("span", { class: kind, title: title || null }, text);
     if (run.problem) {
@@ -14,13 +15,13 @@ const showRuns = () => {
       return node;
     }
     const found = state.found?.found[run.name];
-    const below = found ? `${found.count > 1 ? `${found.count}× ` : ""}${found.snippet}` : run.name;
-    return make("div", { class: `item runs ${run.name === state.marked ? "marked" : ""}`, "aria-label": `${run.prompt || run.name}, ${endOf(run.state, run.agent === "gateway")}, ${run.calls === null ? "" : `${many(run.calls, "call")}, `}${seconds(run.seconds)}` },
+    const below = found ? `${found.count > 1 ? `${found.count}× ` : ""}${found.snippet}` : narrow.matches ? `${day(run.time)}  ${run.name}` : run.name;
+    return make("div", { class: `item runs ${run.name === state.marked ? "marked" : ""}`, "aria-label": `${run.prompt || run.name}, ${endOf(run.state, run.agent === "gateway")}, ${run.calls === null ? "" : `${many(run.calls, "call")}, `}${run.failed ? `${run.failed} failed, ` : ""}${seconds(run.seconds)}, cost ${money(run.cost, run.currency)}` },
       cell(day(run.time), "soft"), make("span", { class: "asked" }, make("span", { title: run.prompt || null }, run.prompt || "(no prompt)"), make("small", { class: found ? "" : "soft", title: below }, below)), cell(run.model, "soft", run.model),
-      make("span", {}, make("span", { class: `chip ${tone(run.state)}` }, endOf(run.state, run.agent === "gateway"))),
+      make("span", {}, make("span", { class: `chip ${tone(run.state)}` }, `${run.state === "failed" ? "✕ " : ""}${endOf(run.state, run.agent === "gateway")}`)),
       cell(run.rounds ?? "–", "number"), cell(run.calls ?? "–", "number"),
-      run.failed === null ? cell("–", "number soft", "not counted yet: r counts more") : cell(run.failed || "", "number bad"),
-      cell(seconds(run.seconds), "number"), cell(run.tokens ? run.tokens.toLocaleString("en") : "", "number"), cell(money(run.cost), "number"));
+      run.failed === null ? cell("–", "number soft", "not counted yet: r counts more") : cell(run.failed, run.failed ? "number bad" : "number soft", `${many(run.failed, "call")} failed`),
+      cell(seconds(run.seconds), "number"), cell(run.tokens ? run.tokens.toLocaleString("en") : "", "number"), cell(money(run.cost, run.currency), "number"));
   }, (row) => { if (!shown[row].problem) go(shown[row].name); });
 
   const sortBy = (by) => {
@@ -95,7 +96,9 @@ const showRuns = () => {
   };
   drawHead();
   place(head, list.node, empty, bar);
-  show = { list, filter, update, search, end: () => list.end(), keys: { c: mark, s: search } };
+  const lay = () => { list.height = narrow.matches ? 100 : 48; list.set(list.count); }; // the window was made wider or narrower
+  narrow.addEventListener("change", lay);
+  show = { list, filter, update, search, end: () => { narrow.removeEventListener("change", lay); list.end(); }, keys: { c: mark, s: search } };
   filter();
   const before = shown.findIndex((run) => run.name === state.name);
   list.pick(Math.max(before, 0));

@@ -15,6 +15,8 @@ const stoppedAt = (picture) => {
   const turn = picture.turns.at(-1), open = turn ? picture.turns.flatMap((one) => one.calls).filter((call) => call.state === "running").map((call) => call.name) : [];
   return open.length ? `while ${[...new Set(open)].slice(0, 5).join(", ")} ran` : !turn ? "before its first request" : turn.ended === null ? "in the middle of an answer" : "after an answer";
 };
+/* The calls with which the recording ends: somebody else runs them. */
+const openCalls = (picture) => (picture.turns.at(-1)?.calls ?? []).filter((call) => ["sent", "held", "handed"].includes(call.state)).map((call) => `${call.name} ${brief(call.arguments)}`.trim().slice(0, 200) + (call.state === "held" ? " (held)" : "")).join(" · ");
 const summaryOf = (picture) => {
   const error = firstError(picture);
   const row = (name, text, kind, act) => {
@@ -26,6 +28,7 @@ const summaryOf = (picture) => {
   return [
     picture.prompt ? row("asked", picture.prompt.trim(), picture.prompt.length > 60 ? "" : "narrow") : null,
     answer && !failed ? row("answered", answer.slice(0, 5000), "") : null,
+    openCalls(picture) ? row("tool calls", openCalls(picture).slice(0, 5000), "") : null,
     failed ? row("failed", answer.slice(0, 2000), "bad") : null,
     picture.state === "unfinished" && !isRunning(picture) ? row("stopped", stoppedAt(picture), "bad") : null,
     error && !(failed && answer.includes(error.text)) ? row("first error", `${error.name}: ${error.text.slice(0, 2000)}`, "bad", make("button", { class: "link", on: { click: () => goToLane(error.turn, error.call) } }, `at ${moment(error.at)}`)) : null,
@@ -43,7 +46,7 @@ const showRequests = () => {
     const cells = [
       make("td", {}, make("button", { class: "link", on: { click: () => goToLane(turn, null) } }, titleOf(turn))), moment(turn.asked), first === null || first === undefined ? "–" : seconds(first - sent),
       turn.ended === null ? "…" : seconds(turn.ended - turn.asked), turn.input_tokens ? turn.input_tokens.toLocaleString("en") : "–", turn.output_tokens ? turn.output_tokens.toLocaleString("en") : "–",
-      money(turn.cost), calls || "", turn.attempts.length, turn.failed || turn.finish];
+      money(turn.cost, picture.currency), calls || "", turn.attempts.length, turn.failed || turn.finish];
     rows.append(make("tr", { class: turn.failed ? "bad" : "" }, ...cells.map((cell, place) => (cell instanceof Node ? cell : make("td", { class: columns[place][1] }, String(cell))))));
   }
   table.append(rows);

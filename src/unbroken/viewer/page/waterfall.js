@@ -23,7 +23,7 @@ const brief = (clip) => {
   return text.replace(/\s+/g, " ");
 };
 const SEEN = 80; // characters beside a name that have room: a longer text costs time to lay out
-const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "incomplete", dropped: "dropped", uncertain: "outcome unknown", running: "still ran", waiting: "never ran", handed: "handed out", held: "held back", withdrawn: "withdrawn" };
+const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "incomplete", dropped: "dropped", uncertain: "outcome unknown", running: "still ran", waiting: "never ran", handed: "not run here", sent: "sent to the client", held: "held", withdrawn: "withdrawn" };
 
 const showWaterfall = () => {
   let picture = state.picture, total = Math.max(picture.seconds, 0.001);
@@ -116,7 +116,7 @@ const showWaterfall = () => {
     took(track, last.asked, last.ended ?? picture.seconds, told, last.broken || again ? "bad" : "", turn.asked);
   };
   const drawCall = (track, turn, call) => {
-    const now = picture.seconds, written = call.written ?? call.opened, end = call.ended ?? (call.state === "handed" || call.state === "held" || call.state === "spoiled" || call.state === "waiting" ? written : now);
+    const now = picture.seconds, written = call.written ?? call.opened, end = call.ended ?? (call.state === "handed" || call.state === "sent" || call.state === "held" || call.state === "spoiled" || call.state === "waiting" ? written : now);
     const from = call.opened ?? written ?? call.started ?? end, died = call.died[0]?.[0];
     if (call.opened !== null) bar(track, call.opened, written, "writing");
     if (died !== undefined && written !== null) bar(track, written, died, "waiting", 0);
@@ -125,14 +125,14 @@ const showWaterfall = () => {
     if (call.started === null && call.died.length) { const [start, stop] = call.died.at(-1); took(track, start, stop, call.state === "uncertain" ? "? outcome unknown" : "✕ its process died", "bad", from); return; }
     if (call.started === null) {
       if (written !== null && end !== null && end > written) bar(track, written, end, "waiting", 0);
-      const told = { refused: "✕ refused", spoiled: "✕ incomplete", handed: "handed out", held: "held back", waiting: "never ran" }[call.state];
+      const told = { refused: "✕ refused", spoiled: "✕ incomplete", handed: "not run here", sent: "sent to the client", held: "held", waiting: "never ran" }[call.state];
       if (written !== null) took(track, written, end ?? written, told ?? "", call.error || call.state === "spoiled" ? "bad" : "", from);
       return;
     }
     if (written !== null && !call.died.length) bar(track, written, call.started, "waiting", 0);
     const kind = call.state === "dropped" ? "gone" : call.error ? "failed" : call.early ? "early" : "running";
     bar(track, call.started, end, call.ended === null ? `${kind} open` : kind);
-    const extra = call.state === "dropped" ? " · dropped" : call.error ? " ✕" : call.ended === null ? " …" : call.backgrounded !== null ? " · in the background" : call.adopted_from ? " · taken over" : call.died.length ? " · ran again" : "";
+    const extra = call.state === "dropped" ? " · dropped" : call.error ? " ✕" : call.ended === null ? " …" : call.backgrounded !== null ? " · in the background" : call.adopted_from ? " · adopted" : call.died.length ? " · ran again" : "";
     took(track, call.started, end, seconds(end - call.started) + extra, call.error ? "bad" : "", from);
   };
 
