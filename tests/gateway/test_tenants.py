@@ -19,7 +19,8 @@ from unbroken.asgi import Refused
 from unbroken.gateway.config import settings_from_options
 from unbroken.gateway.config.reading import read_config
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
-from unbroken.gateway.relay.passthrough import permit, read_form, write_form
+from unbroken.gateway.relay.forms import read_form, write_form
+from unbroken.gateway.relay.passthrough import permit
 from unbroken.gateway.relay.references import MODEL_PATHS, read_path, read_rule
 from unbroken.messages import User
 from unbroken.testing import ScriptedServer

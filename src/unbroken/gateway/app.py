@@ -57,7 +57,7 @@ class Gateway:
         self._recordings = _recordings(settings)
         self._handling = RequestHandling(settings, self.store, self._admission, limits, stats, now)
         self._models = ModelRequests(self._handling, self._catalog, self._recordings)
-        self._forwarded = ForwardedRequests(self._handling, self.upstreams)
+        self._forwarded = ForwardedRequests(self._handling, self._catalog)
         self._recording_pages = _recording_pages(settings)
         self._runs = _runs(settings, limits)
         self._pages = Pages(settings, self.upstreams, self.store, stats, limits, now)

@@ -3,18 +3,17 @@ responses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 
 from unbroken.asgi import Receive, Refused, Response, Scope, read_headers
 from unbroken.gateway.http.client_response import ClientResponse
 from unbroken.gateway.http.routes import error_wire
 from unbroken.gateway.keys import GatewayKey
-from unbroken.gateway.relay.passthrough import Permit, choose, failed_by, pass_through, permit
+from unbroken.gateway.relay.passthrough import Permit, at_holder, choose, failed_by, pass_through, permit
 from unbroken.gateway.relay.references import Claiming, read_rule
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
-from unbroken.gateway.upstreams.upstream import Upstream
+from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import StoredPath
 
@@ -23,9 +22,9 @@ PASSED = "passed"
 
 
 class ForwardedRequests:
-    def __init__(self, handling: RequestHandling, upstreams: Mapping[str, Upstream]) -> None:
+    def __init__(self, handling: RequestHandling, catalog: Catalog) -> None:
         self._handling = handling
-        self._upstreams = upstreams
+        self._catalog = catalog
         self._passes = tuple(map(read_rule, handling.settings.passes))
 
     async def pass_through(self, scope: Scope, receive: Receive, response: Response) -> None:
@@ -37,22 +36,23 @@ class ForwardedRequests:
 
         async def answer(state: RequestState, data: bytes) -> None:
             check = self._handling.check_values(state, data)
-            passage = choose(permits[0], state.headers, data, self._upstreams.values(), state.key, check)
-            state.alias, state.upstream_wire = passage.alias, passage.model.wire
+            passage, upstream = choose(permits[0], state.headers, data, self._catalog, state.key, check)
+            state.alias, state.upstream_wire = passage.alias, passage.models[0].wire
             claiming = None
-            if state.key is not None:
-                owned = (*permits[0].references, *passage.references)
+            if state.key is not None or upstream.pool is not None:
+                ids, owned = state.handlers.ids, (*permits[0].references, *passage.references)
                 await self._handling.check_ids(state, state.key, owned)
-                claiming = Claiming(state.handlers.ids, state.key.id, lambda: passage.data, owned).read
-            await pass_through(permits[0], passage, state.headers, response, claiming)
+                if owned and upstream.pool is not None:
+                    passage = at_holder(passage, upstream, await ids.holder(state.scope, owned))
+                claiming = Claiming(ids, state.scope, passage.data, owned, outlet.head).read
+            state.outcome.restarts = await pass_through(permits[0], passage, state.headers, response, claiming)
             state.outcome.error_kind = failed_by(response.status)
             if state.outcome.error_kind:
-                state.outcome.error = f"provider `{passage.model.endpoint.provider}` answered {response.status}"
+                state.outcome.error = f"provider `{outlet.head.upstream}` answered {response.status}"
 
+        outlet = ClientResponse(response)
         state = RequestState(PASSED, read_headers(scope), self._handling.now(), self._handling.handlers)
-        await self._handling.handle(
-            state, scope, receive, ClientResponse(response), answer, error_wire(scope["path"]), admit
-        )
+        await self._handling.handle(state, scope, receive, outlet, answer, error_wire(scope["path"]), admit)
 
     async def open_stored(
         self, wire: str, stored: StoredPath, scope: Scope, receive: Receive, response: Response

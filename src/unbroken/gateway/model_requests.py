@@ -63,10 +63,13 @@ class ModelRequests:
                 continued[0] = as_text(body.get("previous_response_id"))
             upstream = self._catalog.find(model_of(route, body), state.key, body, route.http.messages_field)
             state.alias, state.upstream_wire = upstream.counted_as, upstream.wire
-            if state.key is not None:
+            if state.key is not None or upstream.pool is not None:
                 owned = await self._check_body(state, route, body, state.key)
+                if owned and upstream.pool is not None:
+                    upstream = upstream.pool.at(await state.handlers.ids.holder(state.scope, owned)) or upstream
                 if gives_ids(upstream.wire, body):
-                    outlet.claiming = Claiming(state.handlers.ids, state.key.id, partial(write_json, body), owned)
+                    ids, sent = state.handlers.ids, partial(write_json, body)
+                    outlet.claiming = Claiming(ids, state.scope, sent, owned, outlet.head)
             attempt = read_attempt(state.headers, str((scope.get("client") or ("",))[0]))
             incoming = self._read_request(route, body, data, upstream, state.key, state.headers, attempt)
             incoming = incoming if last is None else replace(incoming, last_response=last)
@@ -89,10 +92,11 @@ class ModelRequests:
             last.forget(continued[0])
 
     async def _check_body(
-        self, state: RequestState, route: Route, body: dict[str, object], key: GatewayKey
+        self, state: RequestState, route: Route, body: dict[str, object], key: GatewayKey | None
     ) -> Sequence[Reference]:
         """Checks that the key uses only its own models and its own ids at the provider. Returns those ids."""
-        if key.aliases and (route.wanted != "count" or route.http.count_path):  # otherwise it is never forwarded
+        is_forwarded = route.wanted != "count" or route.http.count_path
+        if key is not None and key.aliases and is_forwarded:
             for field in other_models(body):
                 raise other_model_refused(key, field)
         references = [*provider_references(body)]

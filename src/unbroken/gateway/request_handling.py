@@ -143,8 +143,8 @@ class RequestHandling:
         check(0)
         return check
 
-    async def check_ids(self, state: RequestState, key: GatewayKey, references: Sequence[Reference]) -> None:
-        if not self.settings.shared_ids:
+    async def check_ids(self, state: RequestState, key: GatewayKey | None, references: Sequence[Reference]) -> None:
+        if key is not None and not self.settings.shared_ids:
             await state.handlers.ids.check(key.id, references)
 
     async def _answer_large(

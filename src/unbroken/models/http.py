@@ -213,6 +213,10 @@ class HTTPModel:
         """An error's body without its keys. A body without keys stays unchanged."""
         return self._asked("").masked_body(body)
 
+    def failure(self, status: int, headers: Mapping[str, str]) -> ProviderError:
+        """The error for a response without a success status whose body is passed on."""
+        return read_failure(self._asked(""), status, headers, b"", RealClock().now())
+
     def write(self, request: Request) -> tuple[Request, bytes]:
         """The request adapted to this provider, and its body. Pure; this is what `stream` sends."""
         written = self.prepare(request)

@@ -102,6 +102,8 @@ def content_type_of(framing: Framing) -> bytes:
 
 
 UPSTREAM = "x-unbroken-upstream"
+FAILED = "x-unbroken-failed"
+"""The header that names the kinds of the attempts that failed before this answer."""
 _REQUEST_IDS = ("x-request-id", "request-id", "x-amzn-requestid")
 
 

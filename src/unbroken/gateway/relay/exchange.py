@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta
 from unbroken.errors import InvalidRequest, ProviderError
+from unbroken.gateway.http.client_response import FAILED
 from unbroken.gateway.http.large_requests import off_loop
 from unbroken.gateway.http.routes import ClientRequest, read_request
 from unbroken.gateway.relay.client_stream import ClientStream, CompleteResponse, StreamedResponse
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from unbroken.gateway.relay.request_recording import RequestRecording
 
 
-FAILED = "x-unbroken-failed"
-"""The header that names the kinds of the attempts that failed before this answer."""
 _FRESH = frozenset({"system", "developer", "user"})
 
 

@@ -3,14 +3,13 @@
 Nothing is forwarded without a rule (`pass_rules`). The body is parsed to find the model and serialised again, so that
 the provider reads exactly what was checked here. The provider is that of the alias in the body; if the body need not
 name one, that of the first alias that the key may use. The address is the provider's own: only the path after its base
-URL may be chosen. Nothing is retried. Token counts are forwarded too, or estimated.
+URL may be chosen. If the alias has several deployments and the request leaves nothing behind, another one is asked if
+one does not answer; nothing is sent to the same one twice. Token counts are forwarded too, or estimated.
 """
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -21,12 +20,16 @@ from aiohttp import ClientError, ClientResponse, ClientTimeout
 from yarl import URL
 
 from unbroken.asgi import Refused, Response, Scope
-from unbroken.errors import InvalidRequest, StreamError, TimedOut, Unreachable
+from unbroken.clock import RealClock
+from unbroken.decoding.verdict import judge_failure
+from unbroken.errors import InvalidRequest, ProviderError, StreamError, TimedOut, Unreachable
+from unbroken.gateway.http.client_response import FAILED, passed_on
 from unbroken.gateway.http.routes import (
     FORWARDED_HEADERS,
     read_body,
 )
 from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.relay.forms import FormPart, read_form, write_form
 from unbroken.gateway.relay.references import (
     PassRule,
     Reference,
@@ -39,18 +42,15 @@ from unbroken.gateway.relay.references import (
     provider_references,
     read_path,
 )
+from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.gateway.upstreams.upstream import Upstream
-from unbroken.messages import Json
 from unbroken.models.http import HTTPModel
-from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
+from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, ResponseHead, ResponseLimit
 from unbroken.models.sessions import open_session
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.jsontext import loads
 from unbroken.wires.values import Object, as_dict, as_text
-
-# Bodies of `multipart/form-data` are parsed strictly and written again: the provider gets what was checked here, not
-# what another parser might find in the client's bytes.
 
 
 def base_of(model: HTTPModel) -> URL:
@@ -74,89 +74,59 @@ async def relayed(
     timeouts = model.timeouts
     limits = ClientTimeout(total=timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.first_byte)
     name = model.endpoint.provider
-    try:
-        async with session.request(
-            method,
-            url,
-            data=BytesIO(body) if body else None,
-            headers={**await model.headers(), **headers},
-            allow_redirects=False,
-            timeout=limits,
-            proxy=model.proxy,  # otherwise the provider would receive the credentials for the proxy
-            proxy_headers=model.proxy_headers,
-        ) as response:
-            yield response
-    except TimeoutError:
-        raise TimedOut(f"provider `{name}` did not answer {method} {path} in time") from None
-    except (ClientError, OSError) as error:
-        raise Unreachable(f"provider `{name}` cannot be reached for {method} {path}: {type(error).__name__}") from None
+    with _Observed(model) as observed:
+        try:
+            async with session.request(
+                method,
+                url,
+                data=BytesIO(body) if body else None,
+                headers={**await model.headers(), **headers},
+                allow_redirects=False,
+                timeout=limits,
+                proxy=model.proxy,  # otherwise the provider would receive the credentials for the proxy
+                proxy_headers=model.proxy_headers,
+            ) as response:
+                observed.answered(response)
+                yield response
+        except TimeoutError:
+            raise TimedOut(f"provider `{name}` did not answer {method} {path} in time") from None
+        except (ClientError, OSError) as error:
+            kind = type(error).__name__
+            raise Unreachable(f"provider `{name}` cannot be reached for {method} {path}: {kind}") from None
 
 
-MOST_PARTS = 1000
+class _Observed:
+    """Reports a request to its deployment, and the head of its answer to the client's response."""
 
-_BOUNDARY = re.compile(r'multipart/form-data\s*;\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;,"]{1,70}))\s*', re.IGNORECASE)
-_DISPOSITION = re.compile(
-    r'form-data\s*;\s*name="([^"\\\r\n]{1,200})"'
-    r"(?:\s*;\s*(filename=\"[^\"\\\r\n]*\"))?(?:\s*;\s*(filename\*=[A-Za-z0-9'!#$&+.^_`|~%-]+))?\s*",
-    re.IGNORECASE,
-)
-_CONTENT_TYPE = re.compile(r"[\x20-\x7e]{1,200}")
+    def __init__(self, model: HTTPModel) -> None:
+        self._model = model
+        self._clock = RealClock()
+        self._began = 0.0
+        self._status = 0
 
+    def __enter__(self) -> _Observed:
+        if self._model.observer is not None:
+            self._began = self._clock.elapsed()
+            self._model.observer.asked()
+        return self
 
-@dataclass(frozen=True, slots=True)
-class FormPart:
-    name: str
-    data: bytes
-    file: str = ""
-    """The filename parameter as written; empty for a plain field."""
-    content_type: str = ""
+    def answered(self, answer: ClientResponse) -> None:
+        self._status = answer.status
+        if (head := RESPONSE_HEAD.get()) is not None:
+            head.upstream, head.headers = self._model.label or self._model.name, answer.headers
+        if (observer := self._model.observer) is not None:
+            observer.answered(self._clock.elapsed() - self._began)
+            if answer.status >= 400:
+                observer.failed(self._model.failure(answer.status, answer.headers))
 
-
-def read_form(content_type: str, data: bytes) -> tuple[FormPart, ...]:
-    """Raises `InvalidRequest` for anything but plain fields and files."""
-    found = _BOUNDARY.fullmatch(content_type)
-    if found is None:
-        raise InvalidRequest("the body's Content-Type has to be `multipart/form-data; boundary=…`")
-    mark = b"--" + (found[1] or found[2]).encode("latin-1", "replace")
-    pieces = (b"\r\n" + data).split(b"\r\n" + mark)
-    if len(pieces) < 2 or pieces[0] or pieces[-1] not in (b"--", b"--\r\n"):
-        raise InvalidRequest("the body is not a complete multipart form with the boundary of its Content-Type")
-    if len(pieces) - 2 > MOST_PARTS:
-        raise InvalidRequest(f"the form has more than {MOST_PARTS} parts")
-    return tuple(map(_read_part, pieces[1:-1]))
-
-
-def _read_part(piece: bytes) -> FormPart:
-    head, blank, data = piece.partition(b"\r\n\r\n")
-    if not blank or not head.startswith(b"\r\n"):
-        raise InvalidRequest("a part of the form has no complete head")
-    headers: dict[str, str] = {}
-    for line in head[2:].split(b"\r\n"):
-        name, colon, value = line.decode("utf-8", "replace").partition(":")
-        if not colon or name.lower() in headers:
-            raise InvalidRequest("a part of the form has a head that cannot be read")
-        headers[name.lower()] = value.strip()
-    found = _DISPOSITION.fullmatch(headers.get("content-disposition", ""))
-    if found is None or "content-transfer-encoding" in headers:
-        raise InvalidRequest('a part of the form is not described as `form-data; name="…"`, with or without a filename')
-    content_type = headers.get("content-type", "")
-    if content_type and not _CONTENT_TYPE.fullmatch(content_type):
-        raise InvalidRequest("a part of the form has a Content-Type that cannot be read")
-    return FormPart(found[1], data, "; ".join(filter(None, (found[2], found[3]))), content_type)
-
-
-def write_form(parts: tuple[FormPart, ...]) -> tuple[str, bytes]:
-    """The Content-Type and the body. The boundary is new and random, so no part can contain it."""
-    boundary = f"unbroken-{secrets.token_hex(16)}"
-    out: list[bytes] = []
-    for part in parts:
-        file = f"; {part.file}" if part.file else ""
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{part.name}"{file}\r\n'
-        if part.content_type:
-            head += f"Content-Type: {part.content_type}\r\n"
-        out += (head.encode(), b"\r\n", part.data, b"\r\n")
-    out.append(f"--{boundary}--\r\n".encode())
-    return f"multipart/form-data; boundary={boundary}", b"".join(out)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if (observer := self._model.observer) is None:
+            return
+        if isinstance(error, ProviderError):
+            observer.failed(error if not self._status else None)
+        elif error is None and 0 < self._status < 400:
+            observer.succeeded()
+        observer.ended()
 
 
 _KEPT = ("accept", *FORWARDED_HEADERS)
@@ -189,14 +159,33 @@ class Permit:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A request as it goes to the provider."""
+    """A request as it goes to a provider."""
 
     alias: str
-    model: HTTPModel
-    data: bytes
-    content_type: str
+    models: tuple[HTTPModel, ...]
+    """The one that is asked first, and those that may answer in its place."""
     references: tuple[Reference, ...]
     """The provider's ids in its body."""
+    kind: str
+    """The content type, without parameters; empty if there is no body."""
+    body: Object
+    form: tuple[FormPart, ...]
+    names_model: bool
+
+    def write(self, model: HTTPModel) -> tuple[str, bytes]:
+        """The Content-Type and the body for this model."""
+        name = model.endpoint.model
+        if self.form:
+            return write_form(
+                tuple(replace(part, data=name.encode()) if part.name == "model" else part for part in self.form)
+            )
+        if not self.kind:
+            return "", b""
+        return self.kind, write_json({**self.body, "model": name} if self.names_model else self.body)
+
+    def data(self) -> bytes:
+        """The body for the first model."""
+        return self.write(self.models[0])[1]
 
 
 def rules_of(key: GatewayKey | None, rules: Sequence[PassRule]) -> Sequence[PassRule]:
@@ -241,11 +230,12 @@ def choose(
     permit: Permit,
     headers: Mapping[str, str],
     data: bytes,
-    upstreams: Iterable[Upstream],
+    catalog: Catalog,
     key: GatewayKey | None,
     check: Callable[[int], None] | None = None,
-) -> Passage:
-    """Chooses the provider and the body that it gets."""
+) -> tuple[Passage, Upstream]:
+    """Reads the body, and chooses the provider. If its alias has several deployments, the request may be sent to any of
+    them, unless it creates or uses something at the provider."""
     content_type = headers.get("content-type", "") if data else ""
     kind = content_type.partition(";")[0].strip().lower()
     if kind != "multipart/form-data" and data.lstrip()[:1] == b"{":
@@ -268,14 +258,35 @@ def choose(
         asked, references, chosen = "", list[Reference](), list[str]()
     if key is not None and key.aliases and chosen:
         raise other_model_refused(key, chosen[0])
-    upstream, http = _upstream(permit, asked, upstreams, key)
-    model: Json = http.endpoint.model
-    if form:
-        parts = tuple(replace(part, data=str(model).encode()) if part.name == "model" else part for part in form)
-        content_type, data = write_form(parts)
-    elif kind:
-        content_type, data = kind, write_json({**body, "model": model} if asked else body)
-    return Passage(upstream.alias, http, data, content_type, tuple(references))
+    upstream = _upstream(permit, asked, catalog, key)
+    spreads = names_a_model(permit.rule) and not references and not permit.references
+    models = speaking(upstream, in_turn=spreads)
+    passage = Passage(
+        upstream.counted_as,
+        models if spreads else models[:1],
+        tuple(references),
+        kind,
+        body,
+        form,
+        bool(asked),
+    )
+    return passage, upstream
+
+
+def speaking(upstream: Upstream, in_turn: bool = False) -> tuple[HTTPModel, ...]:
+    """Its models that have OpenAI's paths. `in_turn`: in the order in which its deployments should be asked now."""
+    if upstream.pool is None:
+        models = (upstream.http,)
+    else:
+        deployments = upstream.pool.order(b"") if in_turn else upstream.pool.deployments
+        models = tuple(each.model.model for each in deployments)
+    return tuple(each for each in models if each is not None and find_wire(each.wire).http.provider == "openai")
+
+
+def at_holder(passage: Passage, upstream: Upstream, holder: str) -> Passage:
+    """The same request for the deployment with this name, which holds what the request uses."""
+    found = [each for each in speaking(upstream) if each.label == holder]
+    return replace(passage, models=(found[0],)) if found else passage
 
 
 def other_model_refused(key: GatewayKey, field: str) -> Refused:
@@ -286,24 +297,22 @@ def other_model_refused(key: GatewayKey, field: str) -> Refused:
     )
 
 
-def _upstream(
-    permit: Permit, asked: str, upstreams: Iterable[Upstream], key: GatewayKey | None
-) -> tuple[Upstream, HTTPModel]:
-    speaking = {
-        each.alias: (each, each.http)
-        for each in upstreams
-        if each.http is not None
-        and find_wire(each.wire).http.provider == "openai"
-        and (key is None or key.allows(each.alias))
+def _upstream(permit: Permit, asked: str, catalog: Catalog, key: GatewayKey | None) -> Upstream:
+    if asked and (named := catalog.look_up(asked, key)) is not None and speaking(named):
+        return named
+    others = {
+        each.alias: each
+        for each in catalog.upstreams.values()
+        if (key is None or key.allows(each.alias)) and speaking(each)
     }
-    if not speaking:
+    if not others:
         raise Refused(404, f"{permit.path[:200]} needs a provider of OpenAI's wires, and there is none here")
-    aliases = ", ".join(speaking)
-    if asked and asked not in speaking:
+    aliases = ", ".join(others)
+    if asked:
         raise Refused(404, f"there is no model {asked[:100]!r} here for {permit.path[:200]}; there are: {aliases}")
-    if not asked and names_a_model(permit.rule):
+    if names_a_model(permit.rule):
         raise InvalidRequest(f"`model` is missing: {permit.path} needs one of {aliases}")
-    return speaking[asked] if asked else next(iter(speaking.values()))
+    return next(iter(others.values()))
 
 
 def _model_in(form: tuple[FormPart, ...]) -> str:
@@ -323,35 +332,28 @@ async def pass_through(
     headers: Mapping[str, str],
     response: Response,
     read: Callable[[bytes], Awaitable[None]] | None = None,
-) -> None:
-    """`read` gets the answer to a request that creates something, before the client does."""
+) -> list[str]:
+    """Returns the kinds of the attempts that failed before the one that was passed on. `read` gets the answer to a
+    request that creates something, before the client does."""
     kept = {name: headers[name] for name in _KEPT if name in headers}
-    if passage.content_type:
-        kept["content-type"] = passage.content_type
-    await forward(
-        passage.model,
-        permit.rule.method,
-        permit.path.removeprefix("/v1"),
-        passage.data,
-        kept,
-        response,
-        permit.query,
-        read if permit.makes else None,
-    )
-
-
-async def forward(
-    model: HTTPModel,
-    method: str,
-    path: str,
-    data: bytes,
-    headers: Mapping[str, str],
-    response: Response,
-    query: str = "",
-    read: Callable[[bytes], Awaitable[None]] | None = None,
-) -> None:
-    async with relayed(model, method, path, query, headers, data) as answer:
-        await send_on(model, answer, response, read)
+    method, path = permit.rule.method, permit.path.removeprefix("/v1")
+    failed: list[str] = []
+    for model in passage.models:
+        is_last = model is passage.models[-1]
+        content_type, data = passage.write(model)
+        if content_type:
+            kept["content-type"] = content_type
+        try:
+            async with relayed(model, method, path, permit.query, kept, data) as answer:
+                if is_last or not (kind := failed_by(answer.status)):
+                    await send_on(model, answer, response, read if permit.makes else None, failed)
+                    return failed
+        except ProviderError as error:
+            if is_last or response.status:
+                raise
+            kind = judge_failure(error).kind
+        failed.append(kind)
+    return failed
 
 
 async def send_on(
@@ -359,8 +361,9 @@ async def send_on(
     answer: ClientResponse,
     response: Response,
     read: Callable[[bytes], Awaitable[None]] | None = None,
+    failed: Sequence[str] = (),
 ) -> None:
-    """Sends the provider's answer to the client."""
+    """Sends the provider's answer to the client. `failed`: the kinds of the attempts before it."""
     if 300 <= answer.status < 400 and answer.status != 304:
         raise Refused(502, "the provider sent a redirect, and redirects are not followed")
     if not 200 <= answer.status < 600:
@@ -370,7 +373,10 @@ async def send_on(
         raise Refused(
             502, f"the provider's answer has {answer.content_length:,} bytes, an answer may have {limit.most:,}"
         )
-    returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
+    returned = passed_on(RESPONSE_HEAD.get() or ResponseHead())
+    returned |= {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
+    if failed:
+        returned[FAILED] = ", ".join(failed[:10])
     content_type = answer.headers.get("content-type", "application/json").encode("latin-1", "replace")
     most = _MOST_OF_AN_ERROR if read is None else _MOST_OF_A_RECEIPT
     begun = await _read_beginning(answer, most, passes_others=read is None)

@@ -21,6 +21,7 @@ from unbroken.errors import StreamError, UserError
 from unbroken.gateway.stores import Store, StoreUnavailable
 from unbroken.gateway.turns.turn import item_key, owned_key, response_key
 from unbroken.messages import Json
+from unbroken.models.model import ResponseHead
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import NOT_FOUND
 from unbroken.wires.jsontext import loads
@@ -251,9 +252,9 @@ class ProviderIds:
         self._store = store
         self._ttl = ttl
 
-    async def claim(self, scope: str, ids: Iterable[str]) -> None:
-        """Assigns these ids to this caller."""
-        entries = {owned_key(scope, id): b"1" for id in ids}
+    async def claim(self, scope: str, ids: Iterable[str], holder: str = "") -> None:
+        """Assigns these ids to this caller. `holder`: the deployment whose provider holds them."""
+        entries = {owned_key(scope, id): holder.encode() or b"1" for id in ids}
         try:
             if entries:
                 await self._store.put(entries, self._ttl)
@@ -275,19 +276,28 @@ class ProviderIds:
                     kind=NOT_FOUND,
                 )
 
+    async def holder(self, scope: str, references: Sequence[Reference]) -> str:
+        """The deployment that holds the first of these ids of which that is known; empty if there is none."""
+        found = await self._store.get([owned_key(scope, id) for _, id in references])
+        return next((value.decode("utf-8", "replace") for value in found if value and value != b"1"), "")
+
 
 class Claiming:
     """Looks for ids in an answer on its way to a client, and claims them before the client can use them.
 
     `sent`: the body that is answered, as JSON in our own spelling. Providers repeat parts of it, and an id that the
-    client sent is not claimed by being repeated. `owned` are the ids that it may use already."""
+    client sent is not claimed by being repeated. `owned` are the ids that it may use already. `head` names the
+    deployment that answers."""
 
-    def __init__(self, ids: ProviderIds, scope: str, sent: Callable[[], bytes], owned: Iterable[Reference]) -> None:
+    def __init__(
+        self, ids: ProviderIds, scope: str, sent: Callable[[], bytes], owned: Iterable[Reference], head: ResponseHead
+    ) -> None:
         self._ids = ids
         self._scope = scope
         self._sent = sent
         self._body: bytes | None = None
         self._owned = {id for _, id in owned}
+        self._head = head
         self._line = b""
         self._known: set[str] = set()
 
@@ -307,7 +317,7 @@ class Claiming:
         if self._body is None:
             self._body = self._sent()
         given = [id for id in fresh if id in self._owned or id.encode() not in self._body]
-        await self._ids.claim(self._scope, given)
+        await self._ids.claim(self._scope, given, self._head.upstream)
 
 
 def given_ids(data: bytes) -> set[str]:

@@ -30,18 +30,25 @@ class Catalog:
     ) -> Upstream:
         """The model with this name, and of its deployments the one for this body. Raises `Refused` if there is none, or
         none that the key may use."""
-        upstream = self.upstreams.get(model)
+        upstream = self.look_up(model, key)
         if upstream is None:
-            upstream = self._wildcards.find(model)
-        if upstream is None or not (key is None or key.allows(model) or key.allows(upstream.counted_as)):
             allowed = [alias for alias in self.upstreams if key is None or key.allows(alias)]
             raise Refused(404, f"there is no model {model[:100]!r} here; there are: {', '.join(allowed)}")
         pool = upstream.pool
-        # What a provider holds (files, containers) is at the first deployment.
+        # What a provider holds (files, containers) is at one deployment; `held_at` finds it.
         if pool is None or body is None or any(True for _ in provider_references(body)):
             return upstream
         scope = key.id if key is not None else ""
         return pool.pick(conversation_of(scope, upstream.alias, body, messages_field) if pool.sticky else b"")
+
+    def look_up(self, model: str, key: GatewayKey | None) -> Upstream | None:
+        """The model with this name; None if there is none that the key may use."""
+        upstream = self.upstreams.get(model)
+        if upstream is None:
+            upstream = self._wildcards.find(model)
+        if upstream is None or key is None or key.allows(model) or key.allows(upstream.counted_as):
+            return upstream
+        return None
 
     def start_probes(self) -> None:
         """Finds out from time to time whether deployments that failed are back."""
@@ -89,7 +96,11 @@ class Wildcards:
             model=settings.model.replace("*", part),
             deployments=tuple(replace(each, model=each.model.replace("*", part)) for each in settings.deployments),
         )
-        return replace(open_upstream(named, self._by_alias), pattern=pattern)
+        upstream = replace(open_upstream(named, self._by_alias), pattern=pattern)
+        if (pool := upstream.pool) is None:
+            return upstream
+        counted = {name: replace(each, pattern=pattern) for name, each in pool.upstreams.items()}
+        return replace(upstream, pool=replace(pool, upstreams=counted))
 
 
 def _fixed_length(settings: UpstreamSettings) -> int:

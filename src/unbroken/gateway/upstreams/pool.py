@@ -187,20 +187,24 @@ class Pool:
         requests of one conversation."""
         first, *others = self.order(conversation)
         model = first.model.with_fallback(*(other.model for other in others), *self.fallback)
-        return replace(self.upstreams[first.name], model=model)
+        return replace(self.upstreams[first.name], model=model, pool=self)
+
+    def at(self, name: str) -> Upstream | None:
+        """The alias as if it had only the deployment with this name; None if there is none."""
+        return self.upstreams.get(name)
 
     def order(self, conversation: bytes) -> list[Deployment]:
         """Those that are not cooling, by priority, and among equals by `choose`; then the others, the one that is ready
-        first before the rest."""
+        first before the rest. `conversation` is empty for a request that belongs to none."""
         ranked = [(self._rank(each, conversation), each) for each in self.deployments]
         return [each for _, each in sorted(ranked, key=lambda one: one[0])]
 
     def _rank(self, each: Deployment, conversation: bytes) -> tuple[float, float, float, float]:
-        cooling = each.cooling
-        lot = _lot(conversation, each.name) if self.sticky else random.random()
+        cooling, sticky = each.cooling, self.sticky and bool(conversation)
+        lot = _lot(conversation, each.name) if sticky else random.random()
         # The shortest of waits with these rates: a larger weight makes a shorter one likely, in proportion.
         drawn = -log(max(lot, 1e-300)) / each.weight
-        if self.sticky or self.choose == "weighted":
+        if sticky or self.choose == "weighted":
             wanted = drawn
         elif self.choose == "least-busy":
             wanted = each.busy / each.weight
