@@ -335,7 +335,9 @@ def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics.upstream_error("m", "lost")
     metrics.in_flight(1)
     metrics.kept("held")
-    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 14  # these, and `render`
+    metrics.know(["m"])
+    metrics.reloaded(done=True)
+    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 16  # these, and `render`
     table = rows(GATEWAY, "## Metrics")
     series = r"(?m)^(unbroken_\w+?)(?:_bucket|_count|_sum)?(?:\{(.*)\})? "
     counted: dict[str, set[str]] = {}

@@ -104,10 +104,14 @@ def settings_for(*upstreams: UpstreamSettings, clients: tuple[ClientProfile, ...
 
 @asynccontextmanager
 async def serving(
-    settings: GatewaySettings, store: Store | None = None, now: Callable[[], float] | None = None
+    settings: GatewaySettings,
+    store: Store | None = None,
+    now: Callable[[], float] | None = None,
+    gateway: Gateway | None = None,
 ) -> AsyncGenerator[str]:
     """A gateway on a separate port, in this loop; yields its address."""
-    gateway = Gateway(settings, store) if now is None else Gateway(settings, store, now)
+    if gateway is None:
+        gateway = Gateway(settings, store) if now is None else Gateway(settings, store, now)
     config = BoundedConfig(
         gateway,
         host="127.0.0.1",
@@ -115,6 +119,7 @@ async def serving(
         http=BoundedProtocol,
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         lifespan="on",
         timeout_graceful_shutdown=1,
         **websocket_options(settings),

@@ -6,9 +6,9 @@ only a server needs are an optional extra, and are imported when they are needed
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -21,14 +21,12 @@ from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
 from unbroken.cli.progress_line import progress
 from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
-from unbroken.gateway.config.mistakes import Mistakes
-from unbroken.gateway.durable_runs import journal_url
-from unbroken.gateway.keys import KeyRing
+from unbroken.gateway.config.opening import Opened
+from unbroken.gateway.reloading import ConfigSource
 from unbroken.gateway.settings import HOST, PORT, GatewaySettings
-from unbroken.gateway.stores import check_store, store_url
 from unbroken.gateway.upstreams.demo_model import NAME as DEMO
 from unbroken.gateway.upstreams.pool import Pool
-from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
+from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.logs import LogLevel, chosen_level, set_up_logs
 
 _EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
@@ -150,7 +148,8 @@ def _serve(said: ServeOptions, file: str, check: bool, json: bool, log_level: st
         if check:
             show("")
         else:
-            serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level))
+            source = ConfigSource(file, asdict(said))
+            serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level), source=source)
 
 
 def _file(config: str, upstream: str) -> str:
@@ -252,50 +251,3 @@ def _described_pool(pool: Pool) -> str:
     )
     then = f", else {', '.join(model.name for model in pool.fallback)}" if pool.fallback else ""
     return f"{how}: {', '.join(each)}{then}"
-
-
-class Opened:
-    """A `Look` that opens what the settings name, without changing anything: models, keys, the store's file. Mistakes
-    are reported with their line of the file, like all others. It keeps what it opened."""
-
-    def __init__(self) -> None:
-        self.upstreams: dict[str, Upstream] = {}
-        self.ring: KeyRing | None = None
-
-    def __call__(self, settings: GatewaySettings, mistakes: Mistakes) -> None:
-        # A fallback may be missing because it could not be read. Each model is opened on its own anyway.
-        self.upstreams, wrong = try_upstreams(settings.upstreams, with_fallbacks=not mistakes)
-        for alias, error in wrong.items():
-            mistakes.note(mistakes.models.get(alias, ()), str(error))
-        try:
-            _check_store(settings)
-        except UserError as error:
-            mistakes.note(("store", "url"), str(error), table=False)
-        try:
-            self.ring = KeyRing(settings.keys_file) if settings.keys else None
-        except UserError as error:
-            mistakes.note(("keys", "file"), str(error), table=False)
-        if settings.journal:
-            try:
-                journal_url(settings.journal)
-            except UserError as error:
-                mistakes.note(("durable", "journal"), str(error), table=False)
-        if settings.record and (words := _unusable(Path(settings.record).expanduser())):
-            mistakes.note(("record", "folder"), words, table=False)
-
-
-def _unusable(folder: Path) -> str:
-    """Why nothing can be recorded there. A missing folder is no problem: it will be created."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        return f"recording to {folder} is not possible: {there} is not a folder; name another"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return f"recording to {folder} is not possible: {there} cannot be written to; name another folder"
-    return ""
-
-
-def _check_store(settings: GatewaySettings) -> None:
-    url = store_url(settings.store)
-    if settings.workers > 1 and settings.store.startswith("env:") and url.startswith("memory"):
-        raise UserError(f"{settings.store} is memory, and each of {settings.workers} workers has its own")
-    check_store(url)

@@ -121,6 +121,10 @@ class RunsApp:
         self._outgoing: set[Outgoing] = set()
         self._stopping = False
 
+    def use(self, guard: Guard) -> None:
+        """From now on, this decides who may use it."""
+        self._guard = guard
+
     async def open(self) -> Journal:
         """The journal, opened if it was not."""
         if self._journal is None:

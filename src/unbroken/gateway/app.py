@@ -6,9 +6,11 @@ serves the pages. Nothing here knows a provider.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -21,12 +23,14 @@ from unbroken.gateway.http.routes import error_wire, find_route, find_stored
 from unbroken.gateway.http.websocket import HandshakeResponse, WebSocket
 from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.model_requests import ModelRequests
+from unbroken.gateway.reloading import ConfigSource, Reloader
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store, store_url
 from unbroken.gateway.stores.store import CircuitBreakerStore
 from unbroken.gateway.turns.response_store import LastResponse
 from unbroken.gateway.upstreams.catalog import Catalog
+from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.models.pricing import load_prices
 from unbroken.models.sessions import close_session
 
@@ -36,36 +40,119 @@ if TYPE_CHECKING:
     from unbroken.gateway.relay.request_recording import Recordings
 
 
+@dataclass(frozen=True, slots=True)
+class _Configured:
+    """What the configuration decides. A reload replaces all of it at once; requests in flight keep theirs."""
+
+    settings: GatewaySettings
+    catalog: Catalog
+    admission: Admission
+    handling: RequestHandling
+    models: ModelRequests
+    forwarded: ForwardedRequests
+    pages: Pages
+    recordings: Recordings | None
+    recording_pages: RecordingPages | None
+
+
 class Gateway:
-    """The ASGI application: give it to any ASGI server. It opens its models and its store when it is created."""
+    """The ASGI application: give it to any ASGI server. It opens its models and its store when it is created. `source`:
+    where its settings come from, so that it can read them again."""
 
     def __init__(
-        self, settings: GatewaySettings, store: Store | None = None, now: Callable[[], float] = time.time
+        self,
+        settings: GatewaySettings,
+        store: Store | None = None,
+        now: Callable[[], float] = time.time,
+        *,
+        source: ConfigSource | None = None,
     ) -> None:
-        self.settings = settings
-        self._catalog = Catalog(settings.upstreams)
-        self.upstreams = self._catalog.upstreams
+        catalog = Catalog(settings.upstreams)
         self.store: Store = store or open_store(
             store_url(settings.store), max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
         )
         if self.store.parts == 1:  # otherwise each part has its own
             self.store = CircuitBreakerStore(self.store)
         self._now = now
-        self._admission = Admission(settings, KeyRing(settings.keys_file) if settings.keys else None)
-        limits = KeyLimits()
-        stats = Stats(self.upstreams.values(), settings.hold_timeout, now, settings.access_log)
-        self._recordings = _recordings(settings)
-        self._handling = RequestHandling(settings, self.store, self._admission, limits, stats, now)
-        self._models = ModelRequests(self._handling, self._catalog, self._recordings)
-        self._forwarded = ForwardedRequests(self._handling, self._catalog)
-        self._recording_pages = _recording_pages(settings)
-        self._runs = _runs(settings, limits)
-        self._pages = Pages(settings, self.upstreams, self.store, stats, limits, now)
+        self._limits = KeyLimits()
+        self._stats = Stats(catalog.upstreams.values(), settings.hold_timeout, now, settings.access_log)
+        self._reloader = None if source is None else Reloader(source, self, self._stats, now)
+        self._runs = _runs(settings, self._limits)
+        admission = Admission(settings, KeyRing(settings.keys_file) if settings.keys else None)
+        handling = RequestHandling(settings, self.store, admission, self._limits, self._stats, now)
+        self._configured = self._configure(
+            settings, catalog, handling, _recordings(settings), _recording_pages(settings)
+        )
+
+    @property
+    def settings(self) -> GatewaySettings:
+        """Those in force for new requests."""
+        return self._configured.settings
+
+    @property
+    def upstreams(self) -> dict[str, Upstream]:
+        """The models by alias, for new requests."""
+        return self._configured.catalog.upstreams
+
+    def _configure(
+        self,
+        settings: GatewaySettings,
+        catalog: Catalog,
+        handling: RequestHandling,
+        recordings: Recordings | None,
+        recording_pages: RecordingPages | None,
+    ) -> _Configured:
+        return _Configured(
+            settings,
+            catalog,
+            handling.admission,
+            handling,
+            ModelRequests(handling, catalog, recordings),
+            ForwardedRequests(handling, catalog),
+            Pages(settings, catalog.upstreams, self.store, self._stats, self._limits, self._reloader, self._now),
+            recordings,
+            recording_pages,
+        )
+
+    async def use(self, settings: GatewaySettings) -> None:
+        """Uses these settings for new requests. Raises `UnbrokenError` if they name something that cannot be opened;
+        then nothing changes. Settings in `NEEDS_RESTART` must be as they were."""
+        old = self._configured
+
+        def open_all() -> tuple[Catalog, KeyRing | None, Recordings | None, RecordingPages | None]:
+            catalog = Catalog(settings.upstreams, old.catalog)
+            keys = KeyRing(settings.keys_file) if settings.keys else None
+            return catalog, keys, _recordings(settings), _recording_pages(settings)
+
+        catalog, keys, recordings, recording_pages = await asyncio.to_thread(open_all)
+        await _load_prices(catalog, recordings, self._now())
+        # From here on nothing fails, and nothing waits.
+        handling = old.handling.with_settings(settings, Admission(settings, keys))
+        if self._runs is not None:
+            from unbroken.gateway.durable_runs import guard_runs  # noqa: PLC0415 - start-up time
+
+            guard_runs(self._runs, settings, keys, self._limits)
+        self._stats.use(catalog.upstreams.values(), settings.hold_timeout, settings.access_log)
+        self._configured = self._configure(settings, catalog, handling, recordings, recording_pages)
+        old.catalog.stop_probes()
+        catalog.start_probes()
+
+    @property
+    def can_reload(self) -> bool:
+        """Whether it knows where its settings came from."""
+        return self._reloader is not None
+
+    def reload(self) -> None:
+        """Begins to read the configuration again."""
+        if self._reloader is not None:
+            self._reloader.start()
 
     async def aclose(self) -> None:
         """Closes the store and this loop's connections to models. A server that supports ASGI lifespan calls it."""
-        self._catalog.stop_probes()
-        await self._handling.aclose()
+        if self._reloader is not None:
+            self._reloader.stop()
+        self._configured.catalog.stop_probes()
+        await self._configured.handling.aclose()
         if self._runs is not None:
             await self._runs.aclose()
         await self.store.aclose()
@@ -93,10 +180,11 @@ class Gateway:
             if message["type"] == "lifespan.startup":
                 with suppress(StoreUnavailable):  # it has been logged
                     await self.store.ping()
-                self._catalog.start_probes()
-                if self._recordings is not None:  # otherwise the first recorded request waits for it
-                    for upstream in self.upstreams.values():
-                        await load_prices(upstream.model.name, self._now())
+                configured = self._configured
+                configured.catalog.start_probes()
+                await _load_prices(configured.catalog, configured.recordings, self._now())
+                if self._reloader is not None:
+                    self._reloader.start_watching()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.aclose()
@@ -110,19 +198,20 @@ class Gateway:
         response = Response(send, {"x-unbroken-request-id": id})
         route = find_route(path)
         wire = route.wire if route is not None else error_wire(path)
+        configured = self._configured
         try:
             if route is not None:
-                await self._models.open(route, scope, receive, response)
-            elif (page := self._pages.find(path)) is not None:
-                await open_page(page, scope, response, self._admission)
-            elif self._recording_pages is not None and (path == "/recordings" or path.startswith("/recordings/")):
-                await open_page(self._recording_pages.find(scope), scope, response, self._admission)
+                await configured.models.open(route, scope, receive, response)
+            elif (page := configured.pages.find(path)) is not None:
+                await open_page(page, scope, response, configured.admission)
+            elif (pages := configured.recording_pages) is not None and (path + "/").startswith("/recordings/"):
+                await open_page(pages.find(scope), scope, response, configured.admission)
             elif self._runs is not None and _is_runs_path(path):
                 await self._runs(scope, receive, send)
             elif (stored := find_stored(path)) is not None:
-                await self._forwarded.open_stored(*stored, scope, receive, response)
+                await configured.forwarded.open_stored(*stored, scope, receive, response)
             elif path.startswith("/v1/"):
-                await self._forwarded.pass_through(scope, receive, response)
+                await configured.forwarded.pass_through(scope, receive, response)
             else:
                 raise Refused(
                     404, f"there is no path {path[:200]}: GET /openapi.json lists the paths", kind="unknown_url"
@@ -130,7 +219,7 @@ class Gateway:
         except ClientGone:
             pass
         except Exception as error:  # noqa: BLE001 - the client always gets an answer, and the log the details
-            await self._handling.refuse(response, wire, self._handling.failure(error))
+            await configured.handling.refuse(response, wire, configured.handling.failure(error))
 
     async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A connection for requests of one wire. It is admitted as any request, and each of its requests again."""
@@ -141,26 +230,35 @@ class Gateway:
             assert route is not None
             REQUEST_ID.set(token_hex(8))
             response = Response(send)
+            configured = self._configured
             try:
-                await self._models.open(route, asked, receive, response, last)
+                await configured.models.open(route, asked, receive, response, last)
             except Exception as error:  # noqa: BLE001 - as in `_serve`
-                await self._handling.refuse(response, route.wire, self._handling.failure(error))
+                await configured.handling.refuse(response, route.wire, configured.handling.failure(error))
 
         await receive()  # the handshake
+        handling = self._configured.handling
         try:
-            self._admission.admit(read_headers(scope), scope)
+            handling.admission.admit(read_headers(scope), scope)
             if route is None or scope["path"] not in route.http.socket_paths:
                 raise Refused(404, f"there is no WebSocket at {scope['path'][:200]}", kind="unknown_url")
         except Refused as error:
             refusal = HandshakeResponse(scope, send).response()
-            await self._handling.refuse(refusal, error_wire(scope["path"]), self._handling.failure(error))
+            await handling.refuse(refusal, error_wire(scope["path"]), handling.failure(error))
             return
 
         def is_admitted() -> bool:
-            keys = self._admission.keys
+            keys = self._configured.admission.keys
             return keys is None or keys.find(sent_key(read_headers(scope), scope)) is not None
 
-        await WebSocket(scope, receive, send, answer, self._handling.large_memory, is_admitted).serve()
+        await WebSocket(scope, receive, send, answer, handling.large_memory, is_admitted).serve()
+
+
+async def _load_prices(catalog: Catalog, recordings: Recordings | None, now: float) -> None:
+    """If requests are recorded, the first one would wait for it otherwise."""
+    if recordings is not None:
+        for upstream in catalog.upstreams.values():
+            await load_prices(upstream.model.name, now)
 
 
 def _recordings(settings: GatewaySettings) -> Recordings | None:

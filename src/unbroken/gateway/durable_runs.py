@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from unbroken.durable.web import RunsApp, runs_app
+from unbroken.durable.web_keys import Guard
 from unbroken.errors import UserError
 from unbroken.gateway.http.admission import KeyLimits
 from unbroken.gateway.keys import KeyRing
@@ -20,6 +21,11 @@ def served_runs(settings: GatewaySettings, limits: KeyLimits | None = None) -> R
         limits=limits or KeyLimits(),
         keep_alive=settings.keep_alive,
     )
+
+
+def guard_runs(runs: RunsApp, settings: GatewaySettings, keys: KeyRing | None, limits: KeyLimits) -> None:
+    """Lets these keys use the runs from now on."""
+    runs.use(Guard(keys, settings.open_to_all, limits))
 
 
 def journal_url(setting: str) -> str:

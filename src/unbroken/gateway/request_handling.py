@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
 from typing import Any
 
 from unbroken.asgi import CancelOnDisconnect, ClientGone, Receive, Refused, Response, Scope
@@ -57,6 +58,15 @@ class RequestHandling:
 
     async def aclose(self) -> None:
         await self._large.aclose()
+
+    def with_settings(self, settings: GatewaySettings, admission: Admission) -> RequestHandling:
+        """The same with other settings, for new requests. It shares what is known of the requests in flight."""
+        other = copy(self)
+        other.settings, other.admission = settings, admission
+        other.handlers = self._with_settings(self.handlers, settings)
+        if self._large_handlers is not None:
+            other._large_handlers = self._with_settings(self._large_handlers, settings)
+        return other
 
     async def handle(
         self,
@@ -156,6 +166,12 @@ class RequestHandling:
         state.handlers = self._large_handlers
         outlet.send_from_elsewhere(home)
         await self._large.run(work)
+
+    @staticmethod
+    def _with_settings(handlers: Handlers, settings: GatewaySettings) -> Handlers:
+        stored = handlers.stored.with_ttl(settings.ttl)
+        responder = handlers.responder.with_settings(settings, stored)
+        return Handlers(responder, handlers.ids.with_ttl(settings.ttl), stored)
 
     def _make_handlers(self, store: Store) -> Handlers:
         turn_store = TurnStore(store, self.settings.ttl, self.settings.hold_timeout, self.now)

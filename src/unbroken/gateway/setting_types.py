@@ -46,7 +46,7 @@ _TIME = 'has to be a time above 0: seconds as a number, or a text like "500ms", 
 _SIZE = 'has to be a size from 1024 bytes: a number, or a text like "64 KiB", "32 MB", "1 GB"'
 _VARIABLE = "has to name an environment variable, like OPENAI_API_KEY, which holds the key"
 _ADDRESS = "has to be a web address, like https://host/v1"
-_SECRET_NAMES = re.compile(
+SECRET_NAMES = re.compile(
     r"(?i)(?:proxy-)?authorization|cookie|key|(?:.*[-_])?(?:api[-_]?key|token|secret|password|auth)"
 )
 
@@ -146,7 +146,7 @@ def _address(text: str) -> str:
         url = read_base(text, "")
     except UserError:
         raise ValueError(_ADDRESS) from None
-    if url.raw_user or url.raw_password or any(_SECRET_NAMES.fullmatch(name) for name in url.query):
+    if url.raw_user or url.raw_password or any(SECRET_NAMES.fullmatch(name) for name in url.query):
         raise ValueError(f"has a password or a key in it: {ELSEWHERE}")
     return text.strip()
 
@@ -215,7 +215,7 @@ def _rule(text: str) -> str:
 def _public(texts: Mapping[str, object]) -> dict[str, str]:
     """Headers or query parameters, none of which may be a key."""
     for name, text in texts.items():
-        if _SECRET_NAMES.fullmatch(name) or mask(str(text), ()) != str(text):
+        if SECRET_NAMES.fullmatch(name) or mask(str(text), ()) != str(text):
             raise ValueError(f"has a key in it (`{mask(name, ())}`): {ELSEWHERE}")
     return {name: str(text) for name, text in texts.items()}
 

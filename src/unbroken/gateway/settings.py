@@ -29,6 +29,19 @@ progress for its weight, or the one that is likely to begin its answer first."""
 
 HOST, PORT = "127.0.0.1", 8400
 
+NEEDS_RESTART = (
+    "host",
+    "port",
+    "workers",
+    "store",
+    "store_bytes",
+    "entry_bytes",
+    "large_bodies",
+    "stop_timeout",
+    "journal",
+)
+"""Settings that a reload does not change: what they describe exists once, for as long as the gateway runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeploymentSettings:
@@ -162,5 +175,7 @@ class GatewaySettings:
     journal: Annotated[values.JournalUrl, values.In("durable")] = ""
     """The journal whose durable runs are served at `/runs`: `sqlite:///runs.db`, `postgresql://HOST/DATABASE`, or
     `env:VARIABLE` that holds one; empty: none."""
+    watch: Annotated[values.Flag, values.In("server")] = False
+    """Reload the configuration when its file changes."""
     access_log: Annotated[values.Flag, values.In("server")] = False
     """A line in the log for each request."""

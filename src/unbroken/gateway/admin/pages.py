@@ -14,6 +14,7 @@ from unbroken.gateway.admin.stats import RecentRequest, Stats
 from unbroken.gateway.admin.status_page import GatewayStatus, StoreStatus, status_json, status_page
 from unbroken.gateway.http.admission import Admission, KeyLimits, sent_key
 from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.reloading import Reloader
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, store_url
 from unbroken.gateway.upstreams.upstream import Upstream
@@ -61,6 +62,7 @@ class Pages:
         store: Store,
         stats: Stats,
         limits: KeyLimits,
+        reloader: Reloader | None,
         now: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -68,6 +70,7 @@ class Pages:
         self._store = store
         self._stats = stats
         self._limits = limits
+        self._reloader = reloader
         self._now = now
         self._pages = {
             "/": Page(self._show_status, private=False),
@@ -167,6 +170,7 @@ class Pages:
             recent=self._shown(self._stats.recent.latest()),
             keys=self._settings.keys,
             workers=self._settings.workers,
+            reload=None if self._reloader is None else self._reloader.last,
         )
 
     def _shown(self, requests: tuple[RecentRequest, ...]) -> tuple[RecentRequest, ...]:

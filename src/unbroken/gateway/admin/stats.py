@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client import Metric as Family
@@ -62,9 +62,21 @@ class GatewayMetrics:
         self._seconds = self._times("request_seconds", "From the request to the end of its answer.", WHOLE)
         self._first = self._times("time_to_first_token_seconds", "From the request to the first token.", FIRST_TOKEN)
         self._in_flight = self._level("requests_in_flight", "Requests in flight.")
+        self._reloads = self._counts("config_reloads", "Times that the configuration was read again.", "result")
+        self._reload_done = self._level("config_reload_done", "0 if the last reload was refused.", "livemin")
+        self._reload_done.set(1)
         # Each call of a turn may be released by a different worker, so no worker knows the total.
         held = "Turns whose held calls wait for results."
         self._held_open = self._level("held_turns_open", held) if not _with_workers() else None
+
+    def know(self, aliases: Iterable[str]) -> None:
+        """These aliases may be labels too."""
+        self._aliases |= frozenset(aliases)
+
+    def reloaded(self, done: bool) -> None:
+        """The configuration was read again, and used or refused."""
+        self._reloads["done" if done else "refused",].inc()
+        self._reload_done.set(done)
 
     def request(self, alias: str, client_wire: str, upstream_wire: str, status: int, seconds: float) -> None:
         self._requests[alias, client_wire, upstream_wire, status].inc()
@@ -137,8 +149,8 @@ class GatewayMetrics:
         histogram = Histogram(f"unbroken_{name}", help, ("alias",), registry=self._registry, buckets=buckets)
         return _Series(histogram, self._known(("alias",)))
 
-    def _level(self, name: str, help: str) -> Gauge:
-        return Gauge(f"unbroken_{name}", help, registry=self._registry, multiprocess_mode="livesum")
+    def _level(self, name: str, help: str, over_workers: Literal["livesum", "livemin"] = "livesum") -> Gauge:
+        return Gauge(f"unbroken_{name}", help, registry=self._registry, multiprocess_mode=over_workers)
 
     def _known(self, labels: tuple[str, ...]) -> Callable[[Labels], Labels]:
         if "alias" not in labels:
@@ -345,6 +357,15 @@ class Stats:
         self.recent = Recent()
         self.started = now()
         self.in_flight = 0
+
+    def use(self, upstreams: Iterable[Upstream], hold_timeout: float, access_log: bool) -> None:
+        """From now on, these are the models. What was counted stays, also of models that are gone."""
+        self._upstreams = list(upstreams)
+        for upstream in self._upstreams:
+            self._tallies.setdefault(upstream.alias, _Tally())
+        self.metrics.know(self._tallies)
+        self._hold_timeout = hold_timeout
+        self._access_log = access_log
 
     def begin(self) -> None:
         self.in_flight += 1

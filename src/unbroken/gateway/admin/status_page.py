@@ -21,6 +21,7 @@ import orjson
 
 from unbroken.asgi import page_headers
 from unbroken.gateway.admin.stats import Counts, HeldTurn, RecentRequest, UpstreamStatus
+from unbroken.gateway.reloading import Reload
 
 _PAGE = Path(__file__).with_name("status.html").read_text("utf-8")
 _HEADERS = page_headers(_PAGE)
@@ -60,6 +61,8 @@ class GatewayStatus:
     key: str = ""
     """The name of the key whose requests are shown; empty: all requests."""
     workers: int = 1
+    reload: Reload | None = None
+    """The last time that the configuration was read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,18 @@ def _facts(status: GatewayStatus) -> Sequence[Fact]:
         held,
         Fact("Store", Cell(store.kind, store.problem or kept, "bad" if store.problem else "")),
         Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "open to anyone who can reach it")),
+        *([] if status.reload is None else [Fact("Configuration", _reload(status.reload, status.now))]),
     )
+
+
+def _reload(reload: Reload, now: float) -> Cell:
+    when = _ago(now - reload.at)
+    if reload.problem:
+        return Cell("not reloaded", f"{when}, the old one is in force: {reload.problem}", "bad")
+    changes = f"{when}, {_number(len(reload.changes), 'change', 'changes')}"
+    if reload.needs_restart:
+        return Cell("reloaded", f"{changes}; a restart is needed for {', '.join(reload.needs_restart)}", "warn")
+    return Cell("reloaded", changes)
 
 
 def _upstreams(status: GatewayStatus) -> Table:

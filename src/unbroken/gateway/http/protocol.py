@@ -35,6 +35,11 @@ class BoundedConfig(Config):
 
     settings: GatewaySettings
 
+    @property
+    def current(self) -> GatewaySettings:
+        """The settings for new connections: the application may have read its configuration again."""
+        return getattr(self.loaded_app, "settings", self.settings)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType] - any application
+
     @cached_property
     def unfinished(self) -> MemoryBudget:
         """For the unfinished messages of all WebSockets."""
@@ -65,7 +70,7 @@ class BoundedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._settings = config.settings
+        self._settings = config.current
         self._loose = 0
         """Bytes without progress: of an incomplete head, of trailers, of noise."""
         self._useful = False

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -30,10 +30,11 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
 from unbroken.asgi import Receive, Scope, Send
-from unbroken.errors import UserError
+from unbroken.errors import UnbrokenError, UserError
 from unbroken.gateway.admin.stats import COUNTS_DIR
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol, websocket_options
+from unbroken.gateway.reloading import ConfigSource, changed_at_run_time
 from unbroken.gateway.settings import GatewaySettings
 
 log = logging.getLogger("unbroken.gateway")
@@ -54,7 +55,20 @@ class EndsStreams(Protocol):
     def end_streams(self) -> None: ...
 
 
-MakeApp: TypeAlias = Callable[[GatewaySettings], App]
+@runtime_checkable
+class Reloads(Protocol):
+    """An application that can read its configuration again."""
+
+    @property
+    def can_reload(self) -> bool: ...
+
+    def reload(self) -> None:
+        """Begins to."""
+        ...
+
+
+MakeApp: TypeAlias = Callable[..., App]
+"""Called with the settings, and with `source=…` if the gateway can read its configuration again."""
 OnStarted: TypeAlias = Callable[[str], None]
 """Called with the address once the gateway accepts requests."""
 SetUpLogs: TypeAlias = Callable[[], None]
@@ -65,6 +79,8 @@ KEPT_ALIVE = 75
 be the one that closes first."""
 COUNTS = "unbroken-metrics-"
 """Prefix of the folder in which workers count; the id of the process that made it follows."""
+_SIGHUP = getattr(signal, "SIGHUP", None)
+"""Windows has none."""
 STARTING = 60.0
 """Seconds in which workers have to start."""
 
@@ -75,18 +91,20 @@ def serve(
     *,
     app: MakeApp = Gateway,
     logs: SetUpLogs | None = None,
+    source: ConfigSource | None = None,
 ) -> None:
     """Runs until SIGTERM or SIGINT: then it accepts no more requests, lets those in flight end within `stop_timeout`,
     and returns. A second signal ends them at once and exits with 128 + its number. Exits with 3 if the application does
-    not start; the log has the reason."""
+    not start; the log has the reason. `source`: SIGHUP reads the configuration again from there."""
+    make = app if source is None else partial(app, source=source)
     listening = listen(settings)
     if logs is not None:
         logs()
     on_started = partial(_log_started, settings, on_started)
     if settings.workers > 1:
-        _serve_with_workers(settings, listening, on_started, app, logs)
+        _serve_with_workers(settings, listening, on_started, make, logs, source)
         return
-    server = _Server(_config(settings, partial(_settled_app, app, settings)), on_started)
+    server = _Server(_config(settings, partial(_settled_app, make, settings)), on_started)
     with closing(listening):
         server.run([listening])
     if server.forced:
@@ -197,6 +215,7 @@ class _Server(uvicorn.Server):
         self._on_started = on_started
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
+        self._terminal = _Terminal()
 
     def stop(self) -> None:
         """May be called from any thread or signal handler."""
@@ -231,7 +250,7 @@ class _Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        signals = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
+        signals = (signal.SIGINT, signal.SIGTERM, *(() if _SIGHUP is None else (_SIGHUP,)))
         before = {number: signal.signal(number, self.handle_exit) for number in signals}
         try:
             yield
@@ -240,12 +259,21 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == _SIGHUP and not self.should_exit and not self._terminal.is_gone() and self._reload():
+            return
         if not self.should_exit:
             self.stop()
         elif self._loop is not None:
             self.forced = sig
             self.force_exit = True
             self._loop.call_soon_threadsafe(self._cut)
+
+    def _reload(self) -> bool:
+        app: object = self.config.loaded_app  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - whatever `MakeApp` has made
+        if self._loop is None or not isinstance(app, Reloads) or not app.can_reload:
+            return False
+        self._loop.call_soon_threadsafe(app.reload)
+        return True
 
     def _cut(self) -> None:
         for connection in list(self.server_state.connections):
@@ -260,12 +288,20 @@ def _serve_with_workers(
     on_started: OnStarted | None,
     app: MakeApp,
     logs: SetUpLogs | None,
+    source: ConfigSource | None,
 ) -> None:
     _remove_left_counts()
     counts = tempfile.mkdtemp(prefix=f"{COUNTS}{os.getpid()}-")
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     config = _config(settings, partial(_worker_app, app, settings, logs), workers=settings.workers)
-    supervisor = _Supervisor(config, listening, counts, on_started)
+
+    def read_again() -> None:
+        """Workers that start later get the new settings too."""
+        assert source is not None
+        config.settings = changed_at_run_time(config.settings, source.read())
+        config.app = partial(_worker_app, app, config.settings, logs)
+
+    supervisor = _Supervisor(config, listening, counts, on_started, None if source is None else read_again)
     os.environ[COUNTS_DIR] = counts
     try:
         supervisor.run()
@@ -305,7 +341,11 @@ def _worker_app(app: MakeApp, settings: GatewaySettings, logs: SetUpLogs | None)
     uvicorns_log.addFilter(_was_not_cut)
     threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
     try:
-        return _settled_app(app, settings)
+        made = _settled_app(app, settings)
+        if isinstance(made, Reloads) and _SIGHUP is not None:
+            begin = partial(asyncio.get_running_loop().call_soon_threadsafe, made.reload)
+            signal.signal(_SIGHUP, lambda number, frame: begin() and None)
+        return made
     except Exception as error:  # noqa: BLE001 - any error here would hit every restarted worker too
         uvicorns_log.error("starting a worker failed: %s", error)
         raise SystemExit(STARTUP_FAILURE) from None
@@ -328,14 +368,39 @@ def _follow_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+class _Terminal:
+    """Whether a SIGHUP means that the terminal was closed: then the gateway ends, as any program does."""
+
+    def __init__(self) -> None:
+        self._had = self._has()
+
+    def is_gone(self) -> bool:
+        return self._had and not self._has()
+
+    def _has(self) -> bool:
+        try:
+            os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        except OSError:
+            return False
+        return True
+
+
 class _Supervisor(Multiprocess):
     """uvicorn's supervisor, which restarts workers that died. Calls `on_started` once all run, and ends on a second
-    signal."""
+    signal. On SIGHUP all workers read the configuration again; without `read_again` they are restarted one after the
+    other."""
 
     def __init__(
-        self, config: BoundedConfig, listening: socket.socket, counts: str, on_started: OnStarted | None
+        self,
+        config: BoundedConfig,
+        listening: socket.socket,
+        counts: str,
+        on_started: OnStarted | None,
+        read_again: Callable[[], None] | None,
     ) -> None:
         super().__init__(config, [listening])
+        self._read_again = read_again
+        self._terminal = _Terminal()
         self.failed = False
         self.forced = 0
         self._counts = counts
@@ -351,6 +416,18 @@ class _Supervisor(Multiprocess):
                     return  # `keep_subprocess_alive` looks after it
         if self._on_started is not None:
             self._on_started(address(self.sockets[0]))
+
+    def handle_hup(self) -> None:
+        if self._terminal.is_gone():
+            self.should_exit.set()
+        elif self._read_again is None:
+            super().handle_hup()
+        else:
+            with suppress(UnbrokenError):  # each worker logs and shows it
+                self._read_again()
+            for process in self.processes:
+                if process.pid is not None and process.is_ready():  # one that starts has no handler yet
+                    os.kill(process.pid, signal.SIGHUP)
 
     def keep_subprocess_alive(self) -> None:
         before = list(self.processes)

@@ -29,11 +29,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        config.ws_max_size = config.current.max_body
         super().__init__(config, server_state, app_state, _loop)
         self.close_timeout = 2.0
-        self._write_timeout = config.settings.write_timeout
+        self._write_timeout = config.current.write_timeout
         self._read_due: Deadline | None = None
-        self._body_timeout = config.settings.body_timeout
+        self._body_timeout = config.current.body_timeout
         self._message_due: Deadline | None = None
         self._unfinished = config.unfinished
         self._held = 0

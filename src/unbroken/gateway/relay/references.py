@@ -252,6 +252,9 @@ class ProviderIds:
         self._store = store
         self._ttl = ttl
 
+    def with_ttl(self, ttl: float) -> ProviderIds:
+        return ProviderIds(self._store, ttl)
+
     async def claim(self, scope: str, ids: Iterable[str], holder: str = "") -> None:
         """Assigns these ids to this caller. `holder`: the deployment whose provider holds them."""
         entries = {owned_key(scope, id): holder.encode() or b"1" for id in ids}

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 from unbroken.asgi import Refused
@@ -103,6 +104,13 @@ class Responder:
         self._in_flight = InFlight()
         self._first_attempts: Counter[str] = Counter()
         """Requests that are being answered, by their retry keys."""
+
+    def with_settings(self, settings: GatewaySettings, stored: StoredResponses) -> Responder:
+        """The same with other settings. It knows the requests that this one is answering, for their retries."""
+        other = copy(self)
+        other._settings, other._stored = settings, stored
+        self._turn_store.use(settings.ttl, settings.hold_timeout)
+        return other
 
     async def answer(self, incoming: ClientRequest, out: Outlet, outcome: Outcome) -> None:
         check_body(incoming.route, incoming.body)

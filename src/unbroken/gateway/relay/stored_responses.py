@@ -35,6 +35,9 @@ class StoredResponses:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
+    def with_ttl(self, ttl: float) -> StoredResponses:
+        return StoredResponses(self._store.with_ttl(ttl))
+
     async def resolve(self, incoming: ClientRequest) -> ClientRequest:
         """The request with stored items in the place of references to them, and with our own compactions as messages.
         A reference that is not stored here is left to a provider of the same wire; for any other it is an error."""

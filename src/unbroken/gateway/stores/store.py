@@ -369,6 +369,9 @@ class EmptiedStore:
         """When the marker expires unless it is renewed."""
         self._doubtful_until = 0.0
 
+    def use(self, ttl: float, window: float) -> None:
+        self._ttl, self._window = ttl, window
+
     async def begin(self) -> None:
         """Call it before a turn is stored, so that its loss can be detected."""
         if self._known is None or self._is_old(self._now()):

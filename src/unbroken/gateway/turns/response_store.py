@@ -45,6 +45,9 @@ class ResponseStore:
         self._store = store
         self._ttl = ttl
 
+    def with_ttl(self, ttl: float) -> ResponseStore:
+        return ResponseStore(self._store, ttl)
+
     async def keep(
         self,
         scope: str,

@@ -79,6 +79,12 @@ class TurnStore:
         self._has_spares = False
         """Whether the spare store has data."""
 
+    def use(self, ttl: float, hold_timeout: float) -> None:
+        """From now on, new turns are stored for this long. What is stored and cached stays."""
+        self._ttl, self._hold_timeout = ttl, hold_timeout
+        for emptied in self._emptied.values():
+            emptied.use(ttl, hold_timeout)
+
     async def find(self, scope: str, messages: Sequence[Message], context: bytes, *, required: bool) -> Found:
         """The turns that match messages of this history. `required`: raise `StoreUnavailable` if the store cannot be
         read, instead of finding nothing."""

@@ -20,10 +20,26 @@ from unbroken.messages import Json
 class Catalog:
     """All models are opened at once; those behind a `*` when they are first asked for."""
 
-    def __init__(self, settings: Sequence[UpstreamSettings]) -> None:
-        self.upstreams = open_upstreams(settings)
-        self._wildcards = Wildcards(settings)
+    def __init__(self, settings: Sequence[UpstreamSettings], before: Catalog | None = None) -> None:
+        """`before`: the models of an earlier configuration. Those that have not changed stay open, with all that is
+        known of them."""
+        self._settings = {each.alias: each for each in settings}
+        self.upstreams = open_upstreams(settings, {} if before is None else self._same(before))
+        if before is None or before._settings != self._settings:
+            self._wildcards = Wildcards(settings)
+        else:
+            self._wildcards = before._wildcards
         self._probing: list[asyncio.Task[None]] = []
+        if before is not None:
+            _take_over(self.upstreams, before.upstreams)
+
+    def _same(self, before: Catalog) -> dict[str, Upstream]:
+        return {
+            alias: upstream
+            for alias, upstream in before.upstreams.items()
+            if alias in self._settings
+            and _with_fallbacks(alias, self._settings) == _with_fallbacks(alias, before._settings)
+        }
 
     def find(
         self, model: str, key: GatewayKey | None, body: Mapping[str, Json] | None = None, messages_field: str = ""
@@ -58,6 +74,30 @@ class Catalog:
     def stop_probes(self) -> None:
         for probing in self._probing:
             probing.cancel()
+
+
+def _with_fallbacks(alias: str, settings: Mapping[str, UpstreamSettings]) -> list[UpstreamSettings]:
+    """The settings of an alias and of all aliases that it falls back to."""
+    found: dict[str, UpstreamSettings] = {}
+    ahead = [alias]
+    while ahead:
+        name = ahead.pop()
+        if name in settings and name not in found:
+            found[name] = settings[name]
+            ahead += settings[name].fallback
+    return [*found.values()]
+
+
+def _take_over(upstreams: Mapping[str, Upstream], before: Mapping[str, Upstream]) -> None:
+    for alias, upstream in upstreams.items():
+        old = before.get(alias)
+        if upstream is old or old is None or upstream.pool is None or old.pool is None:
+            continue
+        known = {each.name: each for each in old.pool.deployments}
+        for each in upstream.pool.deployments:
+            same = known.get(each.name)
+            if same is not None and same.model.model.origin == each.model.model.origin:
+                each.take_over(same)
 
 
 MOST_NAMES = 500

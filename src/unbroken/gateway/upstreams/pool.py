@@ -77,6 +77,13 @@ class Deployment:
         self._lock = threading.Lock()
         model.model.observer, model.model.label = self, name
 
+    def take_over(self, before: Deployment) -> None:
+        """Continues the counts, the average and the cooling of the same deployment of an earlier configuration."""
+        with before._lock:
+            self.requests, self.failures, self.reason = before.requests, before.failures, before.reason
+            self._in_a_row, self._until, self._is_limited = before._in_a_row, before._until, before._is_limited
+            self._seconds, self._measured = before._seconds, before._measured
+
     @property
     def cooling(self) -> float:
         """Seconds for which it is still left alone; 0 if it is not."""

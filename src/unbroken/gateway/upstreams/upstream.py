@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import cast
 
 from unbroken.deltas import (
@@ -196,13 +197,18 @@ class Upstream:
         return self.http is not None and self.wire == wire and self.http.passes_bodies
 
 
-def open_upstreams(settings: Iterable[UpstreamSettings]) -> dict[str, Upstream]:
-    """Opens the models by alias; reports all mistakes in one error."""
+NO_UPSTREAMS: Mapping[str, Upstream] = MappingProxyType({})
+
+
+def open_upstreams(
+    settings: Iterable[UpstreamSettings], same: Mapping[str, Upstream] = NO_UPSTREAMS
+) -> dict[str, Upstream]:
+    """Opens the models by alias; reports all mistakes in one error. `same` are open already, and stay."""
     models = list(settings)
     doubled = sorted({model.alias for model in models if sum(other.alias == model.alias for other in models) > 1})
     if doubled:
         raise UserError(f"two models have the alias `{doubled[0]}`: give each its own")
-    upstreams, wrong = try_upstreams(models)
+    upstreams, wrong = try_upstreams(models, same=same)
     mistakes = [
         type(error)(f"model `{alias}`: {error}") if len(models) > 1 else error for alias, error in wrong.items()
     ]
@@ -214,13 +220,16 @@ def open_upstreams(settings: Iterable[UpstreamSettings]) -> dict[str, Upstream]:
 
 
 def try_upstreams(
-    models: Sequence[UpstreamSettings], with_fallbacks: bool = True
+    models: Sequence[UpstreamSettings], with_fallbacks: bool = True, same: Mapping[str, Upstream] = NO_UPSTREAMS
 ) -> tuple[dict[str, Upstream], dict[str, UnbrokenError]]:
     """By alias: the models that can be opened, and the mistakes of the others."""
     by_alias = {model.alias: model for model in models}
     upstreams: dict[str, Upstream] = {}
     mistakes: dict[str, UnbrokenError] = {}
     for model in models:
+        if (open := same.get(model.alias)) is not None:
+            upstreams[model.alias] = open
+            continue
         try:
             upstreams[model.alias] = open_upstream(model if with_fallbacks else replace(model, fallback=()), by_alias)
         except UnbrokenError as error:

@@ -1,0 +1,62 @@
+"""Opens what settings name, to find the mistakes that only opening shows: a missing key of a provider, a store's file
+that cannot be used. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from unbroken.errors import UserError
+from unbroken.gateway.config.mistakes import Mistakes
+from unbroken.gateway.durable_runs import journal_url
+from unbroken.gateway.keys import KeyRing
+from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.stores import check_store, store_url
+from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
+
+
+class Opened:
+    """A `Look` that opens what the settings name, without changing anything: models, keys, the store's file. Mistakes
+    are reported with their line of the file, like all others. It keeps what it opened."""
+
+    def __init__(self) -> None:
+        self.upstreams: dict[str, Upstream] = {}
+        self.ring: KeyRing | None = None
+
+    def __call__(self, settings: GatewaySettings, mistakes: Mistakes) -> None:
+        # A fallback may be missing because it could not be read. Each model is opened on its own anyway.
+        self.upstreams, wrong = try_upstreams(settings.upstreams, with_fallbacks=not mistakes)
+        for alias, error in wrong.items():
+            mistakes.note(mistakes.models.get(alias, ()), str(error))
+        try:
+            _check_store(settings)
+        except UserError as error:
+            mistakes.note(("store", "url"), str(error), table=False)
+        try:
+            self.ring = KeyRing(settings.keys_file) if settings.keys else None
+        except UserError as error:
+            mistakes.note(("keys", "file"), str(error), table=False)
+        if settings.journal:
+            try:
+                journal_url(settings.journal)
+            except UserError as error:
+                mistakes.note(("durable", "journal"), str(error), table=False)
+        if settings.record and (words := _unusable(Path(settings.record).expanduser())):
+            mistakes.note(("record", "folder"), words, table=False)
+
+
+def _unusable(folder: Path) -> str:
+    """Why nothing can be recorded there. A missing folder is no problem: it will be created."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        return f"recording to {folder} is not possible: {there} is not a folder; name another"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"recording to {folder} is not possible: {there} cannot be written to; name another folder"
+    return ""
+
+
+def _check_store(settings: GatewaySettings) -> None:
+    url = store_url(settings.store)
+    if settings.workers > 1 and settings.store.startswith("env:") and url.startswith("memory"):
+        raise UserError(f"{settings.store} is memory, and each of {settings.workers} workers has its own")
+    check_store(url)

@@ -1,0 +1,147 @@
+"""Reads the configuration of a running gateway again: after a signal, through the admin API, or when its file changes.
+
+New requests use the new configuration, those in flight finish with the old one, and no connection is closed. If the new
+one has a mistake, nothing changes: the mistake is logged and shown on the status page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.gateway.admin.stats import Stats
+from unbroken.gateway.settings import NEEDS_RESTART, GatewaySettings
+
+log = logging.getLogger("unbroken.gateway")
+
+LOOKED_AFTER = 1.0
+"""Seconds after which the file is checked for changes, with `watch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """Where the settings of a gateway come from. It is pickled for workers, so it holds plain data only: a worker that
+    never reloads does not load pydantic."""
+
+    file: str
+    """Empty: there are options only."""
+    options: Mapping[str, Any]
+    """The fields of `ServeOptions`."""
+
+    def read(self) -> GatewaySettings:
+        """Raises `UserError` with all mistakes."""
+        from unbroken.gateway.config import ServeOptions, read_config, settings_from_options  # noqa: PLC0415 - see above
+        from unbroken.gateway.config.opening import Opened  # noqa: PLC0415 - see above
+
+        options, opened = ServeOptions(**self.options), Opened()
+        return read_config(self.file, options, opened) if self.file else settings_from_options(options, opened)
+
+    def stamp(self) -> tuple[int, int, int]:
+        """Changes with the file."""
+        try:
+            found = Path(self.file).stat()
+        except OSError:
+            return 0, 0, 0
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """One attempt to read the configuration again."""
+
+    at: float
+    problem: str = ""
+    """Why the old configuration stays in force: all mistakes, one line each."""
+    changes: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    """Settings whose new value is not used before a restart, as in `server.port`."""
+
+
+class Reloadable(Protocol):
+    @property
+    def settings(self) -> GatewaySettings: ...
+
+    async def use(self, settings: GatewaySettings) -> None:
+        """Raises `UnbrokenError`, and then uses what it had."""
+        ...
+
+
+class Reloader:
+    def __init__(self, source: ConfigSource, gateway: Reloadable, stats: Stats, now: Callable[[], float]) -> None:
+        self.last: Reload | None = None
+        self._source = source
+        self._gateway = gateway
+        self._stats = stats
+        self._now = now
+        self._alone = asyncio.Lock()
+        self._stamp = source.stamp()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        """Reloads without being waited for."""
+        task = asyncio.get_running_loop().create_task(self.reload(), name="unbroken-reload")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def start_watching(self) -> None:
+        if multiprocessing.parent_process() is not None:
+            self._stamp = 0, 0, 0  # the file may have changed since the workers were started
+        self._tasks.add(asyncio.get_running_loop().create_task(self._watch(), name="unbroken-watch"))
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def reload(self) -> Reload:
+        async with self._alone:
+            try:
+                self.last = await self._reload()
+            except Exception as error:
+                if not isinstance(error, UnbrokenError):
+                    log.error("reading the configuration again failed", exc_info=error)
+                self.last = Reload(self._now(), str(error) or type(error).__name__)
+                for line in self.last.problem.splitlines():
+                    log.error("config_refused %s", line)
+            self._stats.metrics.reloaded(not self.last.problem)
+            return self.last
+
+    async def _reload(self) -> Reload:
+        from unbroken.gateway.config.changes import describe, find_changes  # noqa: PLC0415 - start-up: loads pydantic
+
+        self._stamp = self._source.stamp()
+        wanted = await asyncio.to_thread(self._source.read)
+        old = self._gateway.settings
+        settings = changed_at_run_time(old, wanted)
+        changes = find_changes(describe(old), describe(wanted))
+        await self._gateway.use(settings)
+        for change in changes:
+            log.info("config_change %s", change)
+        restart = tuple(change.what for change in changes if change.restart)
+        log.info("config_reloaded changes=%d restart=%s", len(changes), ",".join(restart) or "-")
+        return Reload(self._now(), changes=tuple(map(str, changes)), needs_restart=restart)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOKED_AFTER)
+            if self._gateway.settings.watch and self._source.stamp() != self._stamp:
+                await self.reload()
+
+
+def changed_at_run_time(old: GatewaySettings, wanted: GatewaySettings) -> GatewaySettings:
+    """The new settings, except those that only a restart changes. The new ones were checked with their own host; so
+    this raises `UserError` if they are not safe with the old one."""
+    from unbroken.gateway.setting_types import is_loopback  # noqa: PLC0415 - start-up: loads pydantic
+
+    settings = replace(wanted, **{name: getattr(old, name) for name in NEEDS_RESTART})
+    if settings.host != wanted.host and not (settings.keys or settings.open_to_all or is_loopback(settings.host)):
+        raise UserError(
+            f"without keys, the gateway would be open to everybody until its restart: it still listens on "
+            f"{settings.host}, and `host` changes only with a restart"
+        )
+    return settings
