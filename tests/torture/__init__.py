@@ -26,6 +26,8 @@ to a history (`history`), and when all is over `checker` reads the histories and
 The second part (`recorded_runs`) kills processes that record runs of an agent, and lets several resume each at once.
 The ledger that the write tools keep shows what ran twice; the recording shows what is unanswered, invented, unfinished.
 
+`simulation` is the same with 200 gateways and up to a million conversations, on virtual time (`make simulate`).
+
 The third part (`write_faults`) fails every write, sync and opening of a recording and of SQLite once, one at a time.
 
 The plan (which faults, which conversations, who does what) comes from the seed alone. The order in which processes get

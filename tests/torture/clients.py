@@ -1,4 +1,5 @@
-"""A process full of clients: each holds one conversation after another through the gateways until its time is over.
+"""Clients: each holds one conversation after another through the gateways until its time is over. They fill a process
+of the torture test, or the simulation (`simulation`), where time is virtual and a request is a call.
 
 A client retries like SDKs: if there was no answer, or one that means "later", it sends the request again, byte for
 byte. Everything that it sends and gets goes into its history.
@@ -10,14 +11,15 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 from child_processes import Tell
+from gateway_client import Client
 from gateway_readers import read
 
 from torture.conversation import MORE, Conversation, Heard
@@ -54,14 +56,39 @@ class ClientPlan:
     """Conversations at a time."""
     history: str
     hold_timeout: float
+    steps: int = STEPS
+    alias: str = ""
+    """The only model; empty: each conversation draws one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer, all of it; the names of its headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+
+class NoAnswer(Exception):
+    """The connection was refused or broke off; or `timeout`."""
+
+
+Post = Callable[[Conversation, int, Client, bytes, Mapping[str, str]], Awaitable[Answer]]
+"""Sends a body to the gateway with this number, with these additional headers. Raises `NoAnswer`."""
+
+
+class Writes(Protocol):
+    def write(self, op: str, **fields: Any) -> None: ...
 
 
 class Crowd:
-    def __init__(self, plan: ClientPlan, session: aiohttp.ClientSession) -> None:
-        self.until = time.time() + plan.seconds
+    def __init__(self, plan: ClientPlan, post: Post, history: Writes, now: Callable[[], float] = time.time) -> None:
+        self.until = now() + plan.seconds
+        self.now = now
         self._plan = plan
-        self._session = session
-        self._history = History(Path(plan.history))
+        self._post = post
+        self._history = history
         self._conversations = 0
         self._requests = 0
 
@@ -71,23 +98,28 @@ class Crowd:
                 group.create_task(self._talk())
 
     async def _talk(self) -> None:
-        while time.time() < self.until:
-            self._conversations += 1
-            name = f"{self._plan.name}.{self._conversations}"
-            dice = random.Random(f"{self._plan.seed}/{name}")
-            habits = draw_habits(dice)
-            key = dice.choice(self._plan.keys) if self._plan.keys else ""
-            conversation = Conversation.begin(name, habits, key)
-            self._history.write("start", conversation=name, account=conversation.account, habits=habits.to_json())
-            ending = await _Talk(self, conversation, dice, self._plan).run()
-            self._history.write("end", conversation=name, ending=ending)
+        while self.now() < self.until:
+            await self.hold_conversation()
+
+    async def hold_conversation(self) -> None:
+        """One more, from its first request to its end."""
+        self._conversations += 1
+        name = f"{self._plan.name}.{self._conversations}"
+        dice = random.Random(f"{self._plan.seed}/{name}")
+        habits = draw_habits(dice)
+        if self._plan.alias:
+            habits = replace(habits, alias=self._plan.alias)
+        key = dice.choice(self._plan.keys) if self._plan.keys else ""
+        conversation = Conversation.begin(name, habits, key)
+        self._history.write("start", conversation=name, account=conversation.account, habits=habits.to_json())
+        ending = await _Talk(self, conversation, dice, self._plan).run()
+        self._history.write("end", conversation=name, ending=ending)
 
     async def ask(self, conversation: Conversation, kind: str, gateway: int, marks: Mapping[str, str]) -> Outcome:
         """One HTTP request."""
         self._requests += 1
         number = f"{self._plan.name}.{self._requests}"
         client = conversation.client(self._plan.gateways[gateway])
-        path, query = client.path()
         body = conversation.body(client)
         data = dumps(body)
         self._history.write(
@@ -101,17 +133,15 @@ class Crowd:
             body=data.decode(),
         )
         try:
-            async with self._session.post(
-                f"{client.url}{path}?{query}", data=data, headers={**client.headers, **marks}
-            ) as http:
-                raw = await http.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            problem = "timeout" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
-            self._history.write("info", conversation=conversation.name, request=number, problem=problem)
+            http = await self._post(conversation, gateway, client, data, marks)
+        except NoAnswer as error:
+            self._history.write("info", conversation=conversation.name, request=number, problem=str(error))
             return Outcome(number, 0)
-        headers = {name.lower(): value for name, value in http.headers.items()}
+        raw = http.data
         seen = {
-            name: value for name, value in headers.items() if name.startswith("x-unbroken") or name == "retry-after"
+            name: value
+            for name, value in http.headers.items()
+            if name.startswith("x-unbroken") or name == "retry-after"
         }
         told: dict[str, Any] = {"conversation": conversation.name, "request": number, "headers": seen}
         if http.status != 200:
@@ -174,6 +204,7 @@ class _Talk:
         self._talk = conversation
         self._dice = dice
         self._hold_timeout = plan.hold_timeout
+        self._steps = plan.steps
         self._until = crowd.until
         self._gateway = dice.randrange(len(plan.gateways))
         self._gateways = len(plan.gateways)
@@ -182,7 +213,7 @@ class _Talk:
     async def run(self) -> str:
         """How it ended."""
         kind = "answer"
-        for _ in range(STEPS):
+        for _ in range(self._steps):
             if not await self._send(kind):
                 return "gave up"
             kind = await self._next()
@@ -207,7 +238,7 @@ class _Talk:
                 return True
             if outcome.status and outcome.status not in LATER:
                 return False
-            tries += time.time() > self._until
+            tries += self._crowd.now() > self._until
             if tries > TRIES:
                 return False
             await asyncio.sleep(min(0.1 * 2**number, 2.0))
@@ -228,10 +259,10 @@ class _Talk:
         talk, dice = self._talk, self._dice
         last = talk.last
         assert isinstance(last, Heard)
-        if time.time() > self._until and not last.message.calls:
+        if self._crowd.now() > self._until and not last.message.calls:
             return ""
         acts = CHAINED if talk.habits.chained else WILD
-        act = dice.choice(acts) if talk.habits.wild and time.time() < self._until else "answer"
+        act = dice.choice(acts) if talk.habits.wild and self._crowd.now() < self._until else "answer"
         return await self._act(act, last)
 
     async def _act(self, act: str, last: Heard) -> str:
@@ -295,5 +326,20 @@ def run(tell: Tell, plan: ClientPlan) -> None:
 async def _hold_conversations(tell: Tell, plan: ClientPlan) -> None:
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
     async with aiohttp.ClientSession(timeout=timeout) as session:
+
+        async def post(
+            conversation: Conversation, gateway: int, client: Client, data: bytes, marks: Mapping[str, str]
+        ) -> Answer:
+            path, query = client.path()
+            headers = {**client.headers, **marks}
+            try:
+                async with session.post(f"{client.url}{path}?{query}", data=data, headers=headers) as http:
+                    raw = await http.read()
+            except TimeoutError:
+                raise NoAnswer("timeout") from None
+            except (aiohttp.ClientError, OSError) as error:
+                raise NoAnswer(f"{type(error).__name__}: {error}") from None
+            return Answer(http.status, {name.lower(): value for name, value in http.headers.items()}, raw)
+
         tell("begun")
-        await Crowd(plan, session).run()
+        await Crowd(plan, post, History(Path(plan.history))).run()

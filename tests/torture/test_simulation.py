@@ -1,0 +1,89 @@
+"""A small simulation of gateways on a sharded store, on virtual time. `make simulate` has 200 gateways and up to a
+million conversations. A check that cannot fail is worthless: gateways and servers with a planted mistake are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from torture.simulated_world import Server
+from torture.simulation import Plan, run_simulation
+from unbroken.gateway.relay import responder
+from unbroken.gateway.stores.store import NOTHING, MemoryStore
+from unbroken.gateway.turns import turn_store
+from unbroken.gateway.turns.serial import Decision, Found, ReleaseCall, decide
+from unbroken.gateway.turns.turn import Listed
+
+SMALL = Plan(conversations=80, gateways=6, servers=4, providers=3, seconds=40.0)
+
+
+def test_no_promise_is_broken_while_servers_providers_and_gateways_fail() -> None:
+    report, faults = run_simulation(SMALL)
+    assert report.violations == []
+    assert report.counts["start"] == report.counts["end"] == SMALL.conversations
+    assert report.counts["ok"] > 3 * SMALL.conversations
+    assert report.counts["fail"] > 0
+    assert sum(faults.values()) > 5
+
+
+def skip_a_call(patch: pytest.MonkeyPatch) -> None:
+    """Of three calls, the third is released after the first."""
+
+    def decided(*given: Any, **more: Any) -> Decision:
+        decision = decide(*given, **more)
+        if isinstance(decision, ReleaseCall) and decision.position + 1 < len(decision.turn.message.calls):
+            return replace(decision, position=decision.position + 1)
+        return decision
+
+    patch.setattr(responder, "decide", decided)
+
+
+def release_twice(patch: pytest.MonkeyPatch) -> None:
+    """The call that was just answered is released once more."""
+
+    def decided(*given: Any, **more: Any) -> Decision:
+        decision = decide(*given, **more)
+        return replace(decision, position=decision.position - 1) if isinstance(decision, ReleaseCall) else decision
+
+    patch.setattr(responder, "decide", decided)
+
+
+def forget_what_was_confirmed(patch: pytest.MonkeyPatch) -> None:
+    """A server that confirms what it does not store."""
+
+    async def put(
+        self: Server, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING
+    ) -> None:
+        kept = {key: value for key, value in entries.items() if not key.startswith("hold:")}
+        await MemoryStore.put(self, kept, ttl, append)
+
+    patch.setattr(Server, "put", put)
+
+
+def ignore_the_context(patch: pytest.MonkeyPatch) -> None:
+    """A turn of any conversation with the same words will do."""
+
+    def agreeing(found: Found, at: int, listed: Sequence[Listed], complete: bool, context: bytes) -> list[str]:
+        return [listed[-1].key] if listed else []
+
+    patch.setattr(turn_store, "_agreeing", agreeing)
+
+
+@pytest.mark.parametrize(
+    ("plant", "kinds"),
+    [
+        (skip_a_call, {"lost", "disordered"}),
+        (release_twice, {"doubled"}),
+        (forget_what_was_confirmed, {"lost"}),
+        (ignore_the_context, {"another's", "mixed"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_mistake_is_found(plant: Any, kinds: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    report, _ = run_simulation(replace(SMALL, conversations=40))
+    assert kinds & report.by_kind.keys(), report.by_kind
+    assert all(violation.excerpt for violation in report.violations)
