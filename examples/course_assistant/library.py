@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from course_assistant import embedding
 from course_assistant.chunks import Chunk, chunks_of, places_of
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from course_assistant.vector_index import VectorIndex
 
 MOST_HITS = 5
-_INSTEAD = "Full-text search is used instead of vectors"
-_OWN = "Your own files are searched by full text"
+_INSTEAD = "Full-text search is used instead of vectors", "使用全文搜索，而不是向量搜索"
+_OWN = "Your own files are searched by full text", "您自己的文件使用全文搜索"
+Note: TypeAlias = tuple[str, str]
+"""In English and in Chinese."""
 
 
 class CourseLibrary:
@@ -37,7 +39,7 @@ class CourseLibrary:
         courses: Sequence[Course],
         chunks: Sequence[Chunk],
         nearby: tuple[VectorIndex, Vectors] | None,
-        note: str,
+        note: Note,
         folder: str = "courses",
         shipped: bool = True,
     ) -> None:
@@ -46,9 +48,9 @@ class CourseLibrary:
         """Whether these are the courses of this application, which the example questions are about."""
         self._places = places_of(courses, folder)
         self.chunks = tuple(chunks)
-        self.note = note
+        self.note, self.note_zh = note
         """Empty if everything is searched by vectors; else one sentence that explains what is not, why, and how to
-        change it."""
+        change it. The second one is in Chinese."""
         self._nearby = nearby
         self._full_text = FullTextIndex(chunks)
 
@@ -57,7 +59,7 @@ class CourseLibrary:
         courses = read_courses(folder)
         chunks = chunks_of(courses)
         if full_text_only:
-            return cls(courses, chunks, None, f"{_INSTEAD}, as requested.")
+            return cls(courses, chunks, None, (f"{_INSTEAD[0]}, as requested.", f"{_INSTEAD[1]}，这是按要求设定的。"))
         nearby, note = _open_vectors(chunks, vectors)
         return cls(courses, chunks, nearby, note)
 
@@ -66,7 +68,8 @@ class CourseLibrary:
         """The Markdown and text files of a folder, searched by full text."""
         own = read_own_files(folder)
         name = folder.resolve().name
-        note = f"{_OWN}. Left out: {'; '.join(own.left_out)}." if own.left_out else ""
+        skipped = "; ".join(own.left_out)
+        note = (f"{_OWN[0]}. Skipped: {skipped}.", f"{_OWN[1]}。已跳过：{skipped}。") if skipped else ("", "")
         return cls(own.courses, chunks_of(own.courses, name), None, note, name, shipped=False)
 
     @property
@@ -124,12 +127,16 @@ def _is_in(chunk: Chunk, course: Course | None, lesson: int) -> bool:
     return course in (None, chunk.course) and chunk.lesson is not None and chunk.lesson.number == lesson
 
 
-def _open_vectors(chunks: Sequence[Chunk], file: Path) -> tuple[tuple[VectorIndex, Vectors] | None, str]:
+def _open_vectors(chunks: Sequence[Chunk], file: Path) -> tuple[tuple[VectorIndex, Vectors] | None, Note]:
     try:
         index = import_module("course_assistant.vector_index")
     except ImportError as error:
         missing = error.name or "apsw"
-        return None, f"{_INSTEAD}, because {missing} is not installed: run `pip install apsw sqlite-vec`."
+        command = "`pip install apsw sqlite-vec`"
+        return None, (
+            f"{_INSTEAD[0]}, because {missing} is not installed: run {command}.",
+            f"{_INSTEAD[1]}，因为没有安装 {missing}：请运行 {command}。",
+        )
     try:
         vectors = read_vectors(file)
         strange = vectors.lacks(chunks)
@@ -138,11 +145,13 @@ def _open_vectors(chunks: Sequence[Chunk], file: Path) -> tuple[tuple[VectorInde
             raise UserError(f"{why}; {MAKE_AGAIN}")
         opened = index.VectorIndex(chunks, vectors.chunks)
     except UserError as error:
-        return None, f"{_INSTEAD}: {error}."
-    note = ""
+        return None, (f"{_INSTEAD[0]}: {error}.", f"{_INSTEAD[1]}：{error}。")
+    note = "", ""
     if not embedding.is_installed():
         note = (
             "The questions of the tour are searched by vectors, all others by full text, because the embedding model "
-            f"is not installed: {embedding.HOW_TO_INSTALL}."
+            f"is not installed: {embedding.HOW_TO_INSTALL}.",
+            "示例问题使用向量搜索，其他问题使用全文搜索，因为没有安装嵌入模型："
+            f"请运行 {' 和 '.join(embedding.INSTALL)}。",
         )
     return (opened, vectors), note

@@ -59,10 +59,19 @@ class Sessions:
 
     def start(self) -> Session:
         session = self.apart()
+        self._keep(session)
+        return session
+
+    def restore(self, id: str, messages: Sequence[Message]) -> Session:
+        """A session that was saved."""
+        session = Session(id, Conversation(self._agent, messages))
+        self._keep(session)
+        return session
+
+    def _keep(self, session: Session) -> None:
         self._open[session.id] = session
         while len(self._open) > self._most:
             self._open.popitem(last=False)
-        return session
 
     def apart(self) -> Session:
         """A session for a single question, which is not kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import axe
@@ -16,7 +17,10 @@ import pytest
 from course_page import READY, SEARCH, ask, in_browser, reload, shot, texts, until_ended
 
 from course_assistant.assistant import CourseAssistant
+from course_assistant.library import CourseLibrary
 from course_assistant.tours import scripted_model
+from course_assistant.web.chat_store import ChatStore
+from course_assistant.web.server import create_app, serving
 from unbroken import Request, ScriptedModel, ToolMessage
 from unbroken.deltas import Delta
 from unbroken.testing import Call, Say, Think
@@ -77,6 +81,32 @@ def test_a_reload_or_a_lost_connection_in_the_middle_of_an_answer_loses_nothing(
 
 LOSE = """(async () => { const before = chat.going; before.abort(); chat.going = null; listen(rest); })()"""
 """The page reads from its last event on, as after an error of the network."""
+
+
+def test_chats_and_their_history_survive_a_restart_of_the_server(tmp_path: Path) -> None:
+    async def main() -> None:
+        with CourseLibrary.open() as library, closing(ChatStore(tmp_path / "chats.db")) as store:
+            port = 0
+            async with chromium.browser() as tab:
+                for number in (1, 2):
+                    assistant = CourseAssistant(ScriptedModel(SEARCH, "One protocol. [1]", loop_last=True), library)
+                    app = create_app(assistant, library.note, library.note_zh, store)
+                    async with serving(app, port=port) as address:
+                        port = int(address.rstrip("/").rpartition(":")[2])
+                        if number == 1:
+                            await tab.open(address, READY)
+                            await ask(tab, "What is MCP?", 1)
+                        else:
+                            await reload(tab)
+                            await until_ended(tab, 1)
+                            assert len(await texts(tab, "#chats li")) == 1
+                            assert "One protocol." in (await texts(tab, "#talk"))[0]
+                            await ask(tab, "And then?", 2)
+                            assert "What is MCP?" in (await texts(tab, "#talk"))[0]
+                            await tab.run("document.getElementById('language').click()")
+                            assert "全文搜索" in await tab.run("document.querySelector('#search p').textContent")
+
+    asyncio.run(main())
 
 
 def test_a_question_that_never_reached_the_server_can_be_repeated() -> None:

@@ -15,6 +15,7 @@ from aiohttp import ClientSession
 
 from course_assistant.assistant import CourseAssistant
 from course_assistant.library import CourseLibrary
+from course_assistant.web.chat_store import ChatStore
 from course_assistant.web.server import create_app, serving
 from unbroken import Model, Request, ScriptedModel
 from unbroken.deltas import Delta
@@ -83,17 +84,19 @@ def texts(told: list[Told]) -> str:
 
 
 @asynccontextmanager
-async def served(model: Model, folder: Path, *, note: str = "") -> AsyncGenerator[Client]:
+async def served(
+    model: Model, folder: Path, *, note: str = "", store: ChatStore | None = None
+) -> AsyncGenerator[Client]:
     for name, text in (("mcp.txt", MCP), ("computer.txt", COMPUTER_USE)):
         (folder / name).write_text(text, "utf-8")
     with CourseLibrary.open(folder, full_text_only=True) as library:
         assistant = CourseAssistant(model, library)
-        async with serving(create_app(assistant, note)) as address, ClientSession() as http:
+        async with serving(create_app(assistant, note, store=store)) as address, ClientSession() as http:
             yield Client(http, address, assistant)
 
 
 class Held:
-    """A model whose answer number `at` (from 0) is held back until `free`. `reached` is set when it is requested,
+    """A model whose answer number `at` (from 0) waits for `free`. `reached` is set when it is requested,
     `left` when the client has gone."""
 
     name = "held"

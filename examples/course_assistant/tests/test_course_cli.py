@@ -181,9 +181,9 @@ def test_a_full_disk_gives_one_line_and_exit_code_1() -> None:
     assert ended.returncode == 1
 
 
-def test_the_server_prints_its_address_and_stops_on_a_signal_even_a_second_one() -> None:
+def test_the_server_prints_its_address_and_stops_on_a_signal_even_a_second_one(tmp_path: Path) -> None:
     started = subprocess.Popen(
-        [sys.executable, "-m", "course_assistant", "serve", "--port", "0"],
+        [sys.executable, "-m", "course_assistant", "serve", "--port", "0", "--data", str(tmp_path)],
         cwd=EXAMPLES,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

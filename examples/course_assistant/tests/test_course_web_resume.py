@@ -4,13 +4,16 @@ twice, and nobody reads the chat of another."""
 from __future__ import annotations
 
 import asyncio
+import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from course_web import Client, Held, Told, read, served, texts
 
 from course_assistant.web import chats
-from unbroken import Request, RetryingModel, ScriptedModel, User
+from course_assistant.web.chat_store import ChatStore
+from unbroken import Request, RetryingModel, ScriptedModel, User, UserError
 from unbroken.errors import Unavailable
 from unbroken.testing import Call, Fail, Say, Think
 
@@ -170,6 +173,67 @@ def test_a_session_is_read_only_with_its_id_and_is_gone_when_it_is_forgotten(tmp
             assert (await client.refused("GET", f"api/sessions/{session}/events"))[0] == 404
 
     asyncio.run(main())
+
+
+def test_chats_outlive_the_server_with_their_history_and_only_for_those_who_have_the_id(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "chats.db"
+
+    async def main() -> None:
+        with closing(ChatStore(file)) as store:
+            async with served(ScriptedModel(SEARCH, "Caching. [1]"), tmp_path, store=store) as client:
+                session = (await client.ask("1?"))[0]["id"]
+                before = await rest(client, session)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert session.encode() not in b"".join(one.read_bytes() for one in file.parent.iterdir())
+        with closing(ChatStore(file)) as store:
+            async with served(ScriptedModel(*[questions] * 3), tmp_path, store=store) as client:
+                assert (await client.refused("GET", f"api/sessions/{session[:-1]}/events"))[0] == 404
+                assert await rest(client, session) == before
+                assert (await client.ask("2?", session))[-1]["text"] == "1? | 2?"
+                assert (await repeat(client, session))[-1]["text"] == "1? | 2?"
+                async with client.http.delete(f"{client.address}api/sessions/{session}") as response:
+                    assert response.status == 204
+                other = (await client.ask("3?"))[0]["id"]
+        with closing(ChatStore(file)) as store:
+            async with served(ScriptedModel(), tmp_path, store=store) as client:
+                assert (await client.refused("GET", f"api/sessions/{session}/events"))[0] == 404
+                assert texts(await rest(client, other)) == "3?"
+
+    asyncio.run(main())
+
+
+def test_an_answer_whose_server_died_has_failed_and_can_be_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "chats.db"
+
+    async def main() -> None:
+        model = Held(ScriptedModel("Never."), at=0)
+        with closing(ChatStore(file)) as store:
+            async with served(model, tmp_path, store=store) as client:
+                session = (await leave_at(client, "1?", "request_sent"))[0]["id"]
+                died = store.load(session)  # what is on disk in the middle of the answer
+                assert died is not None
+        with closing(ChatStore(file)) as store:
+            store.save(session, died)
+            async with served(ScriptedModel("Fine."), tmp_path, store=store) as client:
+                told = await rest(client, session)
+                assert [one["event"] for one in told] == ["session", "asked", "failed"]
+                assert (await repeat(client, session))[-1]["text"] == "Fine."
+        with closing(ChatStore(file)) as store:
+            store.save(session, b'{"log": 7}')
+            async with served(ScriptedModel(), tmp_path, store=store) as client:
+                assert (await client.refused("GET", f"api/sessions/{session}/events"))[0] == 404
+
+    asyncio.run(main())
+
+
+def test_only_the_latest_chats_are_kept_and_a_bad_file_is_named(tmp_path: Path) -> None:
+    with closing(ChatStore(tmp_path / "chats.db", most=2)) as store:
+        for id in "abc":
+            store.save(id, id.encode())
+        assert [store.load(id) for id in "abc"] == [None, b"b", b"c"]
+    (tmp_path / "bad.db").write_text("no database, but long enough to be one" * 100)
+    with pytest.raises(UserError, match=r"chats cannot be kept in .*bad\.db: file is not a database; name another"):
+        ChatStore(tmp_path / "bad.db")
 
 
 def test_reasoning_unknown_tools_and_the_model_are_reported(tmp_path: Path) -> None:

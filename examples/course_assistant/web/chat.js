@@ -1,5 +1,5 @@
 /* The chat: one session of the server, named in the address, one question at a time. The server keeps its events, so after a
-   reload or a lost connection they continue where this page was. */
+   reload, a lost connection or a restart of the server they continue where this page was. */
 
 const chat = { session: null, last: 0, turns: new Map(), fresh: null, going: null, stopping: false, known: new Map() };
 
@@ -301,7 +301,15 @@ function turnTheme() {
 
 let listed = null;
 
+function aboutSearch() {
+  const text = language === "zh" ? listed.note_zh : listed.note;
+  find("search").lastChild.replaceChildren(inline(text, make("span")));
+  find("search").lastChild.lang = language === "zh" ? "zh-CN" : "en";
+  find("search").hidden = !text;
+}
+
 function listCourses() {
+  aboutSearch();
   find("list").replaceChildren(...listed.courses.map((course) => {
     const lessons = course.lessons.map((lesson) => make("li", "", make("span", "soft", `${lesson.number}`), inner(lesson.page, visible(lesson.title))));
     const box = make("details", "", make("summary", "", visible(course.title)), make("p", "whole", inner(course.page, words.whole)), make("ol", "", ...lessons));
@@ -322,11 +330,7 @@ async function load() {
   const response = await fetch("/api/courses");
   if (!response.ok) throw await refusal(response);
   listed = await response.json();
-  if (listed.note) {
-    find("search").lastChild.replaceChildren(inline(listed.note, make("span")));
-    find("search").hidden = false;
-    find("search").open = listed.attention;
-  }
+  find("search").open = listed.attention;
   showModel(listed.model);
   listCourses();
 }

@@ -1,23 +1,32 @@
 """The chats of the page: the questions of each session are answered in tasks of their own, and their events are kept in
 a log. So a browser may leave, reload or lose its connection in the middle of an answer, and continue after the last
-event that it has. An answer that nobody watches for a while is stopped."""
+event that it has. An answer that nobody watches for a while is stopped. With a `ChatStore` a chat is saved when a
+question begins and when it ends, and loaded when its id is used again."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from bisect import bisect_right
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
 from course_assistant.assistant import CourseAssistant
 from course_assistant.sessions import Session
+from course_assistant.sources import Source
+from course_assistant.web.chat_store import ChatStore
 from course_assistant.web.page_events import STOPPED_BY_SERVER, STOPPED_BY_USER, encode, page_events
+from unbroken import UserError
 from unbroken.messages import Message
+from unbroken.transcript import from_json, to_json
+
+LOG = logging.getLogger("course_assistant.web")
 
 UNWATCHED = 300.0
 """Seconds that an answer continues after its last reader has left."""
@@ -41,8 +50,9 @@ class Entry:
 class Chat:
     """One session on the page. Events are numbered from 1, turns (a question and its answer) from 0."""
 
-    def __init__(self, assistant: CourseAssistant, session: Session) -> None:
+    def __init__(self, assistant: CourseAssistant, session: Session, store: ChatStore | None = None) -> None:
         self.session = session
+        self._store = store
         self._assistant = assistant
         self._log: list[Entry] = []
         self._events = 0
@@ -87,6 +97,7 @@ class Chat:
         async with self._in_turn:
             self._question, self._before = question, self.session.conversation.messages
             self._add(number, encode({"event": "asked", "number": number, "question": question}))
+            self._save()
             steps = self._assistant.stream(question, self.session)
             async for body in page_events(steps, self._assistant.library):
                 self._add(number, body)
@@ -99,6 +110,39 @@ class Chat:
             self._add(number, encode(self._end_of_stopped))
         self._changed.set()
         self._set_timer()
+        self._save()
+
+    def _save(self) -> None:
+        if self._store is None:
+            return
+        self._store.save(
+            self.session.id,
+            encode(
+                {
+                    "events": self._events,
+                    "turns": self._turns,
+                    "question": self._question,
+                    "log": [[entry.first, entry.last, entry.turn, entry.body.decode()] for entry in self._log],
+                    "before": to_json(self._before),
+                    "messages": to_json(self.session.conversation.messages),
+                    "found": [[one.number, one.title, one.file] for one in self.session.found.values()],
+                }
+            ),
+        )
+
+    @classmethod
+    def restore(cls, assistant: CourseAssistant, id: str, body: bytes, store: ChatStore) -> Self:
+        """A chat that was saved. If its server died in the middle of an answer, that one has failed."""
+        saved: dict[str, Any] = json.loads(body)  # arguments of a model may have numbers beyond 64 bits
+        chat = cls(assistant, assistant.sessions.restore(id, from_json(saved["messages"])), store)
+        chat.session.found = {number: Source(number, title, file) for number, title, file in saved["found"]}
+        chat._events, chat._turns, chat._question = saved["events"], saved["turns"], saved["question"]
+        chat._before = from_json(saved["before"])
+        chat._log = [Entry(first, last, turn, text.encode()) for first, last, turn, text in saved["log"]]
+        if chat._log and not chat._log[-1].body.startswith(ENDS):
+            chat._add(chat._log[-1].turn, encode(STOPPED_BY_SERVER))
+        chat._join_pieces()
+        return chat
 
     def _add(self, turn: int, body: bytes) -> None:
         self._events += 1
@@ -122,6 +166,11 @@ class Chat:
     def stop(self) -> None:
         for task in self._running.values():
             task.cancel()
+
+    def forget(self) -> None:
+        """Ends the answer, and saves nothing more."""
+        self._store = None
+        self.stop()
 
     def stop_with_server(self) -> None:
         self._end_of_stopped = STOPPED_BY_SERVER
@@ -175,26 +224,40 @@ def _piece(entry: Entry) -> bytes:
 
 class Chats:
     """The chats of all sessions, found by their ids only: they cannot be listed. A session that the assistant forgets
-    takes its chat along."""
+    takes its chat along, unless it is in the store."""
 
-    def __init__(self, assistant: CourseAssistant) -> None:
+    def __init__(self, assistant: CourseAssistant, store: ChatStore | None = None) -> None:
         self._assistant = assistant
+        self._store = store
         self._by_id: dict[str, Chat] = {}
 
     def start(self) -> Chat:
         session = self._assistant.sessions.start()
-        chat = self._by_id[session.id] = Chat(self._assistant, session)
+        return self._keep(Chat(self._assistant, session, self._store))
+
+    def _keep(self, chat: Chat) -> Chat:
+        self._by_id[chat.session.id] = chat
         sessions = self._assistant.sessions
         self._by_id = {id: chat for id, chat in self._by_id.items() if id in sessions or chat.busy}
         return chat
 
     def find(self, id: str) -> Chat | None:
-        return self._by_id.get(id) if self._assistant.sessions.find(id) else None
+        if self._assistant.sessions.find(id):
+            return self._by_id.get(id)
+        body = self._store.load(id) if self._store is not None else None
+        if body is None or self._store is None:
+            return None
+        try:
+            return self._keep(Chat.restore(self._assistant, id, body, self._store))
+        except (ValueError, KeyError, TypeError, UserError):  # of another version, or changed by somebody
+            LOG.warning("a saved chat cannot be read: it is not shown", exc_info=True)
+            return None
 
     def forget(self, id: str) -> bool:
-        if chat := self._by_id.get(id):
-            chat.stop()
-        return self._assistant.sessions.forget(id)
+        if chat := self._by_id.pop(id, None):
+            chat.forget()
+        on_disk = self._store is not None and self._store.forget(id)
+        return self._assistant.sessions.forget(id) or on_disk
 
     def stop(self) -> None:
         """When the server stops: every reader gets an end."""

@@ -2,7 +2,7 @@
 
 - `GET /`, `GET /lessons/{number}`: the page.
 - `GET /api/courses`: `model`, `courses` (title, page, lessons), `examples` (questions by language, and what each
-  demonstrates), `note`.
+  demonstrates), `note` and `note_zh` (about the search).
 - `GET /api/lessons/{number}`: the text of a lesson, or what is known about a course.
 - `POST /api/ask` with `{"question": …, "session_id": …}`: server-sent events (`page_events`). Without an id a session
   is started. `{"session_id": …, "again": true}` answers the last question again.
@@ -20,6 +20,7 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import orjson
@@ -35,6 +36,7 @@ from course_assistant.assistant import CourseAssistant, check_question
 from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
 from course_assistant.tours import example_questions
+from course_assistant.web.chat_store import ChatStore, default_folder
 from course_assistant.web.chats import Chat, Chats
 from course_assistant.web.guard import LOOPBACK, OnlyHere
 from course_assistant.web.page import HEADERS, PAGE
@@ -49,8 +51,12 @@ NO_SESSION = "this session does not exist (any more): leave out session_id to st
 PRIVATE = {"cache-control": "no-store"}
 
 
-def create_app(assistant: CourseAssistant, note: str = "") -> Starlette:
-    chats = Chats(assistant)
+def create_app(
+    assistant: CourseAssistant, note: str = "", note_zh: str = "", store: ChatStore | None = None
+) -> Starlette:
+    """`note` is shown beside the courses, `note_zh` to readers of Chinese. Without a store the chats end with the
+    server."""
+    chats = Chats(assistant, store)
 
     async def courses(request: Request) -> Response:
         library = assistant.library
@@ -59,6 +65,7 @@ def create_app(assistant: CourseAssistant, note: str = "") -> Starlette:
             "courses": [_listed(course, library) for course in library.courses],
             "examples": example_questions(library),
             "note": note,
+            "note_zh": note_zh or note,
             "attention": not library.shipped,
         }
         return JSONResponse(told, headers=PRIVATE)
@@ -117,6 +124,13 @@ def create_app(assistant: CourseAssistant, note: str = "") -> Starlette:
     )
     app.state.chats = chats
     return app
+
+
+def open_chats(folder: str) -> ChatStore | None:
+    """The store in this folder, or in that of the user; `-` keeps the chats in memory only."""
+    if folder == "-":
+        return None
+    return ChatStore((Path(folder).expanduser() if folder else default_folder()) / "chats.db")
 
 
 async def _page(request: Request) -> Response:
