@@ -329,6 +329,7 @@ def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics.held_open(1)
     metrics.released("m")
     metrics.lost("m", "expired")
+    metrics.expired("m")
     metrics.repaired("drop-orphan")
     metrics.fallback("m")
     metrics.restarted("m", "lost")
@@ -337,7 +338,7 @@ def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics.kept("held")
     metrics.know(["m"])
     metrics.reloaded(done=True)
-    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 16  # these, and `render`
+    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 17  # these, and `render`
     table = rows(GATEWAY, "## Metrics")
     series = r"(?m)^(unbroken_\w+?)(?:_bucket|_count|_sum)?(?:\{(.*)\})? "
     counted: dict[str, set[str]] = {}

@@ -38,6 +38,7 @@ def test_every_event_is_counted_under_its_name() -> None:
     metrics.tokens("fast", Usage(1, 2))
     metrics.held("fast", 2)
     metrics.released("fast")
+    metrics.expired("fast")
     metrics.held_open(3)
     metrics.repaired("drop", 2)
     metrics.fallback("fast")
@@ -59,6 +60,7 @@ def test_every_event_is_counted_under_its_name() -> None:
         "unbroken_held_turns_total{alias=fast}": 1,
         "unbroken_held_calls_total{alias=fast}": 2,
         "unbroken_released_calls_total{alias=fast}": 1,
+        "unbroken_expired_turns_total{alias=fast}": 1,
         "unbroken_held_turns_open": 3,
         "unbroken_repairs_total{kind=drop}": 2,
         "unbroken_fallbacks_total{alias=fast}": 1,
@@ -123,7 +125,7 @@ def test_workers_are_added_up(tmp_path: Path) -> None:
 def test_a_held_turn_that_nobody_waits_for_is_not_open() -> None:
     clock = VirtualClock(1_000_000)
     book = Stats((), hold_timeout=60, now=clock.now)
-    book.hold("one", 2)
+    book.pending.hold("one", 2)
     assert b"unbroken_held_turns_open 1.0" in book.counts()[0]
     clock.advance(61)
     assert b"unbroken_held_turns_open 0.0" in book.counts()[0]

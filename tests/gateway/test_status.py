@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from unbroken.gateway.admin.stats import LONGEST, MOST_CALLS, Counts, HeldTurn, Recent, RecentRequest, Stats
+from unbroken.gateway.admin.stats import LONGEST, MOST_CALLS, Counts, Recent, RecentRequest, Stats
 from unbroken.gateway.admin.status_page import (
     GatewayStatus,
     StoreStatus,
@@ -22,6 +22,7 @@ from unbroken.gateway.admin.status_page import (
     view,
 )
 from unbroken.gateway.http.client_names import client_name
+from unbroken.gateway.turns.pending import HeldTurn
 
 NOW = 1_800_000_000.0
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
@@ -46,7 +47,7 @@ def words(shown: GatewayStatus) -> list[str]:
 
 
 def test_the_page_shows_the_state_of_the_gateway() -> None:
-    held = HeldTurn("ab12cd34", "fast", 2, NOW - 34, "ci", "Codex 0.50.0")
+    held = HeldTurn("ab12cd34", "fast", 2, NOW - 34, "ci", "Codex 0.50.0", NOW + 90, "search", ("read", "read"))
     said = words(status(in_flight=2, held=(held,), counts=Counts(1198, 5, 1)))
     for words_said in (
         "version 0.1.0, up 1 h 2 min",
@@ -59,6 +60,9 @@ def test_the_page_shows_the_state_of_the_gateway() -> None:
         "ab12cd34",
         "Codex 0.50.0",
         "2 calls wait",
+        "read × 2",
+        "search",
+        "for another 1 min 30 s",
         "1,822 entries, 5.1 MB",
         "openai:gpt-5",
         "then slow",
@@ -141,7 +145,7 @@ def test_text_of_others_stays_text() -> None:
     tame, wild = (
         status(
             request(alias=given, calls=(given,), error=given, client=given, recording=given),
-            held=(HeldTurn("ab12cd34", given, 1, NOW, given, given),),
+            held=(HeldTurn("ab12cd34", given, 1, NOW, given, given, NOW, given, (given,)),),
         )
         for given in ("tame", HOSTILE)
     )
@@ -279,16 +283,16 @@ def test_the_counts_agree_with_the_list() -> None:
 def test_a_held_turn_is_listed_for_its_own_key_until_it_is_released_or_expires() -> None:
     clock = [NOW]
     stats = Stats((), 60.0, lambda: clock[0])
-    stats.hold("turn:11111111", 2, "fast", "a", "ann", "Codex")
+    stats.pending.hold("turn:11111111", 2, "fast", "a", "ann", "Codex")
     clock[0] += 30
-    stats.hold("turn:22222222", 1, "fast", "b", "bob", "")
-    stats.hold("turn:11111111", 1, "fast", "a", "ann", "Codex")
-    assert [(turn.session, turn.waiting, clock[0] - turn.since) for turn in stats.held()] == [
+    stats.pending.hold("turn:22222222", 1, "fast", "b", "bob", "")
+    stats.pending.hold("turn:11111111", 1, "fast", "a", "ann", "Codex")
+    assert [(turn.session, turn.waiting, clock[0] - turn.since) for turn in stats.pending.listed()] == [
         ("11111111", 1, 30.0),
         ("22222222", 1, 0.0),
     ]
-    assert [turn.key for turn in stats.held("b")] == ["bob"]
-    stats.release("turn:22222222")
-    assert stats.held("b") == ()
+    assert [turn.key for turn in stats.pending.listed("b")] == ["bob"]
+    stats.pending.release("turn:22222222")
+    assert stats.pending.listed("b") == ()
     clock[0] += 61
-    assert stats.held() == ()
+    assert stats.pending.listed() == ()

@@ -182,6 +182,7 @@ class Gateway:
                     await self.store.ping()
                 configured = self._configured
                 configured.catalog.start_probes()
+                configured.handling.start()
                 await _load_prices(configured.catalog, configured.recordings, self._now())
                 if self._reloader is not None:
                     self._reloader.start_watching()

@@ -26,6 +26,7 @@ from unbroken.gateway.relay.stored_responses import StoredResponses
 from unbroken.gateway.request_state import GONE, Handlers, RequestState, log_failed
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store
+from unbroken.gateway.turns.pending import ExpiryWatch
 from unbroken.gateway.turns.response_store import ResponseStore
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, ResponseLimit
@@ -55,8 +56,17 @@ class RequestHandling:
         self.handlers = self._make_handlers(store)
         self._large = LargeRequests()
         self._large_handlers: Handlers | None = None
+        turn_store = TurnStore(store, settings.ttl, settings.hold_timeout, now)
+        self.expiry = ExpiryWatch(stats.pending, turn_store, settings.hold_timeout, stats.metrics.expired)
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts what runs beside the requests."""
+        self._watching = asyncio.create_task(self.expiry.run())
 
     async def aclose(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         await self._large.aclose()
 
     def with_settings(self, settings: GatewaySettings, admission: Admission) -> RequestHandling:

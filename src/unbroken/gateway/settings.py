@@ -20,6 +20,10 @@ OnDiverge: TypeAlias = Literal["append", "error"]
 """What a client gets if an answer broke after text was sent and the retry gives a different answer: the new text after
 a paragraph break, or an error."""
 
+OnExpired: TypeAlias = Literal["continue", "error"]
+"""A result came after `hold_timeout`, when the other calls of its turn were given up: ask the model without them, or
+refuse the request."""
+
 OnToolError: TypeAlias = Literal["continue", "stop"]
 """After a released call failed: release the next one, or answer the rest with "not run" and ask the model."""
 
@@ -134,6 +138,7 @@ class GatewaySettings:
     retry_window: Annotated[values.Seconds, values.In("serial")] = 60.0
     """Seconds in which a retry of a turn's first request gets the same answer."""
     on_tool_error: Annotated[OnToolError, values.one_of(get_args(OnToolError)), values.In("serial")] = "continue"
+    on_expired: Annotated[OnExpired, values.one_of(get_args(OnExpired)), values.In("serial")] = "continue"
     strict: Annotated[values.Flag, values.In("repair")] = False
     """Refuse a broken history, or one whose held calls are lost (400), instead of continuing."""
     on_diverge: Annotated[OnDiverge, values.one_of(get_args(OnDiverge)), values.In("chain")] = "append"

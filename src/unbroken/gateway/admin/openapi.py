@@ -45,6 +45,7 @@ _HEADERS = {
     "x-unbroken-repairs": "Names of the repairs that the history needed.",
     "x-unbroken-turn": "`handed 2/3`: a held call was released, the second of three. No model was asked. "
     "`lost; expired; 2 calls`: held calls that will not be released, and why.",
+    "x-unbroken-expires": "Seconds that the gateway waits for the result of a released call while others are held.",
     "x-unbroken-reasoning": "What happened to reasoning that the model needs back and the client did not send.",
 }
 

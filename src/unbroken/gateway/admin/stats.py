@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import Literal, TypeAlias, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -19,6 +18,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.turns.pending import PendingTurns
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Usage
 
@@ -54,6 +54,7 @@ class GatewayMetrics:
         self._held_calls = self._counts("held_calls", "Calls held until the one before had its result.", "alias")
         self._released = self._counts("released_calls", "Held calls that were sent without asking the model.", "alias")
         self._lost = self._counts("lost_turns", "Turns whose held calls were never sent.", "alias", "reason")
+        self._expired = self._counts("expired_turns", "Held turns whose client did not return in time.", "alias")
         self._repairs = self._counts("repairs", "Repairs of histories, by name.", "kind")
         self._fallbacks = self._counts("fallbacks", "Answers that came from a fallback.", "alias")
         self._restarts = self._counts("restarts", "Retries of broken answers, by what broke.", "alias", "kind")
@@ -103,6 +104,10 @@ class GatewayMetrics:
     def lost(self, alias: str, reason: str) -> None:
         """Held calls of a turn are not released."""
         self._lost[alias, reason].inc()
+
+    def expired(self, alias: str) -> None:
+        """The time of a held turn was over before its client returned a result."""
+        self._expired[alias,].inc()
 
     def held(self, alias: str, calls: int) -> None:
         """A turn was held, with this number of calls that were not released at once."""
@@ -197,7 +202,6 @@ def _with_workers() -> bool:
 
 log = logging.getLogger("unbroken.gateway")
 
-MOST_HELD = 10_000
 KEPT = 100
 LONGEST = 200
 """Maximum characters of a name or an error, since a client or a model may have chosen it."""
@@ -273,21 +277,6 @@ class UpstreamStatus:
     """Seconds of the last answers of the model, the oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTurn:
-    """A turn with calls that wait to be released."""
-
-    session: str
-    """As in the log."""
-    alias: str
-    waiting: int
-    """How many of its calls wait."""
-    since: float
-    key: str = ""
-    """The name of the gateway key."""
-    client: str = ""
-
-
 @dataclass(slots=True)
 class Counts:
     """All requests that have ended, by their status."""
@@ -343,11 +332,7 @@ class Stats:
         self._tallies = {upstream.alias: _Tally() for upstream in self._upstreams}
         self._own_tallies: dict[tuple[str, str], _Tally] = {}
         """By caller and alias."""
-        self._hold_timeout = hold_timeout
-        self._lock = Lock()
-        self._held: OrderedDict[str, tuple[str, float, HeldTurn]] = OrderedDict()
-        """Turns with calls that wait to be released: whose, when the last call was released, and what is shown. The one
-        that has waited longest for its client is the first."""
+        self.pending = PendingTurns(hold_timeout, now)
         self._counts = Counts()
         self._own_counts: dict[str, Counts] = {}
         """By caller."""
@@ -364,7 +349,7 @@ class Stats:
         for upstream in self._upstreams:
             self._tallies.setdefault(upstream.alias, _Tally())
         self.metrics.know(self._tallies)
-        self._hold_timeout = hold_timeout
+        self.pending.hold_timeout = hold_timeout
         self._access_log = access_log
 
     def begin(self) -> None:
@@ -403,30 +388,6 @@ class Stats:
         if scope:
             self._own_tallies.setdefault((scope, request.alias), _Tally()).add(request, failed)
 
-    def hold(self, turn: str, waiting: int, alias: str = "", scope: str = "", key: str = "", client: str = "") -> None:
-        """This number of calls of the turn wait to be released."""
-        now = self._now()
-        with self._lock:
-            before = self._held.pop(turn, None)
-            since = now if before is None else before[2].since
-            self._held[turn] = scope, now, HeldTurn(turn[-8:], alias, waiting, since, key, client)
-            while len(self._held) > MOST_HELD:
-                self._held.popitem(last=False)
-
-    def release(self, turn: str) -> None:
-        """No call of the turn waits any more."""
-        with self._lock:
-            self._held.pop(turn, None)
-
-    def held(self, scope: str | None = None) -> tuple[HeldTurn, ...]:
-        """The turns that wait, of all callers or of one, the oldest first."""
-        over = self._now() - self._hold_timeout
-        with self._lock:
-            while self._held and next(iter(self._held.values()))[1] < over:
-                self._held.popitem(last=False)
-            turns = [turn for whose, _, turn in self._held.values() if scope is None or whose == scope]
-        return tuple(sorted(turns, key=lambda turn: turn.since))
-
     def counted(self, scope: str | None = None) -> Counts:
         """All requests that have ended: of all callers, or of one."""
         return self._counts if scope is None else self._own_counts.get(scope, Counts())
@@ -434,7 +395,7 @@ class Stats:
     def counts(self) -> tuple[bytes, str]:
         """The metrics as Prometheus reads them, and their content type. Held turns are counted anew: they expire by
         themselves."""
-        self.metrics.held_open(len(self.held()))
+        self.metrics.held_open(len(self.pending.listed()))
         return self.metrics.render()
 
     def upstreams(self) -> tuple[UpstreamStatus, ...]:

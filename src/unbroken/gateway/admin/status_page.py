@@ -20,8 +20,9 @@ from urllib.parse import quote
 import orjson
 
 from unbroken.asgi import page_headers
-from unbroken.gateway.admin.stats import Counts, HeldTurn, RecentRequest, UpstreamStatus
+from unbroken.gateway.admin.stats import Counts, RecentRequest, UpstreamStatus
 from unbroken.gateway.reloading import Reload
+from unbroken.gateway.turns.pending import HeldTurn
 
 _PAGE = Path(__file__).with_name("status.html").read_text("utf-8")
 _HEADERS = page_headers(_PAGE)
@@ -212,12 +213,15 @@ def _held(status: GatewayStatus) -> Table:
             Cell(turn.session),
             Cell(turn.alias),
             Cell(turn.client or turn.key or "unknown", turn.key if turn.client else ""),
-            Cell(_number(turn.waiting, "call waits", "calls wait")),
+            Cell(_number(turn.waiting, "call waits", "calls wait"), _named(turn.calls)),
+            Cell(turn.released, f"for another {_span(turn.expires - status.now)}" if turn.expires else ""),
         )
         for turn in status.held[:_HELD_SHOWN]
     )
     more = f"the {_HELD_SHOWN} oldest of {len(status.held):,}" if len(status.held) > _HELD_SHOWN else ""
-    return Table("Held turns", ("Held for", "Turn", "Model", "Client", "Waiting"), rows, "", more)
+    return Table(
+        "Held turns", ("Held for", "Turn", "Model", "Client", "Held", "Waits for the result of"), rows, "", more
+    )
 
 
 def _requests(status: GatewayStatus) -> Table:

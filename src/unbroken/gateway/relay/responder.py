@@ -21,6 +21,7 @@ from unbroken.decoding.decoder import look_at
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
 from unbroken.errors import ChainBroken, InvalidRequest, UnbrokenError
 from unbroken.gateway.admin.stats import Stats
+from unbroken.gateway.http.client_response import whole_seconds
 from unbroken.gateway.http.large_requests import off_loop
 from unbroken.gateway.http.routes import (
     ClientRequest,
@@ -52,13 +53,13 @@ from unbroken.gateway.relay.exchange import (
     send,
 )
 from unbroken.gateway.relay.keep_alive import KeepAlive
+from unbroken.gateway.relay.lost_calls import TURN, LostCalls
 from unbroken.gateway.relay.stored_responses import StoredResponses
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.turns.call_ids import is_ours
 from unbroken.gateway.turns.retries import Answered, InFlight, SavedAnswer
 from unbroken.gateway.turns.serial import (
     AskModel,
-    Lost,
     ReleaseCall,
     choose_turns,
     decide,
@@ -80,8 +81,8 @@ log = logging.getLogger("unbroken.gateway")
 
 _CALL = 200
 """Approximate bytes of a call."""
-REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
-DROPPED = "x-unbroken-dropped"
+REPAIRS, REASONING = "x-unbroken-repairs", "x-unbroken-reasoning"
+DROPPED, EXPIRES = "x-unbroken-dropped", "x-unbroken-expires"
 _MOST_NAMED, _LONGEST_NAME = 30, 100
 """Clients and proxies refuse an answer with a header of more than about 8 KB."""
 
@@ -101,6 +102,8 @@ class Responder:
         self._stats = stats
         self._metrics = stats.metrics
         self._now = now
+        self._lost_calls = LostCalls(settings, turn_store, stats)
+        self._hold_seconds = whole_seconds(settings.hold_timeout)
         self._in_flight = InFlight()
         self._first_attempts: Counter[str] = Counter()
         """Requests that are being answered, by their retry keys."""
@@ -181,7 +184,7 @@ class Responder:
             case ReleaseCall(turn):
                 await self._turn_store.touch(turn, holds.get(turn.key))
                 self._metrics.released(incoming.upstream.counted_as)
-                self._hold(incoming, turn.key, len(turn.message.calls) - decision.position - 1)
+                self._hold(incoming, turn, decision.position)
                 await self._release_call(exchange, decision)
             case AskModel():
                 missing = missing_turn(request.messages, folds, turns, found, serial=serial, ends_in_result=returns)
@@ -189,16 +192,19 @@ class Responder:
                     decision = replace(decision, lost=(*decision.lost, missing))
                 await self._turn_store.close(decision.closed, holds)
                 for turn in decision.closed:
-                    self._stats.release(turn.key)
+                    self._stats.pending.release(turn.key)
                 await self._ask(exchange, decision)
 
-    def _hold(self, incoming: ClientRequest, turn: str, waiting: int) -> None:
-        """Notes that this number of calls of the turn wait to be released."""
-        if waiting:
+    def _hold(self, incoming: ClientRequest, turn: Turn, position: int) -> None:
+        """Notes that the call at this position is released and those after it wait."""
+        names = tuple(call.name for call in turn.message.calls[position:])
+        if len(names) > 1:
             alias = incoming.upstream.counted_as
-            self._stats.hold(turn, waiting, alias, incoming.scope, incoming.key, incoming.client)
+            self._stats.pending.hold(
+                turn.key, len(names) - 1, alias, incoming.scope, incoming.key, incoming.client, names
+            )
         else:
-            self._stats.release(turn)
+            self._stats.pending.release(turn.key)
 
     async def _send_unchanged(self, alias: str, data: bytes, plain: Plain, out: Outlet, outcome: Outcome) -> None:
         """Sends the model's own body, of which nothing has to be stored."""
@@ -227,7 +233,10 @@ class Responder:
         turn, total = next.turn, len(next.turn.message.calls)
         exchange.outcome.handed = f"{next.position + 1}/{total}"
         log.info("serial_hold session=%s calls=%d handed=%d", turn.key[-8:], total, next.position + 1)
-        await self._send_without_model(exchange, "", next.call, {TURN: f"handed {exchange.outcome.handed}"})
+        headers = {TURN: f"handed {exchange.outcome.handed}"}
+        if next.position + 1 < total:
+            headers[EXPIRES] = self._hold_seconds
+        await self._send_without_model(exchange, "", next.call, headers)
 
     async def _repeat(self, exchange: Exchange, answered: Answered) -> None:
         """The same answer, for a retry of the request."""
@@ -238,6 +247,8 @@ class Responder:
             log.info("serial_hold session=%s calls=%d handed=1", turn.key[-8:], total)
         told = [answered.lost, f"handed {exchange.outcome.handed}" if exchange.outcome.handed else ""]
         headers = {TURN: ", ".join(filter(None, told))} if any(told) else {}
+        if answered.turn is not None and answered.turn.held:
+            headers[EXPIRES] = self._hold_seconds
         await self._send_without_model(exchange, answered.text, answered.call, headers)
 
     async def _send_without_model(
@@ -301,7 +312,9 @@ class Responder:
             continued=exchange.request.messages is not exchange.said,
         )
         outcome.repairs = tuple(dict.fromkeys(map(name_of, edits)))
-        headers = self._lost(exchange, decision.lost)
+        headers = await self._lost_calls.report(exchange, decision.lost)
+        if exchange.serial and request.stream and request.tools:  # whether calls are held is not known yet
+            headers[EXPIRES] = self._hold_seconds
         if edits:
             if self._settings.strict:
                 raise InvalidRequest(f"the history is broken, and this gateway is strict: {describe_edits(edits)}")
@@ -379,25 +392,6 @@ class Responder:
             ended = Ended(_as_verdict(error))
         return ended
 
-    def _lost(self, exchange: Exchange, lost: Sequence[Lost]) -> dict[str, str]:
-        """Reports held calls that are not released: to the log, the metrics, and in a header to the client."""
-        if not lost:
-            return {}
-        alias = exchange.incoming.upstream.counted_as
-        for one in lost:
-            session = one.turn.key[-8:] if one.turn is not None else "-"
-            level = logging.INFO if one.reason in ("failed", "interrupted", "unknown") else logging.WARNING
-            log.log(level, "serial_lost session=%s calls=%d reason=%s", session, one.calls, one.reason)
-            self._metrics.lost(alias, one.reason)
-        last = lost[-1]
-        known = f"; {last.calls} calls" if last.calls else ""
-        if self._settings.strict and last.reason not in ("failed", "interrupted"):
-            raise InvalidRequest(
-                f"the calls that were held for this history are lost, and this gateway is strict: "
-                f"{last.reason}{known}; start the turn again without its calls and results"
-            )
-        return {TURN: f"lost; {last.reason}{known}"}
-
     async def _answered_before(self, exchange: Exchange) -> Answered | None:
         """The recent answer to this request, if it is marked as a retry and its calls are still held."""
         attempt, window = exchange.incoming.attempt, self._settings.retry_window
@@ -469,7 +463,8 @@ class Responder:
             outcome.calls, outcome.handed = outcome.calls[:1], f"1/{len(calls)}"
             headers[TURN] = ", ".join((*filter(None, [headers.get(TURN)]), f"handed {outcome.handed}"))
             self._metrics.held(alias, len(calls) - 1)
-            self._hold(incoming, turn[0].key, len(calls) - 1)
+            headers[EXPIRES] = self._hold_seconds
+            self._hold(incoming, turn[0], 0)
             log.info("serial_hold session=%s calls=%d handed=1", turn[0].key[-8:], len(calls))
         if incoming.route.http.stores:
             given = (handed,) if handed is not None else tuple(map(exchange.handed, calls))

@@ -257,6 +257,16 @@ class TurnStore:
         closed = hold is not None and hold.closed
         await self.store.put({hold_key(turn.key): self._new_hold(closed=closed)}, self._ttl)
 
+    async def report_expired(self, turn: str) -> bool:
+        """Has the time of this held turn run out, with nobody having reported it so far? Then it is noted as
+        reported."""
+        (value, noted), _ = await self._get([hold_key(turn), _EXPIRED + turn], required=True)
+        hold = read_hold(value)
+        if hold is None or hold.closed or hold.until >= self._now() or noted is not None:
+            return False
+        await self.store.put({_EXPIRED + turn: b"."}, self._ttl)  # a key of its own: the hold may be renewed meanwhile
+        return True
+
     async def close(self, turns: Iterable[Turn], holds: Mapping[str, Hold | None]) -> None:
         """The remaining calls are answered "not run" in this history; in another branch they may still be released."""
         closed = {turn.key: hold for turn in turns if (hold := holds.get(turn.key)) is not None}
@@ -396,6 +406,7 @@ def _lacks_reasoning(turn: Turn, originals: Sequence[Turn]) -> bool:
 
 _LISTS = ("said:", "call:")
 _FIRST = "first:"
+_EXPIRED = "expired:"
 
 
 def _joined(key: str, stored: bytes | None, spare: bytes | None) -> bytes | None:
