@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from yarl import URL
 
-from unbroken.cli.exits import MISUSED, print_line
+from unbroken.cli.exits import MISUSED, STOPPED, print_line
 from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
 from unbroken.cli.progress_line import progress
 from unbroken.errors import UnbrokenError, UserError, needs_extra
@@ -28,6 +28,9 @@ from unbroken.gateway.upstreams.demo_model import NAME as DEMO
 from unbroken.gateway.upstreams.pool import Pool
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.logs import LogLevel, chosen_level, set_up_logs
+
+if TYPE_CHECKING:
+    from unbroken.gateway.from_litellm import Translation
 
 _EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -46,6 +49,12 @@ Alias: TypeAlias = Annotated[
 ]
 ConfigFile: TypeAlias = Annotated[
     str, typer.Option(metavar="FILE", help="The configuration file.", show_default=f"{FILE}, if it is here")
+]
+FromLitellm: TypeAlias = Annotated[
+    str, typer.Option(metavar="FILE", help="Serve a configuration of LiteLLM's proxy, as far as it can be translated.")
+]
+Write: TypeAlias = Annotated[
+    str, typer.Option(metavar="FILE", help="With --from-litellm: write the translation there, - prints it, and exit.")
 ]
 Host: TypeAlias = Annotated[str, typer.Option(metavar="HOST", help="Where to listen.", show_default=HOST)]
 Port: TypeAlias = Annotated[
@@ -86,6 +95,8 @@ def serve_command(
     api_key_env: ApiKeyEnv = "",
     wire: WireName = "",
     config: ConfigFile = "",
+    from_litellm: FromLitellm = "",
+    write: Write = "",
     host: Host = "",
     port: Port = None,
     store: StorePlace = "",
@@ -107,7 +118,7 @@ def serve_command(
     demo model is served that needs no key. Ctrl-C lets streams end, then stops; a second one stops at once.
 
     Exit codes: 0 stopped, or --check found nothing wrong; 2 the options or the file are wrong, or the port is taken; 3
-    it could not start.
+    it could not start; 4 with --check or --write, a part of the LiteLLM file is not translated.
     """
     with _telling(_AS_OPTIONS if upstream else _IN_A_FILE):
         said = ServeOptions(
@@ -128,15 +139,26 @@ def serve_command(
             keys_file=keys_file,
             record=record,
         )
-        _serve(said, _file(config, upstream), check, json, log_level)
+        translated = _translated(from_litellm, write, config or upstream)
+        if translated is not None and write:
+            raise typer.Exit(_write(translated, write))
+        _serve(said, translated or _file(config, upstream), check, json, log_level)
+        if translated is not None and check and not translated.is_complete:
+            raise typer.Exit(STOPPED)
 
 
-def _serve(said: ServeOptions, file: str, check: bool, json: bool, log_level: str) -> None:
+def _serve(said: ServeOptions, source: str | Translation, check: bool, json: bool, log_level: str) -> None:
+    """`source` is the file to read, empty if there is none."""
     level: LogLevel = chosen_level(log_level, "info") or "info"
     opened = Opened()
     with ExitStack() as starting:
         starting.enter_context(progress("starting the gateway"))
-        settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
+        if isinstance(source, str):
+            file = source
+            settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
+        else:
+            file = source.file
+            settings = source.settings(said, opened)
         with missing_extra():
             from unbroken.gateway.app import Gateway  # noqa: PLC0415 - an optional extra
             from unbroken.gateway.http.uvicorn_server import serve  # noqa: PLC0415 - an optional extra
@@ -148,8 +170,42 @@ def _serve(said: ServeOptions, file: str, check: bool, json: bool, log_level: st
         if check:
             show("")
         else:
-            source = ConfigSource(file, asdict(said))
-            serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level), source=source)
+            again = ConfigSource(file, asdict(said), is_litellm=not isinstance(source, str))
+            serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level), source=again)
+
+
+def _translated(file: str, write: str, others: str) -> Translation | None:
+    """The configuration of LiteLLM's proxy, if one is named. What is not translated is printed."""
+    if not file:
+        if write:
+            raise UserError("--write goes with --from-litellm FILE, which is missing")
+        return None
+    if others:
+        raise UserError("--from-litellm names its models: leave out --config and --upstream")
+    from unbroken.gateway.from_litellm import read_litellm  # noqa: PLC0415 - start-up time
+
+    translated = read_litellm(file)
+    for found in translated.findings:
+        print_line(str(found))
+    return translated
+
+
+def _write(translated: Translation, target: str) -> int:
+    """Writes `unbroken.toml`, after a check that it can be read. Returns the exit code."""
+    text = translated.toml()
+    translated.check()
+    if target == "-":
+        typer.echo(text, nl=False)
+    else:
+        try:
+            with Path(target).open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise UserError(f"--write {target}: it exists already; name another file, or remove it") from None
+        except OSError as error:
+            raise UserError(f"--write {target}: it cannot be written: {error.strerror or error}") from None
+        print_line(f"{target} is written; check it with `unbroken serve --config {target} --check`")
+    return 0 if translated.is_complete else STOPPED
 
 
 def _file(config: str, upstream: str) -> str:

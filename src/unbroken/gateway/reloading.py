@@ -33,6 +33,8 @@ class ConfigSource:
     """Empty: there are options only."""
     options: Mapping[str, Any]
     """The fields of `ServeOptions`."""
+    is_litellm: bool = False
+    """The file is a configuration of LiteLLM's proxy."""
 
     def read(self) -> GatewaySettings:
         """Raises `UserError` with all mistakes."""
@@ -40,6 +42,10 @@ class ConfigSource:
         from unbroken.gateway.config.opening import Opened  # noqa: PLC0415 - see above
 
         options, opened = ServeOptions(**self.options), Opened()
+        if self.is_litellm:
+            from unbroken.gateway.from_litellm import read_litellm  # noqa: PLC0415 - see above
+
+            return read_litellm(self.file).settings(options, opened)
         return read_config(self.file, options, opened) if self.file else settings_from_options(options, opened)
 
     def stamp(self) -> tuple[int, int, int]:

@@ -117,9 +117,14 @@ def is_loopback(host: str) -> bool:
     return ip_address(host).is_loopback if ip_version(host) else host.lower() == "localhost"
 
 
-def _is_variable(name: str) -> bool:
+def is_variable(name: str) -> bool:
     """Is it the name of a variable, and not a secret that was written in its place?"""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and MASK not in mask(name, ())
+
+
+def holds_secret(name: str, text: str) -> bool:
+    """Is this the name of a secret, or does the text look like one?"""
+    return SECRET_NAMES.fullmatch(name) is not None or mask(text, ()) != text
 
 
 def _is_host(name: str) -> bool:
@@ -165,7 +170,7 @@ def _store(url: str, info: ValidationInfo) -> str:
         return "memory:" if url == "memory" else f"sqlite:{_beside(url, info)}"
     if scheme not in (*SCHEMES, "env"):
         raise ValueError("has to be a path, memory:, sqlite:PATH, redis://HOST:PORT/DB, or env:VARIABLE that holds one")
-    if scheme == "env" and not _is_variable(rest):
+    if scheme == "env" and not is_variable(rest):
         raise ValueError(_VARIABLE)
     if scheme == "sqlite":
         if rest.strip("/") in ("", ":memory:"):
@@ -185,7 +190,7 @@ def _store(url: str, info: ValidationInfo) -> str:
 def _journal(url: str, info: ValidationInfo) -> str:
     scheme, _, rest = url.partition(":")
     if scheme == "env":
-        if not _is_variable(rest):
+        if not is_variable(rest):
             raise ValueError(_VARIABLE)
         return url
     if scheme == "sqlite" and rest.startswith("///") and rest.strip("/"):
@@ -215,7 +220,7 @@ def _rule(text: str) -> str:
 def _public(texts: Mapping[str, object]) -> dict[str, str]:
     """Headers or query parameters, none of which may be a key."""
     for name, text in texts.items():
-        if SECRET_NAMES.fullmatch(name) or mask(str(text), ()) != str(text):
+        if holds_secret(name, str(text)):
             raise ValueError(f"has a key in it (`{mask(name, ())}`): {ELSEWHERE}")
     return {name: str(text) for name, text in texts.items()}
 
@@ -249,7 +254,7 @@ Text: TypeAlias = Annotated[
 Texts: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 PassRules: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_rule)], ...], BeforeValidator(_listed)]
 FilePath: TypeAlias = Annotated[Text, AfterValidator(_beside)]
-Variable: TypeAlias = Annotated[str, expect(_VARIABLE, _is_variable)]
+Variable: TypeAlias = Annotated[str, expect(_VARIABLE, is_variable)]
 Host: TypeAlias = Annotated[
     Text,
     AfterValidator(lambda name: name.removeprefix("[").removesuffix("]")),

@@ -2,6 +2,6 @@
 `mistakes` collects what is wrong, with its line. `unbroken serve` itself opens what the settings name (`cli.serve`).
 """
 
-from unbroken.gateway.config.reading import FILE, ServeOptions, read_config, settings_from_options
+from unbroken.gateway.config.reading import FILE, ServeOptions, read_config, read_document, settings_from_options
 
-__all__ = ["FILE", "ServeOptions", "read_config", "settings_from_options"]
+__all__ = ["FILE", "ServeOptions", "read_config", "read_document", "settings_from_options"]

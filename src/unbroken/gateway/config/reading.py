@@ -101,6 +101,16 @@ def read_config(
     return _settle(document, options, Mistakes(str(path), lines_of(text)), look)
 
 
+def read_document(
+    document: dict[str, Any],
+    mistakes: Mistakes,
+    options: ServeOptions = NO_OPTIONS,
+    look: Look | None = None,
+) -> GatewaySettings:
+    """The same for a document that is not TOML's; `mistakes` knows its file and the lines in it."""
+    return _settle(document, options, mistakes, look)
+
+
 def settings_from_options(
     options: ServeOptions = NO_OPTIONS,
     look: Look | None = None,
