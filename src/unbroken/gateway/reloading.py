@@ -12,11 +12,13 @@ import multiprocessing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.settings import NEEDS_RESTART, GatewaySettings
+
+if TYPE_CHECKING:  # it loads prometheus_client, an optional extra
+    from unbroken.gateway.admin.stats import Stats
 
 log = logging.getLogger("unbroken.gateway")
 
