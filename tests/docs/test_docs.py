@@ -27,7 +27,7 @@ from typer.main import get_command
 from unbroken import Request, ToolMessage
 from unbroken.cli.commands import build
 from unbroken.gateway import ClientProfile, GatewaySettings, UpstreamSettings, read_config, running, setting_types
-from unbroken.gateway.admin.stats import GatewayMetrics
+from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
 from unbroken.gateway.config import ServeOptions, settings_from_options
 from unbroken.gateway.config.reading import PLACES
 from unbroken.gateway.relay.exchange import MOVE_TEXT
@@ -323,6 +323,11 @@ def test_the_page_of_the_gateway_names_every_case_repair_header_and_way_to_conti
 def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics = GatewayMetrics(["m"])
     metrics.request("m", "openai-chat", "gemini", 200, 0.1)
+    deployment = metrics.deployment("m", "east")
+    deployment.asked()
+    deployment.answered(0.1)
+    deployment.failed("limited")
+    deployment.cooled()
     metrics.first_token("m", 0.1)
     metrics.tokens("m", Usage(1, 1, 1, 1, 1))
     metrics.held("m", 2)
@@ -338,7 +343,7 @@ def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics.kept("held")
     metrics.know(["m"])
     metrics.reloaded(done=True)
-    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 17  # these, and `render`
+    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 18  # these, and `render`
     table = rows(GATEWAY, "## Metrics")
     series = r"(?m)^(unbroken_\w+?)(?:_bucket|_count|_sum)?(?:\{(.*)\})? "
     counted: dict[str, set[str]] = {}

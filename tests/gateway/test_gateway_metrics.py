@@ -9,8 +9,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from unbroken.clock import VirtualClock
-from unbroken.gateway.admin import stats as module
-from unbroken.gateway.admin.stats import GatewayMetrics, Stats
+from unbroken.gateway.admin import gateway_metrics as module
+from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
+from unbroken.gateway.admin.stats import Stats
 from unbroken.messages import Usage
 
 
@@ -103,7 +104,7 @@ def test_the_process_reports_its_memory() -> None:
 
 def test_workers_are_added_up(tmp_path: Path) -> None:
     code = (
-        "from unbroken.gateway.admin.stats import GatewayMetrics; m = GatewayMetrics(['a']);"
+        "from unbroken.gateway.admin.gateway_metrics import GatewayMetrics; m = GatewayMetrics(['a']);"
         "m.fallback('a'); m.in_flight(1); m.held_open(1); print(m.render()[0].decode())"
     )
     texts = [

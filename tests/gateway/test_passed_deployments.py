@@ -91,6 +91,21 @@ def test_another_deployment_answers_at_once_and_the_failed_one_is_left_alone(fai
             assert east["failures"] == before
             assert east["cooling"] > 0
             assert (west["requests"], west["failures"], west["busy"]) == (len(second.asked), 0, 0)
+            async with session.get("/metrics") as answer:
+                page = await answer.text()
+            labels, counted = 'alias="m",deployment="east"', "broken" if kind == "unreachable" else kind
+            for line in (
+                f"unbroken_deployment_requests_total{{{labels}}} {before}.0",
+                f'unbroken_deployment_failures_total{{{labels},kind="{counted}"}} {before}.0',
+                f"unbroken_deployment_cooldowns_total{{{labels}}} 1.0",
+                f"unbroken_deployment_requests_in_flight{{{labels}}} 0.0",
+                f'unbroken_deployment_first_byte_seconds_count{{alias="m",deployment="west"}} {len(second.asked)}.0',
+            ):
+                assert line in page.splitlines(), line
+            async with session.get("/") as answer:
+                shown = await answer.text()
+            assert "<h2>Deployments</h2>" in shown
+            assert shown.index("cooling down") < shown.index("in use")
 
     run(story)
 
@@ -133,6 +148,7 @@ def test_a_name_that_fits_a_wildcard_is_passed_through_with_its_own_part() -> No
             async with session.get("/metrics") as answer:
                 page = await answer.text()
             assert 'unbroken_requests_total{alias="embed-*",client="passed"' in page
+            assert 'unbroken_deployment_requests_total{alias="embed-*",deployment="east"} 1.0' in page
             assert "embed-3-large" not in page
 
     run(story)

@@ -270,7 +270,7 @@ def test_the_gateway_itself_is_served(tmp_path: Path) -> None:
 
 SERVED = """
 import os, sys
-from unbroken.gateway.admin.stats import GatewayMetrics
+from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
 from unbroken.gateway.http.uvicorn_server import serve
 from unbroken.gateway.settings import GatewaySettings
 

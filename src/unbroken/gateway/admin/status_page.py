@@ -20,7 +20,7 @@ from urllib.parse import quote
 import orjson
 
 from unbroken.asgi import page_headers
-from unbroken.gateway.admin.stats import Counts, RecentRequest, UpstreamStatus
+from unbroken.gateway.admin.stats import Counts, DeploymentStatus, RecentRequest, UpstreamStatus
 from unbroken.gateway.reloading import Reload
 from unbroken.gateway.turns.pending import HeldTurn
 
@@ -130,7 +130,12 @@ def view(status: GatewayStatus) -> View:
     return View(
         headline=f"version {status.version}, {uptime}{workers}",
         facts=(*_facts(status),),
-        tables=(_upstreams(status), *([_held(status)] if status.held else []), _requests(status)),
+        tables=(
+            _upstreams(status),
+            *([_deployments(status)] if any(each.deployments for each in status.upstreams) else []),
+            *([_held(status)] if status.held else []),
+            _requests(status),
+        ),
     )
 
 
@@ -192,6 +197,36 @@ def _upstreams(status: GatewayStatus) -> Table:
         "No model is set up.",
         f"{_number(other, 'more request', 'more requests')} reached none of these" if other > 0 else "",
     )
+
+
+_DEPLOYMENTS_SHOWN = 100
+
+
+def _deployments(status: GatewayStatus) -> Table:
+    every = [(upstream.alias, each) for upstream in status.upstreams for each in upstream.deployments]
+    rows = tuple(
+        (
+            Cell(alias),
+            Cell(each.name, each.model),
+            _state_of(each),
+            Cell(f"{each.requests:,}", f"{each.busy:,} in flight" if each.busy else ""),
+            Cell(f"{each.failures:,}", state="warn" if each.failures else "quiet"),
+            _times(each.times),
+            Cell(each.reason) if each.reason else Cell("none", state="quiet"),
+        )
+        for alias, each in every[:_DEPLOYMENTS_SHOWN]
+    )
+    more = f"the first {_DEPLOYMENTS_SHOWN} of {len(every):,}" if len(every) > _DEPLOYMENTS_SHOWN else ""
+    columns = ("Alias", "Deployment", "State", "Requests", "Failures", "First byte", "Last cooldown")
+    return Table("Deployments", columns, rows, "", more)
+
+
+def _state_of(each: DeploymentStatus) -> Cell:
+    share = f"weight {each.weight:g}, priority {each.priority}"
+    if not each.cooling:
+        return Cell("in use", share, "good")
+    until = f"for another {_span(each.cooling + 1)}"
+    return Cell("probe failed" if each.probe_failed else "cooling down", until, "bad" if each.probe_failed else "warn")
 
 
 def _times(times: Sequence[float]) -> Cell:

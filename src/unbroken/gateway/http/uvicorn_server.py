@@ -31,7 +31,7 @@ from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
 from unbroken.asgi import Receive, Scope, Send
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.gateway.admin.stats import COUNTS_DIR
+from unbroken.gateway.admin.gateway_metrics import COUNTS_DIR
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol, websocket_options
 from unbroken.gateway.reloading import ConfigSource, changed_at_run_time

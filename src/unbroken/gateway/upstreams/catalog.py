@@ -26,7 +26,7 @@ class Catalog:
         self._settings = {each.alias: each for each in settings}
         self.upstreams = open_upstreams(settings, {} if before is None else self._same(before))
         if before is None or before._settings != self._settings:
-            self._wildcards = Wildcards(settings)
+            self._wildcards = Wildcards(settings, self.upstreams)
         else:
             self._wildcards = before._wildcards
         self._probing: list[asyncio.Task[None]] = []
@@ -112,8 +112,9 @@ class Wildcards:
     """The models whose alias has a `*`. What stands for it in a client's name for the model, stands for the `*` in
     `model` too. The longest alias that fits is used, so `*` alone is the default."""
 
-    def __init__(self, settings: Iterable[UpstreamSettings]) -> None:
+    def __init__(self, settings: Iterable[UpstreamSettings], opened: Mapping[str, Upstream]) -> None:
         models = list(settings)
+        self._opened = opened
         self._by_alias = {model.alias: model for model in models}
         self._patterns = sorted((model for model in models if "*" in model.alias), key=_fixed_length, reverse=True)
         self._open = lru_cache(MOST_NAMES)(self._open_now)
@@ -139,6 +140,10 @@ class Wildcards:
         upstream = replace(open_upstream(named, self._by_alias), pattern=pattern)
         if (pool := upstream.pool) is None:
             return upstream
+        counted_by = self._opened[pattern].pool
+        assert counted_by is not None, "it has the same deployments"
+        for each, whole in zip(pool.deployments, counted_by.deployments, strict=True):
+            each.whole = whole
         counted = {name: replace(each, pattern=pattern) for name, each in pool.upstreams.items()}
         return replace(upstream, pool=replace(pool, upstreams=counted))
 

@@ -13,14 +13,16 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import exp, inf, log
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from aiohttp import ClientError
 
+from unbroken.decoding.verdict import judge_failure
 from unbroken.errors import ProviderError, RateLimited, TimedOut, Unauthorized, UnbrokenError, Unreachable
 from unbroken.gateway.settings import Choose
 from unbroken.messages import Json
@@ -42,6 +44,24 @@ _NEW = 0.3
 """How much the newest measurement counts in the average of the seconds to the first byte."""
 _FORGOTTEN = 30.0
 """Seconds after which an average without new measurements counts about a third: a slow deployment is tried again."""
+TIMES = 100
+"""How many times to the first byte are kept, for percentiles."""
+
+
+class DeploymentListener(Protocol):
+    """Counts what happens at a deployment, for metrics."""
+
+    def asked(self) -> None: ...
+
+    def answered(self, seconds: float) -> None: ...
+
+    def failed(self, kind: str) -> None: ...
+
+    def cooled(self) -> None:
+        """It is left alone from now on."""
+        ...
+
+    def ended(self) -> None: ...
 
 
 class Deployment:
@@ -66,6 +86,13 @@ class Deployment:
         """Requests that are being answered."""
         self.reason = ""
         """Why it is cooling, in one line."""
+        self.probe_failed = False
+        """The last probe found that it is not back."""
+        self.times: deque[float] = deque(maxlen=TIMES)
+        """Seconds to the first byte of its last answers."""
+        self.listener: DeploymentListener | None = None
+        self.whole: Deployment | None = None
+        """For a name that fits an alias with a `*`: the deployment of that alias, which counts all names together."""
         self._cooldown = cooldown
         self._now = now
         self._in_a_row = 0
@@ -83,6 +110,7 @@ class Deployment:
             self.requests, self.failures, self.reason = before.requests, before.failures, before.reason
             self._in_a_row, self._until, self._is_limited = before._in_a_row, before._until, before._is_limited
             self._seconds, self._measured = before._seconds, before._measured
+            self.times, self.probe_failed = before.times.copy(), before.probe_failed
 
     @property
     def cooling(self) -> float:
@@ -106,22 +134,37 @@ class Deployment:
         with self._lock:
             self.requests += 1
             self.busy += 1
+        if self.listener is not None:
+            self.listener.asked()
+        if self.whole is not None:
+            self.whole.asked()
 
     def answered(self, seconds: float) -> None:
         with self._lock:
             first = self._measured == -inf
             self._seconds = seconds if first else self._seconds + _NEW * (seconds - self._seconds)
             self._measured = self._now()
+            self.times.append(seconds)
+        if self.listener is not None:
+            self.listener.answered(seconds)
+        if self.whole is not None:
+            self.whole.answered(seconds)
 
     def succeeded(self) -> None:
         with self._lock:
             self._in_a_row = 0
+        if self.whole is not None:
+            self.whole.succeeded()
 
     def failed(self, error: ProviderError | None) -> None:
+        wait = self._wait_after(error)
+        if not wait:
+            return
+        if self.whole is not None:
+            self.whole.failed(error)
+        if self.listener is not None:
+            self.listener.failed("broken" if error is None else judge_failure(error).kind)
         with self._lock:
-            wait = self._wait_after(error)
-            if not wait:
-                return
             self.failures += 1
             self._in_a_row += 1
             if isinstance(error, RateLimited | Unauthorized | Unreachable | TimedOut) or self._in_a_row >= FAILURES:
@@ -129,12 +172,19 @@ class Deployment:
                 self.reason = "its answers broke off" if error is None else str(error)
                 self._until = max(self._until, self._now() + wait)
                 self._is_limited = isinstance(error, RateLimited)
-                if begins:
+                self.probe_failed = self.probe_failed and not begins
+                if begins and self.listener is not None:
+                    self.listener.cooled()
+                if begins and (self.whole is None or not self.whole.cooling):
                     logger.warning("deployment_cooling name=%s seconds=%.0f reason=%s", self.name, wait, self.reason)
 
     def ended(self) -> None:
         with self._lock:
             self.busy -= 1
+        if self.listener is not None:
+            self.listener.ended()
+        if self.whole is not None:
+            self.whole.ended()
 
     async def probe(self) -> None:
         """Ends the cooling if the server answers again. The request has no body, so it costs nothing; any answer but a
@@ -156,7 +206,8 @@ class Deployment:
             ):
                 is_back = answer.status < 500 and answer.status not in (401, 403, 429)
         except (ClientError, OSError, UnbrokenError):  # a TimeoutError is an OSError
-            return
+            is_back = False
+        self.probe_failed = not is_back
         if is_back:
             with self._lock:
                 self._in_a_row, self._until = 0, 0.0
