@@ -92,6 +92,10 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
         return response.status, response.read()
 
 
+def get(path: str) -> bytes:
+    return b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % path.encode()
+
+
 def post(path: str = "/", body: bytes = b"abc", headers: bytes = b"") -> bytes:
     return b"POST %s HTTP/1.1\r\nhost: x\r\n%scontent-length: %d\r\n\r\n%s" % (path.encode(), headers, len(body), body)
 
@@ -364,6 +368,37 @@ def test_a_stream_that_does_not_end_in_time_is_cut(tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(10) == 0
         assert served.process.communicate()[1] == "Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_fails_readiness_first_and_requests_are_still_answered(tmp_path: Path, workers: int) -> None:
+    script = tmp_path / "stopped.py"
+    script.write_text(
+        "import sys\n"
+        "from unbroken.gateway import GatewaySettings, UpstreamSettings, serve\n"
+        "if __name__ == '__main__':\n"
+        "    models = (UpstreamSettings('demo', 'demo'),)\n"
+        "    workers = int(sys.argv[1])\n"
+        "    settings = GatewaySettings(models, port=0, workers=workers, store='sqlite:held.db', stop_delay=60)\n"
+        "    serve(settings, lambda url: print(url, flush=True))\n"
+    )
+    command = [sys.executable, str(script), str(workers)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert ask(url, get("/readyz"))[0] == 200
+            process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + 20
+            while ask(url, get("/readyz"))[0] != 503 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert ask(url, get("/readyz"))[1] == b'{"status":"not ready","reason":"the gateway is stopping"}'
+            assert ask(url, get("/healthz"))[0] == 200
+            assert ask(url, get("/v1/models"))[0] == 200
+            process.send_signal(signal.SIGTERM)  # it does not wait for the rest of the delay
+            assert process.wait(20) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
 
 
 def test_workers_share_a_port_count_together_and_are_replaced(tmp_path: Path) -> None:

@@ -158,6 +158,10 @@ class Gateway:
         await self.store.aclose()
         await close_session()
 
+    def fail_readiness(self) -> None:
+        """From now on `/readyz` is a 503: the gateway is about to stop."""
+        self._stats.is_stopping = True
+
     def end_streams(self) -> None:
         """Ends the streams of durable runs' events, which would last as long as the runs; clients connect again. A
         server calls it before it waits for other requests."""

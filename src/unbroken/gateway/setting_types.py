@@ -240,6 +240,7 @@ Weight: TypeAlias = Annotated[_Real, Field(gt=0, le=1_000_000), expect("has to b
 Share: TypeAlias = Annotated[_Real, Field(ge=0, le=1), expect("has to be a number from 0 to 1")]
 _Seconds: TypeAlias = Annotated[_Real, Field(gt=0, le=MOST), _in_units(_DURATIONS)]
 Seconds: TypeAlias = Annotated[_Seconds, expect(_TIME)]
+Delay: TypeAlias = Annotated[_Real, Field(ge=0, le=MOST), _in_units(_DURATIONS), expect(_TIME.replace("above", "from"))]
 Patience: TypeAlias = Annotated[
     _Seconds | None,  # None: no limit
     BeforeValidator(lambda value: None if value == "never" else value),

@@ -42,6 +42,7 @@ NEEDS_RESTART = (
     "entry_bytes",
     "large_bodies",
     "stop_timeout",
+    "stop_delay",
     "journal",
 )
 """Settings that a reload does not change: what they describe exists once, for as long as the gateway runs."""
@@ -171,6 +172,9 @@ class GatewaySettings:
     """Seconds after which a client that waits for more of a stream gets a sign of life; None: never."""
     stop_timeout: Annotated[values.Seconds, values.In("server")] = 60.0
     """Seconds that streams may take to end when the gateway is stopped."""
+    stop_delay: Annotated[values.Delay, values.In("server")] = 0.0
+    """Seconds for which a gateway that is stopped still accepts requests while `/readyz` is a 503, so that balancers
+    notice before connections are refused."""
     record: Annotated[values.FilePath, values.In("record", "folder")] = ""
     """The folder in which requests are recorded; empty: no recording."""
     record_share: Annotated[values.Share, values.In("record", "share")] = 1.0

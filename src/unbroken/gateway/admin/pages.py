@@ -95,6 +95,9 @@ class Pages:
 
     async def _send_readiness(self, response: Response, viewer: Viewer) -> None:
         """Ready means that turns can be stored. Models are not checked here."""
+        if self._stats.is_stopping:
+            await response.complete(503, b'{"status":"not ready","reason":"the gateway is stopping"}')
+            return
         try:
             await self._store.ping()
         except StoreUnavailable as error:

@@ -162,6 +162,7 @@ class Stats:
         self.recent = Recent()
         self.started = now()
         self.in_flight = 0
+        self.is_stopping = False
 
     def use(self, upstreams: Iterable[Upstream], hold_timeout: float, access_log: bool) -> None:
         """From now on, these are the models. What was counted stays, also of models that are gone."""

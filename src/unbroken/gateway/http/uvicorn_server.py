@@ -67,6 +67,13 @@ class Reloads(Protocol):
         ...
 
 
+@runtime_checkable
+class HasReadiness(Protocol):
+    """An application that balancers ask whether it is ready."""
+
+    def fail_readiness(self) -> None: ...
+
+
 MakeApp: TypeAlias = Callable[..., App]
 """Called with the settings, and with `source=…` if the gateway can read its configuration again."""
 OnStarted: TypeAlias = Callable[[str], None]
@@ -80,6 +87,8 @@ be the one that closes first."""
 COUNTS = "unbroken-metrics-"
 """Prefix of the folder in which workers count; the id of the process that made it follows."""
 _SIGHUP = getattr(signal, "SIGHUP", None)
+_NOT_READY = getattr(signal, "SIGUSR1", None)
+"""Tells a worker that it will be stopped: its readiness fails."""
 """Windows has none."""
 STARTING = 60.0
 """Seconds in which workers have to start."""
@@ -93,9 +102,10 @@ def serve(
     logs: SetUpLogs | None = None,
     source: ConfigSource | None = None,
 ) -> None:
-    """Runs until SIGTERM or SIGINT: then it accepts no more requests, lets those in flight end within `stop_timeout`,
-    and returns. A second signal ends them at once and exits with 128 + its number. Exits with 3 if the application does
-    not start; the log has the reason. `source`: SIGHUP reads the configuration again from there."""
+    """Runs until SIGTERM or SIGINT: then it waits for `stop_delay`, in which it is not ready but answers requests,
+    accepts no more, lets those in flight end within `stop_timeout`, and returns. A second signal ends them at once
+    and exits with 128 + its number. Exits with 3 if the application does not start; the log has the reason.
+    `source`: SIGHUP reads the configuration again from there."""
     make = app if source is None else partial(app, source=source)
     listening = listen(settings)
     if logs is not None:
@@ -208,8 +218,10 @@ def _was_not_cut(record: logging.LogRecord) -> bool:
 class _Server(uvicorn.Server):
     """uvicorn's server, except that a handled signal is not raised again, and that a second signal is handled too."""
 
-    def __init__(self, config: uvicorn.Config, on_started: OnStarted | None) -> None:
+    def __init__(self, config: BoundedConfig, on_started: OnStarted | None) -> None:
         super().__init__(config)
+        self._delay = config.settings.stop_delay
+        self._ends_at_once = asyncio.Event()
         self.forced = 0
         """The second signal, which ended it at once."""
         self._on_started = on_started
@@ -232,6 +244,11 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping in_work=%d", len(self.server_state.tasks))
         app: object = self.config.loaded_app  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - whatever `MakeApp` has made
+        if self._delay and isinstance(app, HasReadiness):
+            app.fail_readiness()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._delay):
+                    await self._ends_at_once.wait()
         if isinstance(app, EndsStreams):
             app.end_streams()
         await super().shutdown(sockets)
@@ -276,6 +293,7 @@ class _Server(uvicorn.Server):
         return True
 
     def _cut(self) -> None:
+        self._ends_at_once.set()
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         for task in list(self.server_state.tasks):
@@ -345,6 +363,8 @@ def _worker_app(app: MakeApp, settings: GatewaySettings, logs: SetUpLogs | None)
         if isinstance(made, Reloads) and _SIGHUP is not None:
             begin = partial(asyncio.get_running_loop().call_soon_threadsafe, made.reload)
             signal.signal(_SIGHUP, lambda number, frame: begin() and None)
+        if isinstance(made, HasReadiness) and _NOT_READY is not None:
+            signal.signal(_NOT_READY, lambda number, frame: made.fail_readiness())
         return made
     except Exception as error:  # noqa: BLE001 - any error here would hit every restarted worker too
         uvicorns_log.error("starting a worker failed: %s", error)
@@ -399,6 +419,7 @@ class _Supervisor(Multiprocess):
         read_again: Callable[[], None] | None,
     ) -> None:
         super().__init__(config, [listening])
+        self._delay = config.settings.stop_delay
         self._read_again = read_again
         self._terminal = _Terminal()
         self.failed = False
@@ -440,9 +461,19 @@ class _Supervisor(Multiprocess):
 
     def terminate_all(self) -> None:
         log.info("stopping workers=%d", len(self.processes))
+        if self._delay and _NOT_READY is not None and not self.failed:
+            self._fail_readiness(_NOT_READY)
         super().terminate_all()
         for listening in self.sockets:  # otherwise this process would accept connections that nobody answers
             listening.close()
+
+    def _fail_readiness(self, number: int) -> None:
+        for process in self.processes:
+            if process.pid is not None and process.is_ready():  # one that starts has no handler yet
+                os.kill(process.pid, number)
+        until = time.monotonic() + self._delay
+        while time.monotonic() < until and not {signal.SIGINT, signal.SIGTERM} & {*self.signal_queue}:
+            time.sleep(0.05)
 
     def join_all(self) -> None:
         for process in self.processes:
