@@ -32,6 +32,7 @@ from unbroken.clock import VirtualClock
 from unbroken.errors import UserError
 from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnavailable, open_store
 from unbroken.gateway.stores.handoff import Handoff
+from unbroken.gateway.stores.records import MAX_BYTES, NO_RECORD, Record
 from unbroken.gateway.stores.sqlite import APPLICATION
 from unbroken.gateway.stores.store import FORMAT, PAUSE, Addition, CircuitBreakerStore, MemoryStore
 
@@ -897,5 +898,27 @@ def test_a_sum_beyond_64_bits_fails_and_is_not_rounded(path: Path) -> None:
             await store.add([Addition("day", {"a": 2**62}, HOUR), Addition("day", {"b": 1}, HOUR)], once="x")
         assert await store.counters(["day"]) == [{"a": 2**62}]
         await store.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_record_is_replaced_only_if_nobody_was_faster(place: Place) -> None:
+    async def main() -> None:
+        async with place.opened() as store, place.opened() as other:
+            assert await store.record("keys") is None
+            assert await store.replace_record("keys", b"one", 0)
+            assert not await store.replace_record("keys", b"late", 0)
+            assert await store.record("keys") == Record(1, b"one")
+            assert await store.record("keys", known=1) is None
+            assert await store.replace_record("keys", b"two", 1)
+            assert not await store.replace_record("keys", b"late", 1)
+            assert await store.record("keys", known=1) == Record(2, b"two")
+            assert await store.record("other", known=7) == NO_RECORD  # it was there, and is gone
+            with pytest.raises(EntryTooLarge):
+                await store.replace_record("keys", bytes(MAX_BYTES + 1), 2)
+            if place.kind != "memory":
+                assert await other.record("keys") == Record(2, b"two")
+                done = await asyncio.gather(*(each.replace_record("keys", b"x", 2) for each in (store, other) * 5))
+                assert sum(done) == 1
 
     asyncio.run(main())

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from unbroken.asgi import Refused, Send
 from unbroken.gateway.stores import Store, StoreStats
+from unbroken.gateway.stores.records import Record
 from unbroken.gateway.stores.store import NOTHING, Addition
 from unbroken.models.sessions import close_session
 from unbroken.wires.json_pieces import IN_PIECES
@@ -211,6 +212,12 @@ class StoreOnMainLoop:
 
     async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
         return await on_main_loop(self._home, lambda: self._store.counters(groups))
+
+    async def record(self, name: str, known: int = 0) -> Record | None:
+        return await on_main_loop(self._home, lambda: self._store.record(name, known))
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        return await on_main_loop(self._home, lambda: self._store.replace_record(name, value, version))
 
     async def stats(self) -> StoreStats:
         return await on_main_loop(self._home, self._store.stats)

@@ -26,6 +26,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError
 
 from unbroken.errors import UserError
+from unbroken.gateway.stores.records import MAX_BYTES, Record, read_redis, replace_redis
 from unbroken.gateway.stores.store import (
     FORMAT,
     LIST_BYTES,
@@ -153,6 +154,17 @@ class RedisStore:
             return [
                 {name.decode("utf-8", "surrogatepass"): int(value) for name, value in each.items()} for each in found
             ]
+
+    async def record(self, name: str, known: int = 0) -> Record | None:
+        self._refuse_closed()
+        async with self._asking():
+            return await read_redis(self._client, name, known)
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        self._refuse_closed()
+        refuse_too_large({name: value}, MAX_BYTES)
+        async with self._asking():
+            return await replace_redis(self._client, name, value, version)
 
     async def stats(self) -> StoreStats:
         """Counts the server's whole database, which may hold other data: counting ours would need a scan."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from unbroken.gateway.stores.records import Record
 from unbroken.gateway.stores.store import NOTHING, CircuitBreakerStore, Store, StoreStats, StoreUnavailable, part_of
 
 
@@ -56,6 +57,13 @@ class ShardedStore:
         for error in done:
             if error is not None:
                 raise error
+
+    async def record(self, name: str, known: int = 0) -> Record | None:
+        """Records are on the first server."""
+        return await self._shards[0].record(name, known)
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        return await self._shards[0].replace_record(name, value, version)
 
     async def stats(self) -> StoreStats:
         stats = await asyncio.gather(*(shard.stats() for shard in self._shards))

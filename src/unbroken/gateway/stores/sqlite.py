@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from unbroken.errors import UserError
 from unbroken.gateway.stores.handoff import Handoff
+from unbroken.gateway.stores.records import MAX_BYTES, SQLITE_TABLE, Record, read_sqlite, replace_sqlite
 from unbroken.gateway.stores.store import (
     FORMAT,
     LIST_BYTES,
@@ -154,6 +155,13 @@ class SQLiteFile:
             execute("DELETE FROM counters WHERE in_group = ?", (group,))
             execute("DELETE FROM counter_groups WHERE name = ?", (group,))
 
+    def record(self, name: str, known: int) -> Record | None:
+        return read_sqlite(self._connection, name, known)
+
+    def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        with _Writing(self._connection):
+            return replace_sqlite(self._connection, name, value, version)
+
     def trim(self, now: float) -> None:
         """Removes some expired rows and, beyond the limit, the oldest ones. Call it after each write; mostly it does
         nothing."""
@@ -250,7 +258,7 @@ def _prepare(connection: sqlite3.Connection, label: str) -> None:
             LOG.warning("store `%s` was of format %d and is cleared for format %d", label, version, FORMAT)
         if version != FORMAT:
             _lay_out(connection)
-        for statement in _COUNTERS:
+        for statement in (*_COUNTERS, SQLITE_TABLE):
             connection.execute(statement)
         connection.execute("SELECT max(id) FROM entries").fetchone()  # finds a damaged file now
 
@@ -397,6 +405,13 @@ class SQLiteStore:
     async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
         now = self._now()
         return await self._do(_Ask(lambda file: file.counters(groups, now), _future())) if groups else []
+
+    async def record(self, name: str, known: int = 0) -> Record | None:
+        return await self._do(_Ask(lambda file: file.record(name, known), _future()))
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        refuse_too_large({name: value}, MAX_BYTES)
+        return await self._do(_Ask(lambda file: file.replace_record(name, value, version), _future()))
 
     async def stats(self) -> StoreStats:
         now = self._now()

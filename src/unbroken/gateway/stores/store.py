@@ -22,6 +22,7 @@ from zlib import crc32
 
 from unbroken.clock import current_clock
 from unbroken.errors import UnbrokenError
+from unbroken.gateway.stores.records import MAX_BYTES, NO_RECORD, Record, unless_known
 
 NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
@@ -95,6 +96,15 @@ class Store(Protocol):
         """All counters of each group, by their names."""
         ...
 
+    async def record(self, name: str, known: int = 0) -> Record | None:
+        """A record; `NO_RECORD` if it does not exist. None if its version is still `known`."""
+        ...
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        """Writes a record if it still has this version, 0 if it is new. Returns False if another process was faster.
+        Raises `EntryTooLarge`."""
+        ...
+
     async def stats(self) -> StoreStats: ...
 
     async def ping(self) -> None:
@@ -156,6 +166,12 @@ class CircuitBreakerStore:
 
     async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
         return await self._ask("read", lambda: self._store.counters(groups)) if groups else []
+
+    async def record(self, name: str, known: int = 0) -> Record | None:
+        return await self._ask("read", lambda: self._store.record(name, known))
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        return await self._ask("written to", lambda: self._store.replace_record(name, value, version))
 
     async def stats(self) -> StoreStats:
         return await self._ask("read", self._store.stats)
@@ -224,6 +240,7 @@ class MemoryStore:
         """A heap by expiry. Pairs of entries that were removed or replaced stay until they reach the top or become too
         many."""
         self._bytes = 0
+        self._records: dict[str, Record] = {}
         self._counters: dict[str, tuple[float, dict[str, int]]] = {}
         """The groups of counters: when they expire, and their values."""
         self._counters_looked = 0.0
@@ -280,6 +297,18 @@ class MemoryStore:
             self._counters_looked = now
             for group in [group for group, (expires, _) in self._counters.items() if expires <= now]:
                 del self._counters[group]
+
+    async def record(self, name: str, known: int = 0) -> Record | None:
+        self._refuse_closed()
+        return unless_known(self._records.get(name, NO_RECORD), known)
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        self._refuse_closed()
+        refuse_too_large({name: value}, MAX_BYTES)
+        if self._records.get(name, NO_RECORD).version != version:
+            return False
+        self._records[name] = Record(version + 1, value)
+        return True
 
     async def stats(self) -> StoreStats:
         self._refuse_closed()
