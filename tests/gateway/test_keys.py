@@ -49,7 +49,7 @@ def test_the_file_contains_hashes_and_only_its_owner_can_read_it(tmp_path: Path)
     assert secret not in text
     assert secret.removeprefix("ub-") not in text
     saved = json.loads(text)
-    assert saved["version"] == 5
+    assert saved["version"] == 6
     assert saved["keys"][0]["sha256"] == sha256(secret.encode()).hexdigest()
     assert secret not in repr(KeyRing(path).find(secret))
     assert os.listdir(tmp_path) == ["keys.json"]
@@ -141,7 +141,7 @@ def test_a_file_that_was_removed_has_no_keys_any_more(tmp_path: Path) -> None:
         ("{}", "are damaged: `version` or `keys` is missing"),
         ('{"version": 1, "keys": {}}', "are damaged: `version` or `keys` is missing"),
         ('{"version": 1, "keys": [{"name": "a", "sha256": "12"}]}', "are damaged: key 1 in it is not complete"),
-        ('{"version": 6, "keys": []}', r"were written by a newer Unbroken \(version 6\): update this one"),
+        ('{"version": 7, "keys": []}', r"were written by a newer Unbroken \(version 7\): update this one"),
     ],
 )
 def test_a_damaged_file_is_reported_at_the_start_and_left_alone(tmp_path: Path, text: str, told: str) -> None:

@@ -3,13 +3,15 @@ changes."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
@@ -19,14 +21,17 @@ from unbroken.cli.exits import print_line
 from unbroken.cli.main import is_terminal
 from unbroken.errors import UserError
 from unbroken.gateway.config import FILE, read_config
-from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key, rotate_key
+from unbroken.gateway.keys import GatewayKey, add_key, remove_key, replace_secret
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.spending.allowance import read_allowance
+from unbroken.gateway.stored_keys import FileKeys, KeyPlace, StoredKeys
+from unbroken.gateway.stores import open_store, store_url
 
 app = typer.Typer(help="The keys that clients send to the gateway (`unbroken serve`).", no_args_is_help=True)
 
 _DEFAULT = GatewaySettings(())
+T = TypeVar("T")
 
 KeysFile: TypeAlias = Annotated[
     str,
@@ -35,6 +40,15 @@ KeysFile: TypeAlias = Annotated[
         metavar="FILE",
         help="The file that stores the keys.",
         show_default=f"{FILE}'s, or {_DEFAULT.keys_file}",
+    ),
+]
+StoreUrl: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="The store that holds the keys instead of a file: a path, redis://…, env:VARIABLE.",
+        show_default=f"{FILE}'s, if it says in_store",
     ),
 ]
 Name: TypeAlias = Annotated[
@@ -69,6 +83,9 @@ def create_command(
         bool,
         typer.Option("--operator", help="The key may see the status, the metrics and the durable runs of all keys."),
     ] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="The key may also change the gateway through the admin API.")
+    ] = False,
     tenant: Annotated[
         str, typer.Option(metavar="NAME", help="Whose durable runs the key sees.", show_default="its own name")
     ] = "",
@@ -93,6 +110,7 @@ def create_command(
         int | None, typer.Option(metavar="N", help="Tokens per minute, input and output.", show_default="no limit")
     ] = None,
     file: KeysFile = "",
+    store: StoreUrl = "",
 ) -> None:
     """Create a key. It is printed only now and stored as a hash: it cannot be shown again."""
     configured = _configured()
@@ -104,39 +122,37 @@ def create_command(
         raise UserError(
             "--pass none: this means that nothing is passed through; leave out either it or the other --pass options"
         )
-    path = file or configured.keys_file
-    secret = create_key(
-        path,
-        GatewayKey(
-            name,
-            tuple(alias or ()),
-            requests_per_minute,
-            in_flight,
-            passes=tuple(read_rule(one) for one in pass_ if one != "none") if pass_ else None,
-            operator=operator,
-            tenant=tenant,
-            expires=_moment(expires, "--expires") if expires else None,
-            team=team,
-            budgets=tuple(map(read_allowance, budget or ())),
-            tokens_per_minute=tokens_per_minute,
-        ),
+    key = GatewayKey(
+        name,
+        tuple(alias or ()),
+        requests_per_minute,
+        in_flight,
+        passes=tuple(read_rule(one) for one in pass_ if one != "none") if pass_ else None,
+        operator=operator or admin,
+        tenant=tenant,
+        expires=_moment(expires, "--expires") if expires else None,
+        team=team,
+        budgets=tuple(map(read_allowance, budget or ())),
+        tokens_per_minute=tokens_per_minute,
+        admin=admin,
     )
+    where, secret = _change(file, store, lambda keys, where: add_key(keys, key, time.time(), where))
     typer.echo(secret)
-    print_line(f"this is the key of `{name}`; it cannot be shown again, only its hash is in {path}")
+    print_line(f"this is the key of `{name}`; it cannot be shown again, only its hash is in {where}")
 
 
 @app.command("list")
 def list_command(
     file: KeysFile = "",
+    store: StoreUrl = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:
     """List the keys: their owners and permissions, not the keys themselves."""
-    path = file or _configured().keys_file
-    keys = list_keys(path)
+    where, keys = _at(file, store, lambda place: place.list())
     if json:
         typer.echo(dumps([_as_json(key) for key in keys], ensure_ascii=False, indent=2))
     elif not keys:
-        print_line(f"no keys in {path}; `unbroken keys create NAME` creates one")
+        print_line(f"no keys in {where}; `unbroken keys create NAME` creates one")
     elif not is_terminal(sys.stdout):
         for key in keys:
             typer.echo("\t".join(_row(key)))
@@ -155,21 +171,46 @@ def rotate_command(
         str, typer.Option(metavar="TIME", help="How long the old key stays valid: 0, 30m, 24h, 7d.")
     ] = "24h",
     file: KeysFile = "",
+    store: StoreUrl = "",
 ) -> None:
     """Make a new key in place of one, with the same limits. The old one stays valid for a while, so that clients can
     be changed one by one."""
-    path = file or _configured().keys_file
-    secret = rotate_key(path, name, _seconds(keep, "--keep"))
+    seconds = _seconds(keep, "--keep")
+    _, secret = _change(file, store, lambda keys, where: replace_secret(keys, name, seconds, time.time(), where))
     typer.echo(secret)
     print_line(f"this is the new key of `{name}`; it cannot be shown again. The old one is valid for {keep} more")
 
 
 @app.command("revoke")
-def revoke_command(name: Name, file: KeysFile = "") -> None:
+def revoke_command(name: Name, file: KeysFile = "", store: StoreUrl = "") -> None:
     """Revoke a key. A running gateway refuses it within a second or two."""
-    path = file or _configured().keys_file
-    revoke_key(path, name)
+    _change(file, store, lambda keys, where: remove_key(keys, name, where))
     typer.echo(f"the key of `{name}` was revoked")
+
+
+def _change(file: str, store: str, work: Callable[[dict[str, GatewayKey], str], T]) -> tuple[str, T]:
+    """Changes the keys; returns where they are, and the result."""
+    return _at(file, store, lambda place: place.change(lambda keys: work(keys, place.where)))
+
+
+def _at(file: str, store: str, work: Callable[[KeyPlace], Awaitable[T]]) -> tuple[str, T]:
+    """Does something with the keys in this file or store, or where the configuration says."""
+    if file and store:
+        raise UserError("--file and --store cannot be used together: keys are in one of them")
+    if not file and not store:
+        configured = _configured()
+        file, store = ("", configured.store) if configured.keys_in_store else (configured.keys_file, "")
+
+    async def main() -> tuple[str, T]:
+        if file:
+            return file, await work(FileKeys(file))
+        opened = open_store(store_url(store))
+        try:
+            return StoredKeys.where, await work(StoredKeys(opened))
+        finally:
+            await opened.aclose()
+
+    return asyncio.run(main())
 
 
 def _configured() -> GatewaySettings:
@@ -210,7 +251,11 @@ def _row(key: GatewayKey) -> tuple[str, ...]:
         _limit(key.in_flight),
         created,
         passes,
-        "everything" if key.operator else f"its own requests{f', runs of {key.tenant}' if key.tenant else ''}",
+        "everything, may change it"
+        if key.admin
+        else "everything"
+        if key.operator
+        else f"its own requests{f', runs of {key.tenant}' if key.tenant else ''}",
         "never" if key.expires is None else f"{_shown(key.expires)}{'' if key.is_valid(time.time()) else ' (expired)'}",
         key.team or "none",
         ", ".join(map(str, key.budgets)) or "none",
@@ -241,6 +286,7 @@ def _as_json(key: GatewayKey) -> dict[str, Any]:
         "created": key.created,
         "pass": None if key.passes is None else [*map(str, key.passes)],
         "operator": key.operator,
+        "admin": key.admin,
         "tenant": key.tenant or key.name,
         "expires": key.expires,
         "team": key.team,

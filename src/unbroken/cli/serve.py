@@ -262,7 +262,8 @@ def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None
         _line("client", f"{profile.name}: {'one call at a time' if profile.serial else 'all calls at once'}")
     _line("store", settings.store)
     ring = opened.ring
-    _line("keys", f"required, {len(ring)} in {settings.keys_file}" if ring is not None else "not required")
+    held = f"{len(ring)} in {settings.keys_file}" if ring is not None else "in the store"
+    _line("keys", f"required, {held}" if settings.keys else "not required")
     if settings.journal:
         _line("durable runs", f"{settings.journal}, at {near}/runs/")
     if settings.record:
@@ -276,7 +277,7 @@ def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None
     if ring is not None and not len(ring):
         print_line(f"there is no key yet: create one with `unbroken keys create NAME --file {settings.keys_file}`")
     for profile in settings.clients:
-        if profile.key and (ring is None or not ring.has(profile.key)):
+        if profile.key and not settings.keys_in_store and (ring is None or not ring.has(profile.key)):
             why = "keys are not required" if ring is None else f"{settings.keys_file} has no key of that name"
             print_line(f"client `{profile.name}` has the key `{profile.key}`, but {why}: its profile is never used")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from unbroken.asgi import REQUEST_ID, ClientGone, Receive, Refused, Response, Scope, Send, read_headers
 from unbroken.gateway.admin.pages import Pages, open_page
@@ -36,8 +36,10 @@ from unbroken.models.sessions import close_session
 
 if TYPE_CHECKING:
     from unbroken.durable.web import RunsApp
+    from unbroken.gateway.additions import Added, Additions
     from unbroken.gateway.admin.recordings_page import RecordingPages
     from unbroken.gateway.relay.request_recording import Recordings
+    from unbroken.gateway.stored_keys import StoredKeyRing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,10 @@ class Gateway:
         self._limits = KeyLimits()
         self._stats = Stats(catalog.upstreams.values(), settings.hold_timeout, now, settings.access_log)
         self._reloader = None if source is None else Reloader(source, self, self._stats, now)
-        self._runs = _runs(settings, self._limits)
-        admission = Admission(settings, KeyRing(settings.keys_file) if settings.keys else None)
+        self._additions: Additions | None = _additions(settings, source)
+        self._following: asyncio.Task[None] | None = None
+        admission = Admission(settings, _keys(settings))
+        self._runs = _runs(settings, self._limits, admission.keys)
         handling = RequestHandling(settings, self.store, admission, self._limits, self._stats, now)
         self._configured = self._configure(
             settings, catalog, handling, _recordings(settings), _recording_pages(settings)
@@ -121,11 +125,13 @@ class Gateway:
 
         def open_all() -> tuple[Catalog, KeyRing | None, Recordings | None, RecordingPages | None]:
             catalog = Catalog(settings.upstreams, old.catalog)
-            keys = KeyRing(settings.keys_file) if settings.keys else None
+            keys = _keys(settings, old.admission.keys)
             return catalog, keys, _recordings(settings), _recording_pages(settings)
 
         catalog, keys, recordings, recording_pages = await asyncio.to_thread(open_all)
         await _load_prices(catalog, recordings, self._now())
+        if settings.keys_in_store and keys is not None and keys is not old.admission.keys:
+            await cast("StoredKeyRing", keys).read(self.store)
         # From here on nothing fails, and nothing waits.
         handling = old.handling.with_settings(settings, Admission(settings, keys))
         if self._runs is not None:
@@ -136,6 +142,38 @@ class Gateway:
         self._configured = self._configure(settings, catalog, handling, recordings, recording_pages)
         old.catalog.stop_probes()
         catalog.start_probes()
+        if self._additions is None:
+            self._additions = _additions(settings, self._reloader)
+        elif not settings.admin_shared:
+            self._additions = None
+        self._follow_store()
+
+    @property
+    def added(self) -> Added:
+        """What the admin API has added to the configuration."""
+        return {} if self._additions is None else self._additions.tables
+
+    def _follow_store(self) -> None:
+        """Reads what is shared through the store from time to time, if anything is."""
+        if self._following is None and (self._stored_keys() is not None or self._additions is not None):
+            from unbroken.gateway.additions import follow  # noqa: PLC0415 - start-up time
+
+            work = follow(self.store, self._stored_keys, lambda: self._additions, self._reload)
+            self._following = asyncio.get_running_loop().create_task(work, name="unbroken-follow")
+
+    async def _read_store(self) -> None:
+        if self._stored_keys() is not None or self._additions is not None:
+            from unbroken.gateway.additions import read_once  # noqa: PLC0415 - start-up time
+
+            await read_once(self.store, self._stored_keys(), self._additions, self._reload)
+
+    def _stored_keys(self) -> StoredKeyRing | None:
+        keys = self._configured.admission.keys
+        return cast("StoredKeyRing", keys) if self.settings.keys_in_store and keys is not None else None
+
+    async def _reload(self) -> None:
+        if self._reloader is not None:
+            await self._reloader.reload()
 
     @property
     def can_reload(self) -> bool:
@@ -151,6 +189,8 @@ class Gateway:
         """Closes the store and this loop's connections to models. A server that supports ASGI lifespan calls it."""
         if self._reloader is not None:
             self._reloader.stop()
+        if self._following is not None:
+            self._following.cancel()
         self._configured.catalog.stop_probes()
         await self._configured.handling.aclose()
         if self._runs is not None:
@@ -184,6 +224,8 @@ class Gateway:
             if message["type"] == "lifespan.startup":
                 with suppress(StoreUnavailable):  # it has been logged
                     await self.store.ping()
+                await self._read_store()
+                self._follow_store()
                 configured = self._configured
                 configured.catalog.start_probes()
                 configured.handling.start()
@@ -282,12 +324,34 @@ def _recording_pages(settings: GatewaySettings) -> RecordingPages | None:
     return RecordingPages(settings)
 
 
-def _runs(settings: GatewaySettings, limits: KeyLimits) -> RunsApp | None:
+def _keys(settings: GatewaySettings, before: KeyRing | None = None) -> KeyRing | None:
+    """`before`: those of the configuration before."""
+    if not settings.keys:
+        return None
+    if not settings.keys_in_store:
+        return KeyRing(settings.keys_file)
+    from unbroken.gateway.stored_keys import StoredKeyRing  # noqa: PLC0415 - start-up time
+
+    if not isinstance(before, StoredKeyRing):
+        return StoredKeyRing(settings.keys_keep)
+    before.keep = settings.keys_keep
+    return before
+
+
+def _additions(settings: GatewaySettings, source: object) -> Additions | None:
+    if not settings.admin_shared or source is None:
+        return None
+    from unbroken.gateway.additions import Additions  # noqa: PLC0415 - start-up time
+
+    return Additions()
+
+
+def _runs(settings: GatewaySettings, limits: KeyLimits, keys: KeyRing | None) -> RunsApp | None:
     if not settings.journal:
         return None
     from unbroken.gateway.durable_runs import served_runs  # noqa: PLC0415 - start-up time
 
-    return served_runs(settings, limits)
+    return served_runs(settings, limits, keys)
 
 
 def _is_runs_path(path: str) -> bool:

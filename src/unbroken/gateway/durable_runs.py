@@ -12,11 +12,12 @@ from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.settings import GatewaySettings
 
 
-def served_runs(settings: GatewaySettings, limits: KeyLimits | None = None) -> RunsApp:
-    """`limits` counts the requests of keys; by itself if there are none yet."""
+def served_runs(settings: GatewaySettings, limits: KeyLimits | None = None, keys: KeyRing | None = None) -> RunsApp:
+    """`limits` counts the requests of keys; by itself if there are none yet. `keys`: those of the settings, if they are
+    open already."""
     return runs_app(
         journal_url(settings.journal),
-        keys=KeyRing(settings.keys_file) if settings.keys else None,
+        keys=keys or (KeyRing(settings.keys_file) if settings.keys else None),
         open_to_all=settings.open_to_all,
         limits=limits or KeyLimits(),
         keep_alive=settings.keep_alive,

@@ -2,7 +2,7 @@
 itself. Keys are 32 random bytes, which cannot be guessed or looked up in a table, so a plain hash is enough.
 
 `create_key`, `rotate_key` and `revoke_key` change the file, `KeyRing` reads it in a running gateway and reloads it when
-it changes.
+it changes. `stored_keys` does the same with keys in the gateway's store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from unbroken.clock import Clock, RealClock
 from unbroken.errors import UserError
@@ -27,10 +27,12 @@ from unbroken.gateway.spending.allowance import Allowance, read_allowance
 
 LOG = logging.getLogger("unbroken.gateway")
 
+T = TypeVar("T")
+
 PREFIX = "ub-"
-VERSION = 5
+VERSION = 6
 """1 had neither `pass` nor `operator`, 2 had no `tenant`, 3 had neither `expires` nor `id`, 4 had no `team`, `budgets`
-and `tokens_per_minute`."""
+and `tokens_per_minute`, 5 had no `admin`."""
 LOOKED_AFTER = 1.0
 """Seconds after which a running gateway checks the file for changes."""
 PATIENCE = 5.0
@@ -69,6 +71,8 @@ class GatewayKey:
     budgets: tuple[Allowance, ...] = ()
     """What may be spent with it."""
     tokens_per_minute: int | None = None
+    admin: bool = False
+    """May change the gateway through the admin API; an operator may only read."""
 
     def is_valid(self, now: float) -> bool:
         """Whether it has not expired."""
@@ -77,6 +81,14 @@ class GatewayKey:
     def allows(self, alias: str) -> bool:
         """May this key use the model with this alias?"""
         return not self.aliases or alias in self.aliases
+
+
+class NameTaken(UserError):
+    """There is something of this name already."""
+
+
+class NameUnknown(UserError):
+    """There is nothing of this name."""
 
 
 class KeyRing:
@@ -96,11 +108,18 @@ class KeyRing:
     def has(self, name: str) -> bool:
         return any(key.name == name for key in self._keys.values())
 
+    def all(self) -> tuple[GatewayKey, ...]:
+        """In the order in which they were created."""
+        return tuple(self._keys.values())
+
     def find(self, secret: str) -> GatewayKey | None:
         now = self._clock.elapsed()
         if now - self._looked >= LOOKED_AFTER:
             self._looked = now
             self._look_again()
+        return self._find(secret)
+
+    def _find(self, secret: str) -> GatewayKey | None:
         key = self._keys.get(_hash(secret)) if len(secret) <= _LONGEST else None
         return key if key is None or key.is_valid(self._clock.now()) else None
 
@@ -108,6 +127,10 @@ class KeyRing:
         """The key of a secret that is not valid any more."""
         key = self._keys.get(_hash(secret)) if len(secret) <= _LONGEST else None
         return None if key is None or key.is_valid(self._clock.now()) else key
+
+    def refresh(self) -> None:
+        """Reads the file now if it has changed."""
+        self._look_again()
 
     def _look_again(self) -> None:
         state = self._stat()
@@ -135,12 +158,18 @@ def create_key(
     """Adds a key with this name and these limits to the file and returns the key itself, which cannot be recovered
     later."""
     check_key(key, now())
-    secret = PREFIX + secrets.token_urlsafe(32)
     with _changing(Path(path), patience) as keys:
-        if any(other.name == key.name for other in keys.values()):
-            raise UserError(f"there is a key `{key.name}` in {path} already: revoke it first, or choose another name")
-        digest = _hash(secret)
-        keys[digest] = replace(key, created=now(), id=_id(digest))
+        return add_key(keys, key, now(), str(path))
+
+
+def add_key(keys: dict[str, GatewayKey], key: GatewayKey, now: float, where: str) -> str:
+    """Adds a key to those of a file or store (`where`), and returns the key itself."""
+    check_key(key, now)
+    if any(other.name == key.name for other in keys.values()):
+        raise NameTaken(f"there is a key `{key.name}` in {where} already: revoke it first, or choose another name")
+    secret = PREFIX + secrets.token_urlsafe(32)
+    digest = _hash(secret)
+    keys[digest] = replace(key, created=now, id=_id(digest))
     return secret
 
 
@@ -182,14 +211,20 @@ def change_key(
     `replace(key, budgets=(read_allowance("20usd/day"),))`. Its secret, its id and its name stay. Returns the changed
     key."""
     with _changing(Path(path), patience) as keys:
-        digests = _named(keys, name, path)
-        newest = max(digests, key=lambda digest: keys[digest].created)
-        check_key(change(keys[newest]), now())
-        for digest in digests:
-            old, new = keys[digest], change(keys[digest])
-            expires = new.expires if digest == newest else old.expires
-            keys[digest] = replace(new, name=old.name, id=old.id, created=old.created, expires=expires)
-        return keys[newest]
+        return alter_key(keys, name, change, now(), str(path))
+
+
+def alter_key(
+    keys: dict[str, GatewayKey], name: str, change: Callable[[GatewayKey], GatewayKey], now: float, where: str
+) -> GatewayKey:
+    digests = _named(keys, name, where)
+    newest = max(digests, key=lambda digest: keys[digest].created)
+    check_key(change(keys[newest]), now)
+    for digest in digests:
+        old, new = keys[digest], change(keys[digest])
+        expires = new.expires if digest == newest else old.expires
+        keys[digest] = replace(new, name=old.name, id=old.id, created=old.created, expires=expires)
+    return keys[newest]
 
 
 def rotate_key(
@@ -197,34 +232,47 @@ def rotate_key(
 ) -> str:
     """Makes a new key in place of the one with this name, with the same limits and the same access to what is stored.
     The old one stays valid for `keep` more seconds. Returns the new key itself."""
-    secret = PREFIX + secrets.token_urlsafe(32)
     with _changing(Path(path), patience) as keys:
-        old = _named(keys, name, path)
-        newest = max(old, key=lambda digest: keys[digest].created)
-        current = keys[newest]
-        for digest in old:
-            until = now() + keep
-            ends = keys[digest].expires
-            keys[digest] = replace(keys[digest], expires=until if ends is None else min(until, ends))
-            if not keys[digest].is_valid(now()):
-                del keys[digest]
-        keys[_hash(secret)] = replace(current, created=now())
+        return replace_secret(keys, name, keep, now(), str(path))
+
+
+def replace_secret(keys: dict[str, GatewayKey], name: str, keep: float, now: float, where: str) -> str:
+    secret = PREFIX + secrets.token_urlsafe(32)
+    old = _named(keys, name, where)
+    newest = max(old, key=lambda digest: keys[digest].created)
+    current = keys[newest]
+    for digest in old:
+        ends = keys[digest].expires
+        keys[digest] = replace(keys[digest], expires=now + keep if ends is None else min(now + keep, ends))
+        if not keys[digest].is_valid(now):
+            del keys[digest]
+    keys[_hash(secret)] = replace(current, created=now)
     return secret
 
 
-def _named(keys: Mapping[str, GatewayKey], name: str, path: str | Path) -> list[str]:
+def _named(keys: Mapping[str, GatewayKey], name: str, where: str) -> list[str]:
     """The hashes of the key with this name and of those that it replaces."""
     found = [digest for digest, key in keys.items() if key.name == name]
     if not found:
         names = ", ".join(sorted({key.name for key in keys.values()})) or "none"
-        raise UserError(f"there is no key `{name}` in {path}; there are: {names}")
+        raise NameUnknown(f"there is no key `{name}` in {where}; there are: {names}")
     return found
 
 
 def revoke_key(path: str | Path, name: str, *, patience: float = PATIENCE) -> None:
     with _changing(Path(path), patience) as keys:
-        for digest in _named(keys, name, path):
-            del keys[digest]
+        remove_key(keys, name, str(path))
+
+
+def remove_key(keys: dict[str, GatewayKey], name: str, where: str) -> None:
+    for digest in _named(keys, name, where):
+        del keys[digest]
+
+
+def change_keys(path: str | Path, work: Callable[[dict[str, GatewayKey]], T], patience: float = PATIENCE) -> T:
+    """`work` changes the keys of the file, which it gets by their hashes."""
+    with _changing(Path(path), patience) as keys:
+        return work(keys)
 
 
 def list_keys(path: str | Path) -> tuple[GatewayKey, ...]:
@@ -252,8 +300,7 @@ def _changing(path: Path, patience: float) -> Generator[dict[str, GatewayKey]]:
         with os.fdopen(file, "w", encoding="utf-8") as body:
             keys = _read(path)
             yield keys
-            json.dump({"version": VERSION, "keys": [_as_json(*item) for item in keys.items()]}, body, indent=1)
-            body.write("\n")
+            body.write(write_keys(keys))
             body.flush()
             os.fsync(body.fileno())
             _keep_owner(path, fresh)
@@ -290,6 +337,11 @@ def _keep_owner(path: Path, fresh: Path) -> None:
         os.chown(fresh, owner.st_uid, owner.st_gid)
 
 
+def write_keys(keys: Mapping[str, GatewayKey]) -> str:
+    """The content of a file, or of the record in a store."""
+    return json.dumps({"version": VERSION, "keys": [_as_json(*item) for item in keys.items()]}, indent=1) + "\n"
+
+
 def _as_json(digest: str, key: GatewayKey) -> dict[str, Any]:
     return {
         "name": key.name,
@@ -306,16 +358,23 @@ def _as_json(digest: str, key: GatewayKey) -> dict[str, Any]:
         "team": key.team,
         "budgets": list(map(str, key.budgets)),
         "tokens_per_minute": key.tokens_per_minute,
+        "admin": key.admin,
     }
 
 
 def _read(path: Path) -> dict[str, GatewayKey]:
     try:
-        value = json.loads(path.read_bytes())
+        return read_keys(path.read_bytes(), str(path))
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UserError(f"the gateway keys in {path} cannot be read: {error.strerror or error}") from None
+
+
+def read_keys(data: bytes, path: str) -> dict[str, GatewayKey]:
+    """By their hashes. `path`: where the data is, for errors. Raises `UserError`."""
+    try:
+        value = json.loads(data)
     except (ValueError, RecursionError):
         raise _damaged(path, "it is not JSON") from None
     if not isinstance(value, dict):
@@ -331,7 +390,7 @@ def _read(path: Path) -> dict[str, GatewayKey]:
     return dict(_read_keys(path, cast("list[Any]", file["keys"])))
 
 
-def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, GatewayKey]]:
+def _read_keys(path: str, items: Iterable[Any]) -> Generator[tuple[str, GatewayKey]]:
     for at, item in enumerate(items):
         match item:
             case {
@@ -347,9 +406,11 @@ def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, Gateway
                 and all(limit is None or (limit is not True and limit >= 1) for limit in (per_minute, in_flight))
             ):
                 passes, operator = _read_rules(path, at, item.get("pass")), item.get("operator", False)
+                admin = item.get("admin", False)
                 tenant, expires, id = item.get("tenant", ""), item.get("expires"), item.get("id", _id(digest))
                 if (
                     not isinstance(operator, bool)
+                    or not isinstance(admin, bool)
                     or not isinstance(tenant, str)
                     or not (expires is None or (isinstance(expires, int | float) and expires is not True))
                     or not (isinstance(id, str) and re.fullmatch(r"[0-9a-f]{32}", id))
@@ -357,12 +418,12 @@ def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, Gateway
                     raise _damaged(path, f"key {at + 1} in it is not complete")
                 limits = (tuple(aliases), per_minute, in_flight, created)
                 spending = _read_spending(path, at, item)
-                yield digest, GatewayKey(name, *limits, passes, operator, tenant, id, expires, *spending)
+                yield digest, GatewayKey(name, *limits, passes, operator, tenant, id, expires, *spending, admin)
             case _:
                 raise _damaged(path, f"key {at + 1} in it is not complete")
 
 
-def _read_spending(path: Path, at: int, item: Mapping[str, Any]) -> tuple[str, tuple[Allowance, ...], int | None]:
+def _read_spending(path: str, at: int, item: Mapping[str, Any]) -> tuple[str, tuple[Allowance, ...], int | None]:
     """The team of a key, its budgets, and its tokens per minute."""
     match item.get("team", ""), item.get("budgets", []), item.get("tokens_per_minute"):
         case str(team), [*written], None | int() as limit if limit is None or (limit is not True and limit >= 1):
@@ -374,7 +435,7 @@ def _read_spending(path: Path, at: int, item: Mapping[str, Any]) -> tuple[str, t
             raise _damaged(path, f"key {at + 1} in it is not complete")
 
 
-def _read_rules(path: Path, at: int, value: Any) -> tuple[PassRule, ...] | None:
+def _read_rules(path: str, at: int, value: Any) -> tuple[PassRule, ...] | None:
     if value is None:
         return None
     try:
@@ -383,7 +444,7 @@ def _read_rules(path: Path, at: int, value: Any) -> tuple[PassRule, ...] | None:
         raise _damaged(path, f"`pass` of key {at + 1} in it cannot be read") from None
 
 
-def _damaged(path: Path, what: str) -> UserError:
+def _damaged(path: str, what: str) -> UserError:
     return UserError(
         f"the gateway keys in {path} are damaged: {what}; restore the file, or remove it and make new keys"
     )

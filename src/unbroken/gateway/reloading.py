@@ -38,8 +38,8 @@ class ConfigSource:
     is_litellm: bool = False
     """The file is a configuration of LiteLLM's proxy."""
 
-    def read(self) -> GatewaySettings:
-        """Raises `UserError` with all mistakes."""
+    def read(self, added: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> GatewaySettings:
+        """`added`: what the admin API has added. Raises `UserError` with all mistakes."""
         from unbroken.gateway.config import ServeOptions, read_config, settings_from_options  # noqa: PLC0415 - see above
         from unbroken.gateway.config.opening import Opened  # noqa: PLC0415 - see above
 
@@ -48,7 +48,9 @@ class ConfigSource:
             from unbroken.gateway.from_litellm import read_litellm  # noqa: PLC0415 - see above
 
             return read_litellm(self.file).settings(options, opened)
-        return read_config(self.file, options, opened) if self.file else settings_from_options(options, opened)
+        if self.file:
+            return read_config(self.file, options, opened, added)
+        return settings_from_options(options, opened, added)
 
     def stamp(self) -> tuple[int, int, int]:
         """Changes with the file."""
@@ -75,6 +77,11 @@ class Reloadable(Protocol):
     @property
     def settings(self) -> GatewaySettings: ...
 
+    @property
+    def added(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """What the admin API has added to the configuration."""
+        ...
+
     async def use(self, settings: GatewaySettings) -> None:
         """Raises `UnbrokenError`, and then uses what it had."""
         ...
@@ -83,6 +90,7 @@ class Reloadable(Protocol):
 class Reloader:
     def __init__(self, source: ConfigSource, gateway: Reloadable, stats: Stats, now: Callable[[], float]) -> None:
         self.last: Reload | None = None
+        self.file = source.file
         self._source = source
         self._gateway = gateway
         self._stats = stats
@@ -106,6 +114,10 @@ class Reloader:
         for task in self._tasks:
             task.cancel()
 
+    async def check(self, added: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+        """Raises `UserError` if the configuration has mistakes with these additions."""
+        await asyncio.to_thread(self._source.read, added)
+
     async def reload(self) -> Reload:
         async with self._alone:
             try:
@@ -123,7 +135,7 @@ class Reloader:
         from unbroken.gateway.config.changes import describe, find_changes  # noqa: PLC0415 - start-up: loads pydantic
 
         self._stamp = self._source.stamp()
-        wanted = await asyncio.to_thread(self._source.read)
+        wanted = await asyncio.to_thread(self._source.read, self._gateway.added)
         old = self._gateway.settings
         settings = changed_at_run_time(old, wanted)
         changes = find_changes(describe(old), describe(wanted))

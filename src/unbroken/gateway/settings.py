@@ -145,6 +145,15 @@ class GatewaySettings:
     on_diverge: Annotated[OnDiverge, values.one_of(get_args(OnDiverge)), values.In("chain")] = "append"
     keys: Annotated[values.Flag, values.In("keys", "required")] = False
     keys_file: Annotated[values.FilePath, values.In("keys", "file")] = "unbroken-keys.json"
+    keys_in_store: Annotated[values.Flag, values.In("keys", "in_store")] = False
+    """The keys are in the store instead of the file: all gateways that share the store have the same."""
+    keys_keep: Annotated[values.Seconds, values.In("keys", "keep")] = 300.0
+    """Seconds for which the keys of a store that cannot be read stay valid."""
+    admin_key_env: Annotated[values.Variable, values.In("admin", "key_env")] = ""
+    """The variable that holds a key of the admin API, for a gateway without keys, or before it has an admin key."""
+    admin_shared: Annotated[values.Flag, values.In("admin", "shared")] = False
+    """Models, teams and budgets may be added through the admin API. They are in the store, for all gateways that share
+    it."""
     shared_ids: Annotated[values.Flag, values.In("keys")] = False
     """Every key may use everything that the provider holds: files, conversations, containers, no matter who created
     them."""

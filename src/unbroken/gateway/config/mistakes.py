@@ -24,6 +24,8 @@ class Mistakes:
         self._lines = lines or {}
         self._options: dict[Where, str] = {}
         self._found: list[tuple[int, str]] = []
+        self.added: dict[Where, str] = {}
+        """Tables that do not come from the file, and what they are called."""
         self.models: dict[str, Where] = {}
         """The place of each alias's model in the file; empty if it came as an option."""
 
@@ -44,6 +46,8 @@ class Mistakes:
         line = 0 if where in self._options else self._line(where)
         place = "" if where in self._options else f"{self.file}:{line}" if line else self.file
         name = table_name(where) if table else ""
+        if where[:2] in self.added:
+            place, name = "", self.added[where[:2]]
         self._found.append((line, ": ".join(part for part in (place, name, words) if part)))
 
     def note_value(self, where: Where, words: str) -> None:

@@ -14,6 +14,9 @@ from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import check_store, store_url
 from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
 
+SHORTEST_KEY = 24
+"""Characters of an admin key."""
+
 
 class Opened:
     """A `Look` that opens what the settings name, without changing anything: models, keys, the store's file. Mistakes
@@ -33,9 +36,14 @@ class Opened:
         except UserError as error:
             mistakes.note(("store", "url"), str(error), table=False)
         try:
-            self.ring = KeyRing(settings.keys_file) if settings.keys else None
+            self.ring = KeyRing(settings.keys_file) if settings.keys and not settings.keys_in_store else None
         except UserError as error:
             mistakes.note(("keys", "file"), str(error), table=False)
+        if settings.admin_key_env:
+            try:
+                admin_key(settings)
+            except UserError as error:
+                mistakes.note(("admin", "key_env"), str(error), table=False)
         if settings.journal:
             try:
                 journal_url(settings.journal)
@@ -43,6 +51,21 @@ class Opened:
                 mistakes.note(("durable", "journal"), str(error), table=False)
         if settings.record and (words := _unusable(Path(settings.record).expanduser())):
             mistakes.note(("record", "folder"), words, table=False)
+
+
+def admin_key(settings: GatewaySettings) -> str:
+    """The key of the admin API that a variable holds; empty if none is configured."""
+    if not settings.admin_key_env:
+        return ""
+    key = os.environ.get(settings.admin_key_env, "").strip()
+    if not key:
+        raise UserError(f"the variable {settings.admin_key_env} should hold the admin key but is not set: set it")
+    if len(key) < SHORTEST_KEY:
+        raise UserError(
+            f"the admin key in {settings.admin_key_env} has fewer than {SHORTEST_KEY} characters: "
+            "`openssl rand -hex 32` makes one that cannot be guessed"
+        )
+    return key
 
 
 def _unusable(folder: Path) -> str:

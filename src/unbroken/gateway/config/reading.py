@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias, cast, get_type_hints
 
 from pydantic import BaseModel, ValidationError, create_model
 
 from unbroken.errors import UserError
 from unbroken.gateway import setting_types
+from unbroken.gateway.config.added import add_tables
 from unbroken.gateway.config.mistakes import Mistakes, Where, lines_of, option_of, table_name
 from unbroken.gateway.setting_types import ELSEWHERE, ConnectOptions, In, is_alias, is_loopback, words_of
 from unbroken.gateway.settings import ClientProfile, DeploymentSettings, GatewaySettings, UpstreamSettings
@@ -87,18 +89,20 @@ ARRAYS = ("models", "models.deployments", "clients")
 
 
 NO_OPTIONS = ServeOptions()
+NOTHING_ADDED: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
 
 def read_config(
     path: str | Path,
     options: ServeOptions = NO_OPTIONS,
     look: Look | None = None,
+    added: Mapping[str, Mapping[str, Mapping[str, Any]]] = NOTHING_ADDED,
 ) -> GatewaySettings:
-    """The settings of a file. Options override the file; if they name a model, only that one is served. All mistakes
-    are raised as one `UserError`, with one line each."""
+    """The settings of a file. Options override the file; if they name a model, only that one is served. `added`: tables
+    of the admin API, which the file does not have. All mistakes are raised as one `UserError`, with one line each."""
     text = _read_text(str(path))
     document = _parse(text, str(path))
-    return _settle(document, options, Mistakes(str(path), lines_of(text)), look)
+    return _settle(document, options, Mistakes(str(path), lines_of(text)), look, added)
 
 
 def read_document(
@@ -108,12 +112,13 @@ def read_document(
     look: Look | None = None,
 ) -> GatewaySettings:
     """The same for a document that is not TOML's; `mistakes` knows its file and the lines in it."""
-    return _settle(document, options, mistakes, look)
+    return _settle(document, options, mistakes, look, NOTHING_ADDED)
 
 
 def settings_from_options(
     options: ServeOptions = NO_OPTIONS,
     look: Look | None = None,
+    added: Mapping[str, Mapping[str, Mapping[str, Any]]] = NOTHING_ADDED,
 ) -> GatewaySettings:
     """The settings of a gateway without a file. Without a model it serves the demo model, with its store in memory if
     that is possible."""
@@ -122,7 +127,7 @@ def settings_from_options(
         document["models"] = [{"model": "demo"}]
         if (options.workers or 1) == 1:
             document["store"] = {"url": "memory:"}
-    return _settle(document, options, Mistakes(), look)
+    return _settle(document, options, Mistakes(), look, added)
 
 
 def _read_text(path: str) -> str:
@@ -149,7 +154,13 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         raise UserError(f"{path}:{line}: this is not TOML: {error}") from None
 
 
-def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes, look: Look | None) -> GatewaySettings:
+def _settle(
+    document: dict[str, Any],
+    options: ServeOptions,
+    mistakes: Mistakes,
+    look: Look | None,
+    added: Mapping[str, Mapping[str, Mapping[str, Any]]],
+) -> GatewaySettings:
     named: dict[str, Any] = {}
     if options.upstream:
         document["models"] = [named]
@@ -173,6 +184,7 @@ def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes,
     for model in cast("list[object]", models) if options.serial and isinstance(models, list) else ():
         if isinstance(model, dict):
             model["serial"] = True
+    add_tables(document, added, mistakes)
     settings = _read_document(document, mistakes)
     if look is not None:
         look(settings, mistakes)
@@ -196,6 +208,9 @@ def _read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySe
     if settings.workers > 1 and settings.store.startswith("memory"):
         words = f"cannot be {settings.workers} with memory: for a store, as each has its own: name a file or a server"
         mistakes.note_value(("server", "workers"), words)
+    if settings.keys_in_store and settings.store.startswith("memory"):
+        words = "cannot be true with memory: for a store, which forgets them: name a file or a server"
+        mistakes.note_value(("keys", "in_store"), words)
     if not (is_loopback(settings.host) or settings.keys or settings.open_to_all):
         words = (
             "lets everybody who reaches this machine use your providers' keys: turn gateway keys on (--keys on; "

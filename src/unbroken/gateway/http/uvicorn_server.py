@@ -316,7 +316,7 @@ def _serve_with_workers(
     def read_again() -> None:
         """Workers that start later get the new settings too."""
         assert source is not None
-        config.settings = changed_at_run_time(config.settings, source.read())
+        config.settings = changed_at_run_time(config.settings, source.read({}))
         config.app = partial(_worker_app, app, config.settings, logs)
 
     supervisor = _Supervisor(config, listening, counts, on_started, None if source is None else read_again)

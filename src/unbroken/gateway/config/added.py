@@ -1,0 +1,75 @@
+"""Adds what the admin API has added to the tables of the file. Tables of the file win over added ones of the same name.
+
+An admin key is not a login to the machine: what is added cannot run Python code, read or write files, or send variables
+that hold no provider's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from unbroken.gateway.config.mistakes import Mistakes
+from unbroken.models.providers import PROFILES
+
+NAME_OF = {"models": "alias", "teams": "name", "budgets": "name"}
+"""The arrays that the admin API may add to, and the key that names their tables."""
+ONE_OF = {"models": "alias", "teams": "team", "budgets": "budget"}
+_FILES = ("api_key_file", "raw_log")
+
+
+def add_tables(
+    document: dict[str, Any], added: Mapping[str, Mapping[str, Mapping[str, Any]]], mistakes: Mistakes
+) -> None:
+    for array, tables in added.items():
+        rows = document.setdefault(array, [])
+        if array not in NAME_OF or not isinstance(rows, list):
+            continue
+        written = cast("list[Any]", rows)
+        names = {_name(array, row) for row in written}
+        variables = set(_variables(written))
+        for name, table in tables.items():
+            if name in names:
+                continue
+            where = (array, len(written))
+            mistakes.added[where] = f"{ONE_OF[array]} `{name}` of the admin API"
+            written.append({**table, NAME_OF[array]: name})
+            if array == "models":
+                _refuse(where, table, variables, mistakes)
+
+
+def names_in_file(document: Mapping[str, Any], array: str) -> set[str]:
+    rows: object = document.get(array)
+    return {_name(array, row) for row in cast("list[Any]", rows)} if isinstance(rows, list) else set()
+
+
+def _name(array: str, row: object) -> str:
+    table = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+    name = table.get(NAME_OF[array])
+    if isinstance(name, str) or array != "models":
+        return str(name)
+    kind, _, model = str(table.get("model", "")).partition(":")
+    return model.partition(":")[2] if kind == "python" else model or kind
+
+
+def _variables(rows: list[Any]) -> Iterator[str]:
+    for row in rows:
+        if isinstance(row, dict):
+            table = cast("dict[str, Any]", row)
+            yield str(table.get("api_key_env", ""))
+            yield from _variables(table.get("deployments") or [])
+
+
+def _refuse(where: tuple[str, int], table: Mapping[str, Any], variables: set[str], mistakes: Mistakes) -> None:
+    deployments: object = table.get("deployments")
+    inner = cast("list[Any]", deployments) if isinstance(deployments, list) else []
+    known = variables | {variable for provider in PROFILES for variable in provider.keys}
+    for row in (table, *(cast("dict[str, Any]", each) for each in inner if isinstance(each, dict))):
+        if str(row.get("model", "")).startswith("python:"):
+            mistakes.note(where, "a Python model can be named in the file only")
+        for key in _FILES:
+            if key in row:
+                mistakes.note(where, f"`{key}` names a file: it can be written in the configuration file only")
+        variable = row.get("api_key_env")
+        if isinstance(variable, str) and variable not in known:
+            mistakes.note(where, "`api_key_env` can only be a variable of a provider, or one that the file names")
