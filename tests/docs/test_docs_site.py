@@ -140,3 +140,17 @@ def test_the_site_fetches_nothing_from_elsewhere() -> None:
         assert re.findall(r"https?://", fetched) == [], asset.name
     for picture in DOCS.rglob("*.svg"):
         assert re.findall(r"@import|@font-face|href=|url\(", picture.read_text("utf-8")) == [], picture.name
+
+
+def test_the_navigation_in_chinese_has_every_part_of_that_in_english() -> None:
+    """A page without a twin is linked in English; the parts and the pages in Chinese have Chinese titles."""
+    nav = CONFIGURATION.partition("\nnav:\n")[2].partition("\nvalidation:")[0]
+    english, _, chinese = nav.partition("  - 中文:")
+    twins = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.zh-CN.md")}
+    assert set(re.findall(r"^      - (\S+)$", chinese, re.MULTILINE)) == twins
+    source = (DOCS / "languages.py").read_text("utf-8")
+    entries = re.findall(r"^( +)- (?:(.+?): ?)?(\S+\.md)?$", english, re.MULTILINE)
+    for _, title, page in entries:
+        if not page or page.replace(".md", ".zh-CN.md") in twins:
+            assert f'    "{title or page}": "' in source, title or page
+    assert {"recipes/index.zh-CN.md", "recipes/one-call.zh-CN.md"} <= twins
