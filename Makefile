@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-clients test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -134,6 +134,12 @@ test-viewer: $(VENV)/.ready  ## the pages of the viewer, of evaluations and of t
 
 test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 2 GB, a quarter of an hour)
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
+
+$(VENV)/claude-agent: $(VENV)/.ready
+	@$(INSTALL) $@ -e '.[claude-agent,gateway]' pytest pytest-xdist
+
+test-claude-agent: $(VENV)/claude-agent  ## the Claude Agent SDK as an upstream: its real CLI, a real gateway, clients of three wires (400 MB, two minutes)
+	PYTHONPATH=examples:tests/claude_agent $(VENV)/claude-agent/bin/python -m pytest --noconftest -n 2 -W default tests/claude_agent/check_claude_agent.py  # warnings of the SDK
 
 test-mcp: $(VENV)/.ready  ## MCP with the servers and clients of others (needs Node and npm; 200 MB, two minutes)
 	npm install --prefix $(VENV)/mcp --silent --no-audit --no-fund $(addprefix @modelcontextprotocol/,server-everything server-filesystem server-memory inspector sdk)

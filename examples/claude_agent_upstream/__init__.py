@@ -1,0 +1,20 @@
+"""Claude through the Claude Agent SDK as an upstream of the gateway: its tools are those of the gateway's client."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from unbroken.errors import needs_extra
+
+if TYPE_CHECKING:
+    from unbroken.models.model import Model
+
+
+def model() -> Model:
+    """For a gateway: `model = "python:claude_agent_upstream:model"`."""
+    if find_spec("claude_agent_sdk") is None:
+        raise needs_extra("claude_agent_upstream", "claude-agent-sdk", "claude-agent")
+    from claude_agent_upstream.claude_model import ClaudeAgentModel  # noqa: PLC0415 - needs the extra
+
+    return ClaudeAgentModel()
