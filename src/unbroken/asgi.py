@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from hashlib import sha256
+from itertools import count
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -47,12 +49,20 @@ def read_headers(scope: Scope) -> dict[str, str]:
 
 
 async def read_body(
-    headers: Mapping[str, str], receive: Receive, most: int, seconds: float, received: Callable[[int], None]
+    headers: Mapping[str, str],
+    receive: Receive,
+    most: int,
+    seconds: float,
+    received: Callable[[int], None],
+    connection: ClientConnection | None = None,
 ) -> bytes:
     """Calls `received` with the number of bytes so far; it may raise."""
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
         raise Refused(413, f"the body has {int(length):,} bytes, {most:,} are allowed (`max_body`)")
+    if connection is not None and (body := connection.body()) is not None and len(body) <= most:
+        received(len(body))
+        return body
     parts: list[bytes] = []
     size = 0
     try:
@@ -75,23 +85,40 @@ async def read_body(
 
 REQUEST_ID: ContextVar[str] = ContextVar("unbroken request id", default="")
 """The id of the request that is being answered, for its response and for log lines. Empty outside of requests."""
+_process = token_hex(6)
+_numbers = count(1)
+
+
+def new_request_id() -> str:
+    """Unique among the requests of all processes: a random prefix of this process and a number."""
+    return f"{_process}{next(_numbers):06x}"
 
 
 class Response:
     """One HTTP response on its way out. `status` is 0 until it has begun. If a client does not read, the server
     (`protocol`) closes the connection."""
 
-    def __init__(self, send: Send, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, send: Send, headers: Mapping[str, str] | None = None, connection: ClientConnection | None = None
+    ) -> None:
         """`headers` are sent with every response."""
         self._send = send
         self._headers = headers or {}
+        self._connection = connection
         self.status = 0
 
     def reroute(self, by: Callable[[Send], Send]) -> None:
         """Replaces the `send` function for everything from now on."""
         self._send = by(self._send)
+        self._connection = None
 
     async def begin(self, status: int, content_type: bytes, headers: Mapping[str, str], length: int | None) -> None:
+        pairs = self._head(status, content_type, headers, length)
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+
+    def _head(
+        self, status: int, content_type: bytes, headers: Mapping[str, str], length: int | None
+    ) -> list[tuple[bytes, bytes]]:
         self.status = status
         pairs = [(b"content-type", content_type)]
         if length is not None:
@@ -100,8 +127,9 @@ class Response:
             pairs.append((b"cache-control", b"no-cache"))
             pairs.append((b"x-accel-buffering", b"no"))  # otherwise nginx buffers events
         for each in (self._headers, headers):
-            pairs += [(name.encode("latin-1"), _safe(value)) for name, value in each.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+            for name, value in each.items():
+                pairs.append((name.encode("latin-1"), _safe(value)))
+        return pairs
 
     async def send(self, data: bytes, more: bool = True) -> None:
         """Waits while the client does not read."""
@@ -110,8 +138,10 @@ class Response:
     async def complete(
         self, status: int, body: bytes, headers: Mapping[str, str] | None = None, content_type: bytes = JSON
     ) -> None:
-        await self.begin(status, content_type, headers or {}, len(body))
-        await self.send(body, more=False)
+        pairs = self._head(status, content_type, headers or {}, len(body))
+        if self._connection is None or not self._connection.respond(status, pairs, body):
+            await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+            await self.send(body, more=False)
 
 
 _NO_CONTROLS = bytes(byte if byte >= 32 and byte != 127 else 32 for byte in range(256))
@@ -122,12 +152,14 @@ def _safe(value: str) -> bytes:
     return value.encode("latin-1", "replace").translate(_NO_CONTROLS)
 
 
-class DisconnectSignal:
-    """A server that supports it (`protocol`) reports a disconnect at once: `report` calls `then`."""
+class ClientConnection:
+    """What our server (`gateway.http.protocol`) offers for a request beyond ASGI: it reports a disconnect at once
+    (`report` calls `then`), and it has a shortcut for bodies and responses that are complete. Other servers have none
+    of it, and everything works without."""
 
     __slots__ = ("gone", "then")
 
-    NAME = "unbroken.leaving"
+    NAME = "unbroken.connection"
     """The name in the scope's `extensions`."""
 
     def __init__(self) -> None:
@@ -140,13 +172,25 @@ class DisconnectSignal:
         if self.then is not None:
             self.then()
 
+    def body(self) -> bytes | None:
+        """Takes the body of the request, if all of it has arrived."""
+        return None
+
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Sends a complete response in one write, instead of two. Returns False if it cannot be done now."""
+        return False
+
+
+def connection_of(scope: Scope) -> ClientConnection | None:
+    return scope.get("extensions", {}).get(ClientConnection.NAME)
+
 
 class CancelOnDisconnect:
     """`with CancelOnDisconnect(scope, receive):` cancels the block if the client disconnects, and raises
     `ClientGone`."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._leaving: DisconnectSignal | None = scope.get("extensions", {}).get(DisconnectSignal.NAME)
+        self._leaving = connection_of(scope)
         self._receive = receive
         self._gone = False
         self._working: asyncio.Task[Any] | None = None

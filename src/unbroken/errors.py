@@ -37,6 +37,7 @@ An error that ends a run carries the history so far in `messages`: it is valid, 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -180,3 +181,12 @@ class RecordingFailed(UnbrokenError):
 
 class AnswerInvalid(UnbrokenError):
     pass
+
+
+PASSWORD = re.compile(r"(?P<before>://[^/@\s:]*:)(?P<password>[^/\s]+)(?=@)")
+"""The credentials of an address, up to its last `@`."""
+
+
+def without_passwords(text: str) -> str:
+    """The text of an error with `postgres://user:secret@host` masked."""
+    return PASSWORD.sub(r"\g<before>***", text) if "://" in text else text

@@ -12,7 +12,7 @@ import pytest
 from postgres_server import empty_url
 from watched_runs import agents, ask, journal_url, read_events, serving, until, working
 
-from unbroken.asgi import CancelOnDisconnect, ClientGone, DisconnectSignal
+from unbroken.asgi import CancelOnDisconnect, ClientConnection, ClientGone
 from unbroken.durable import Journal, drive, event_feeds, open_journal
 from unbroken.durable.database import Database
 from unbroken.durable.event_feeds import EventFeeds, event_bytes
@@ -191,9 +191,9 @@ def test_a_disconnect_before_anybody_looks_is_not_lost() -> None:
         raise AssertionError
 
     async def main() -> None:
-        signal = DisconnectSignal()
+        signal = ClientConnection()
         signal.report()
-        with CancelOnDisconnect({"extensions": {DisconnectSignal.NAME: signal}}, receive):
+        with CancelOnDisconnect({"extensions": {ClientConnection.NAME: signal}}, receive):
             raise AssertionError
 
     with pytest.raises(ClientGone):

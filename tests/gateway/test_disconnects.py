@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unbroken.asgi import CancelOnDisconnect, ClientGone, DisconnectSignal
+from unbroken.asgi import CancelOnDisconnect, ClientConnection, ClientGone
 from unbroken.errors import Unreachable
 from unbroken.messages import Request, User
 from unbroken.models.connect import connect
@@ -27,9 +27,9 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @in_a_loop
 async def test_a_server_that_reports_disconnects_needs_no_polling_task() -> None:
-    leaving = DisconnectSignal()
+    leaving = ClientConnection()
     asyncio.get_running_loop().call_later(0.01, lambda: leaving.then and leaving.then())
-    with pytest.raises(ClientGone), CancelOnDisconnect({"extensions": {DisconnectSignal.NAME: leaving}}, _nobody_asks):
+    with pytest.raises(ClientGone), CancelOnDisconnect({"extensions": {ClientConnection.NAME: leaving}}, _nobody_asks):
         await asyncio.sleep(5)
     assert leaving.then is None
 
@@ -46,8 +46,8 @@ async def test_any_other_server_is_polled() -> None:
 
 @in_a_loop
 async def test_a_connected_client_is_not_disturbed() -> None:
-    leaving = DisconnectSignal()
-    with CancelOnDisconnect({"extensions": {DisconnectSignal.NAME: leaving}}, _nobody_asks):
+    leaving = ClientConnection()
+    with CancelOnDisconnect({"extensions": {ClientConnection.NAME: leaving}}, _nobody_asks):
         await asyncio.sleep(0)
     assert leaving.then is None
 

@@ -41,8 +41,8 @@ from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.execution import Batch
 from unbroken.tools.futures import Futures
 from unbroken.tools.handles import BackgroundCall
+from unbroken.tools.order import Order
 from unbroken.tools.results import CallWaits
-from unbroken.tools.schedule import Order
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript
 from unbroken.transcript.shorten import characters

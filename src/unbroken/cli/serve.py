@@ -6,6 +6,7 @@ only a server needs are an optional extra, and are imported when they are needed
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -17,8 +18,8 @@ import typer
 from yarl import URL
 
 from unbroken.cli.exits import MISUSED, STOPPED, print_line
+from unbroken.cli.main import is_terminal
 from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
-from unbroken.cli.progress_line import progress
 from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
 from unbroken.gateway.config.opening import Opened
@@ -152,7 +153,10 @@ def _serve(said: ServeOptions, source: str | Translation, check: bool, json: boo
     level: LogLevel = chosen_level(log_level, "info") or "info"
     opened = Opened()
     with ExitStack() as starting:
-        starting.enter_context(progress("starting the gateway"))
+        if is_terminal(sys.stderr):
+            from unbroken.cli.progress_line import progress  # noqa: PLC0415 - start-up time
+
+            starting.enter_context(progress("starting the gateway"))
         if isinstance(source, str):
             file = source
             settings = read_config(file, said, opened) if file else settings_from_options(said, opened)

@@ -9,10 +9,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape as _escape
-
-from unbroken.run_view import shown_cost
-
 if TYPE_CHECKING:
     from unbroken.events import Compacted, RequestRetried, RunFinished
     from unbroken.messages import Json
@@ -61,7 +57,9 @@ def clean_line(text: str) -> str:
 
 def escape(text: str) -> str:
     """A provider's text for rich, with markup escaped."""
-    return _escape(clean(text))
+    from rich.markup import escape  # noqa: PLC0415 - start-up time: a server prints nothing in colours
+
+    return escape(clean(text))
 
 
 def visible(text: str) -> str:
@@ -150,6 +148,8 @@ def seconds(value: float) -> str:
 
 def closing(event: RunFinished) -> str:
     """How a run ended, in one line."""
+    from unbroken.run_view import shown_cost  # noqa: PLC0415 - start-up time: loads all events
+
     usage: dict[str, Any] = event.usage
     about = "about " if usage.get("estimated") else ""
     tokens = f"{about}{tokens_used(usage.get('input_tokens', 0), usage.get('output_tokens', 0))}"

@@ -11,10 +11,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import TYPE_CHECKING, cast
 
-from unbroken.asgi import REQUEST_ID, ClientGone, Receive, Refused, Response, Scope, Send, read_headers
+from unbroken.asgi import (
+    REQUEST_ID,
+    ClientGone,
+    Receive,
+    Refused,
+    Response,
+    Scope,
+    Send,
+    connection_of,
+    new_request_id,
+    read_headers,
+)
 from unbroken.gateway.admin.pages import Pages, open_page
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.forwarded_requests import ForwardedRequests
@@ -240,9 +250,9 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        id = token_hex(8)
+        id = new_request_id()
         REQUEST_ID.set(id)
-        response = Response(send, {"x-unbroken-request-id": id})
+        response = Response(send, {"x-unbroken-request-id": id}, connection_of(scope))
         route = find_route(path)
         wire = route.wire if route is not None else error_wire(path)
         configured = self._configured
@@ -275,7 +285,7 @@ class Gateway:
 
         async def answer(asked: Scope, receive: Receive, send: Send) -> None:
             assert route is not None
-            REQUEST_ID.set(token_hex(8))
+            REQUEST_ID.set(new_request_id())
             response = Response(send)
             configured = self._configured
             try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from unbroken.durable.web import RunsApp, runs_app
 from unbroken.durable.web_keys import Guard
-from unbroken.errors import UserError
 from unbroken.gateway.http.admission import KeyLimits
 from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.stores import journal_url
 
 
 def served_runs(settings: GatewaySettings, limits: KeyLimits | None = None, keys: KeyRing | None = None) -> RunsApp:
@@ -27,13 +25,3 @@ def served_runs(settings: GatewaySettings, limits: KeyLimits | None = None, keys
 def guard_runs(runs: RunsApp, settings: GatewaySettings, keys: KeyRing | None, limits: KeyLimits) -> None:
     """Lets these keys use the runs from now on."""
     runs.use(Guard(keys, settings.open_to_all, limits))
-
-
-def journal_url(setting: str) -> str:
-    """The journal's address: the setting itself, or the value of the variable that it names."""
-    name = setting.removeprefix("env:")
-    if name == setting:
-        return setting
-    if url := os.environ.get(name, "").strip():
-        return url
-    raise UserError(f"the journal's address is missing: variable {name} is not set; export it")

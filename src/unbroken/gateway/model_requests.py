@@ -72,6 +72,7 @@ class ModelRequests:
                     outlet.claiming = Claiming(ids, state.scope, sent, owned, outlet.head)
             attempt = read_attempt(state.headers, str((scope.get("client") or ("",))[0]))
             incoming = self._read_request(route, body, data, upstream, state.key, state.headers, attempt)
+            state.client = incoming.client
             incoming = incoming if last is None else replace(incoming, last_response=last)
             if route.wanted == "count":
                 await count_tokens(incoming, state.handlers.stored, response)

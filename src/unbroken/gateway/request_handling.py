@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from typing import Any
 
-from unbroken.asgi import CancelOnDisconnect, ClientGone, Receive, Refused, Response, Scope
+from unbroken.asgi import CancelOnDisconnect, ClientGone, Receive, Refused, Response, Scope, connection_of
 from unbroken.asgi import read_body as receive_body
 from unbroken.errors import UnbrokenError
 from unbroken.gateway.admin.stats import Stats
@@ -106,7 +106,12 @@ class RequestHandling:
                     admit(key)
                 settings = self.settings
                 data = await receive_body(
-                    state.headers, receive, settings.max_body, settings.body_timeout, share.received
+                    state.headers,
+                    receive,
+                    settings.max_body,
+                    settings.body_timeout,
+                    share.received,
+                    connection_of(scope),
                 )
                 with CancelOnDisconnect(scope, receive):
                     if is_large(data):

@@ -32,6 +32,9 @@ class Handlers:
     stored: StoredResponses
 
 
+_NO_SHARE = MemoryBudget(0).share()
+
+
 @dataclass(slots=True)
 class RequestState:
     """What is known so far of a request that is being answered."""
@@ -40,12 +43,14 @@ class RequestState:
     headers: Mapping[str, str]
     at: float
     handlers: Handlers
-    share: MemoryShare = field(default_factory=lambda: MemoryBudget(0).share())
+    share: MemoryShare = _NO_SHARE
     """Its share of the memory for large bodies."""
     outcome: Outcome = field(default_factory=lambda: Outcome(time.perf_counter()))
     key: GatewayKey | None = None
     alias: str = ""
     upstream_wire: str = ""
+    client: str = ""
+    """The program that sent it, for people; empty if that was not read yet."""
 
     @property
     def key_name(self) -> str:
@@ -64,7 +69,7 @@ class RequestState:
             status=failure.status if failure is not None else status or GONE,
             seconds=time.perf_counter() - outcome.began,
             key=self.key_name,
-            client=client_name(self.headers),
+            client=self.client or client_name(self.headers),
             upstream_wire=self.upstream_wire,
             streamed=outcome.stream,
             first_token=outcome.first_after,

@@ -10,11 +10,11 @@ that read the request and then closed without an answer gets it twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import inf
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from aiohttp import ClientError, ClientResponse
 from multidict import CIMultiDict
@@ -380,6 +380,8 @@ class HTTPModel:
                 size += len(part)
                 if limit is not None:
                     limit.take(len(part))
+                if content.at_eof():
+                    break
                 patience.since = loop.time()
                 # Some servers send everything and never close: after a closing brace the wait is short.
                 closed = part.rstrip().endswith(b"}")
@@ -436,13 +438,13 @@ class HTTPModel:
                 headers[self.endpoint.key_header] = self.endpoint.key_prefix + key
         return headers
 
-    async def _post(
+    def _post(
         self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
-    ) -> tuple[ClientResponse, Patience]:
+    ) -> Coroutine[Any, Any, tuple[ClientResponse, Patience]]:
         """Sends the request and waits for the head of the answer; also returns the time-out of its body."""
         if self.observer is not None:
-            return await self._post_observed(self.observer, stream, headers, key, body, deadline, log)
-        return await self._post_signed(stream, headers, key, body, deadline, log)
+            return self._post_observed(self.observer, stream, headers, key, body, deadline, log)
+        return self._post_signed(stream, headers, key, body, deadline, log)
 
     async def _post_observed(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import orjson
 
 from unbroken.clock import Clock, TimeLimit
-from unbroken.errors import RecordingFailed
+from unbroken.errors import RecordingFailed, without_passwords
 from unbroken.events import ToolLate
 from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
@@ -40,9 +39,6 @@ ToolErrors: TypeAlias = Literal["full", "safe"]
 """What a model sees of an exception: its text, or only its type."""
 
 SAFE = "the tool failed ({kind}); the details are not shown here"
-
-PASSWORD = re.compile(r"(?P<before>://[^/@\s:]*:)(?P<password>[^/\s]+)(?=@)")
-"""The credentials of an address, up to its last `@`."""
 
 NOT_EXECUTED = "not executed"
 
@@ -169,11 +165,6 @@ def timed_out(seconds: float) -> str:
 def in_words(error: BaseException) -> str:
     """The error as text for a model, without passwords in addresses."""
     return without_passwords(_words_of(error))
-
-
-def without_passwords(text: str) -> str:
-    """`postgres://user:secret@host` with its password masked."""
-    return PASSWORD.sub(r"\g<before>***", text) if "://" in text else text
 
 
 def _for_model(name: str, error: BaseException, errors: ToolErrors) -> str:

@@ -37,8 +37,9 @@ from unbroken.tools.caller import (
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import GRACE, Answers, Entry, Observer, Tasks
 from unbroken.tools.futures import Futures
+from unbroken.tools.order import NO_ORPHANS, EarlyReads, Order, Orphans, find_twins
 from unbroken.tools.results import CallWaits
-from unbroken.tools.schedule import NO_ORPHANS, EarlyReads, Order, Orphans, Schedule, find_twins
+from unbroken.tools.schedule import Schedule
 
 CANCELLED = "the run was cancelled"
 LEFT = "the run is no longer driven here"

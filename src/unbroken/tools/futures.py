@@ -36,7 +36,8 @@ from unbroken.tools.caller import (
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import GRACE, Entry, Tasks
 from unbroken.tools.handles import BackgroundCall, fill_in, find_handles, running
-from unbroken.tools.schedule import Schedule, Way
+from unbroken.tools.order import Way
+from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import Any, cast
 from urllib.parse import unquote
 
+from unbroken.errors import PASSWORD
 from unbroken.messages import Json
 from unbroken.models.masking import is_secret
 from unbroken.models.secrets import MASK, Folded, collect, spellings, united
-from unbroken.tools.caller import PASSWORD
 from unbroken.wires.jsontext import loads_faithful
 
 _NAMES = re.compile(r"(?:KEYS?|TOKENS?|SECRETS?)(?:_|$)|PASSWORD|PASSWD|CREDENTIAL|(?:^|_)(?:PWD|PAT|PASS|AUTH)(?:_|$)")

@@ -83,11 +83,15 @@ def values_at(body: Json, path: str) -> Sequence[Any]:
             deep: list[tuple[str, Any]] = []
             _find(body, _steps(path), "", deep)
             return [value for _, value in deep]
-        objects = cast("list[Object]", [value for value in found if isinstance(value, dict)])
-        found = [here for each in objects if (here := each.get(step.key)) is not None]
-        if step.each:
-            lists = cast("list[list[Any]]", [value for value in found if isinstance(value, list)])
-            found = [item for items in lists for item in items]
+        key, each, before, found = step.key, step.each, found, []
+        for value in before:
+            here = cast("Object", value).get(key) if isinstance(value, dict) else None
+            if here is None:
+                continue
+            if not each:
+                found.append(here)
+            elif isinstance(here, list):
+                found += cast("list[Any]", here)
         if step.tests:
             found = [value for value in found if step.accepts(value)]
         if not found:

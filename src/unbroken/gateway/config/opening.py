@@ -8,10 +8,9 @@ from pathlib import Path
 
 from unbroken.errors import UserError
 from unbroken.gateway.config.mistakes import Mistakes
-from unbroken.gateway.durable_runs import journal_url
 from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.settings import GatewaySettings
-from unbroken.gateway.stores import check_store, store_url
+from unbroken.gateway.stores import check_store, journal_url, store_url
 from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
 
 SHORTEST_KEY = 24

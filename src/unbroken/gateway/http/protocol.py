@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -19,7 +20,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from unbroken.asgi import DisconnectSignal
+from unbroken.asgi import ClientConnection
 from unbroken.clock import Deadline, deadline
 from unbroken.gateway.http.large_requests import MemoryBudget
 from unbroken.gateway.settings import GatewaySettings
@@ -174,7 +175,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {DisconnectSignal.NAME: DisconnectSignal()}  # pyright: ignore[reportGeneralTypeIssues] - any may be there
+        self.scope["extensions"] = {ClientConnection.NAME: _Connection()}  # pyright: ignore[reportGeneralTypeIssues] - any may be there
         self._head_begun = True
 
     def on_headers_complete(self) -> None:
@@ -193,6 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_due = None
         before = self.cycle
         super().on_headers_complete()
+        self.scope["extensions"][ClientConnection.NAME].cycle = self.cycle  # pyright: ignore
         if self.pipeline:
             self._earlier = [cycle for cycle in self._earlier if not cycle.response_complete]
             self._earlier.append(before)
@@ -303,8 +305,51 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect_end()
 
 
+class _Connection(ClientConnection):
+    __slots__ = ("cycle",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cycle: RequestResponseCycle | None = None
+        """Set when the head of the request is complete."""
+
+    def body(self) -> bytes | None:
+        cycle = self.cycle
+        if cycle is None or cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        body = bytes(cycle.body)
+        cycle.body = bytearray()
+        cycle.message_event.clear()
+        cycle.flow.resume_reading()
+        return body
+
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+        """As `RequestResponseCycle.send` does it for a head and a body, in one system call."""
+        cycle = self.cycle
+        if (
+            cycle is None
+            or cycle.response_started
+            or cycle.disconnected
+            or not cycle.keep_alive
+            or cycle.flow.write_paused
+            or cycle.scope["method"] == "HEAD"
+        ):
+            return False
+        written = [STATUS_LINE[status]]
+        for pairs in (cycle.default_headers, headers):
+            for name, value in pairs:
+                written += (name, b": ", value, b"\r\n")
+        written += (b"\r\n", body)
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        cycle.transport.write(b"".join(written))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
+
 def _report_disconnect(cycle: RequestResponseCycle) -> None:
     """Reports the disconnect to the code that answers this request or reads its body."""
     cycle.disconnected = True
     cycle.message_event.set()
-    cycle.scope["extensions"][DisconnectSignal.NAME].report()  # pyright: ignore
+    cycle.scope["extensions"][ClientConnection.NAME].report()  # pyright: ignore

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import cast
 from urllib.parse import unquote
 
@@ -43,6 +44,7 @@ class Route:
         return find_wire(self.wire).http
 
 
+@lru_cache(256)  # nearly all requests have one of a few paths
 def find_route(path: str) -> Route | None:
     for name, wire in WIRES.items():
         if (operation := wire.http.find(path)) is not None:
@@ -242,9 +244,11 @@ class Attempt:
 
 
 def read_attempt(headers: Mapping[str, str], peer: str) -> Attempt:
-    key = next((headers[name] for name in IDEMPOTENCY if headers.get(name)), "")
-    client = "\n".join((headers.get("x-forwarded-for", peer), headers.get("user-agent", "")))
-    count = headers.get(RETRIES, "").strip()
+    key = headers.get(IDEMPOTENCY[0]) or headers.get(IDEMPOTENCY[1]) or ""
+    client = f"{headers.get('x-forwarded-for', peer)}\n{headers.get('user-agent', '')}"
+    if RETRIES not in headers:
+        return Attempt(client, key)
+    count = headers[RETRIES].strip()
     retry = _RETRY.fullmatch(count) is not None
     return Attempt(client, key, retry, retry or count == "0")
 

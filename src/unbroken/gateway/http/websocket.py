@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from unbroken.asgi import ClientGone, DisconnectSignal, Receive, Refused, Response, Scope, Send
+from unbroken.asgi import ClientConnection, ClientGone, Receive, Refused, Response, Scope, Send
 from unbroken.errors import StreamError
 from unbroken.gateway.http.large_requests import MemoryBudget
 from unbroken.wires.jsontext import dumps, loads
@@ -69,7 +69,7 @@ class WebSocket:
         self._state: ConnectionState = scope.get("extensions", {}).get(ConnectionState.NAME) or ConnectionState()
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         """Requests, and None at the end."""
-        self._leaving = DisconnectSignal()
+        self._leaving = ClientConnection()
         self._gone = False
 
     async def serve(self) -> None:
@@ -140,7 +140,7 @@ class WebSocket:
 
     def _http_scope(self) -> Scope:
         headers = [(name, value) for name, value in self._scope["headers"] if name not in _HANDSHAKE_ONLY]
-        extensions = {DisconnectSignal.NAME: self._leaving}
+        extensions = {ClientConnection.NAME: self._leaving}
         return {**self._scope, "type": "http", "method": "POST", "headers": headers, "extensions": extensions}
 
     def _body(self, data: bytes) -> Receive:

@@ -69,12 +69,13 @@ def can_forward(incoming: ClientRequest) -> bool:
         return False
     if body.get("parallel_tool_calls") is False or (body.get("tools") and not http.endpoint.quirks.stream_with_tools):
         return False
-    rule = find_wire(wire).name_rule
-    if not all(is_name(as_text(as_dict(tool.get("function")).get("name")), rule) for tool in dicts(body.get("tools"))):
-        return False
-    said = cast("list[Json]", body[find_wire(wire).http.messages_field])
-    if not all(as_text(as_dict(message).get("role")) in _FRESH for message in said):
-        return False
+    spec = find_wire(wire)
+    for tool in dicts(body.get("tools")):
+        if not is_name(as_text(as_dict(tool.get("function")).get("name")), spec.name_rule):
+            return False
+    for message in cast("list[Json]", body[spec.http.messages_field]):
+        if as_text(as_dict(message).get("role")) not in _FRESH:
+            return False
     return _is_accepted(body, http.endpoint)
 
 

@@ -8,6 +8,7 @@ carries them out and counts. HTTP stays outside: the answer goes into an `Outlet
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDel
 from unbroken.errors import ChainBroken, InvalidRequest, UnbrokenError
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.http.client_response import whole_seconds
-from unbroken.gateway.http.large_requests import off_loop
+from unbroken.gateway.http.large_requests import LARGE_ANSWER, off_loop
 from unbroken.gateway.http.routes import (
     ClientRequest,
     check_body,
@@ -129,7 +130,10 @@ class Responder:
         else:
             fetched = await fetch(incoming)
             data, wire, most = fetched.data, find_wire(incoming.wire), most_tokens(incoming.body)
-            plain = await off_loop(len(data), lambda: look_at(wire, data, most))
+            if len(data) < LARGE_ANSWER:
+                plain = look_at(wire, data, most)
+            else:
+                plain = await asyncio.to_thread(look_at, wire, data, most)
             if plain is not None and len(plain.calls) > self._settings.max_calls:
                 raise too_many_calls(self._settings.max_calls)
             if plain is not None:

@@ -68,12 +68,21 @@ def open_store(
 
 def store_url(setting: str) -> str:
     """The store's address: the setting itself, or the value of the variable that it names."""
-    if not setting.startswith("env:"):
-        return setting
+    return _from_variable(setting, "store", ", or name another store")
+
+
+def journal_url(setting: str) -> str:
+    """The same for the journal of durable runs."""
+    return _from_variable(setting, "journal")
+
+
+def _from_variable(setting: str, whose: str, way_out: str = "") -> str:
     name = setting.removeprefix("env:")
+    if name == setting:
+        return setting
     if url := os.environ.get(name, "").strip():
         return url
-    raise UserError(f"the store's address is missing: variable {name} is not set; export it, or name another store")
+    raise UserError(f"the {whose}'s address is missing: variable {name} is not set; export it{way_out}")
 
 
 def check_store(url: str) -> None:
