@@ -60,7 +60,9 @@ async def read_body(
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
         raise Refused(413, f"the body has {int(length):,} bytes, {most:,} are allowed (`max_body`)")
-    if connection is not None and (body := connection.body()) is not None and len(body) <= most:
+    if connection is not None and (body := connection.body()) is not None:
+        if len(body) > most:
+            raise _too_large(most)
         received(len(body))
         return body
     parts: list[bytes] = []
@@ -74,7 +76,7 @@ async def read_body(
                 part: bytes = message.get("body", b"")
                 size += len(part)
                 if size > most:
-                    raise Refused(413, f"the body has more than the {most:,} bytes that are allowed (`max_body`)")
+                    raise _too_large(most)
                 received(size)
                 parts.append(part)
                 if not message.get("more_body"):
@@ -83,9 +85,13 @@ async def read_body(
         raise Refused(408, f"the body did not arrive within {seconds:g} s") from None
 
 
+def _too_large(most: int) -> Refused:
+    return Refused(413, f"the body has more than the {most:,} bytes that are allowed (`max_body`)")
+
+
 REQUEST_ID: ContextVar[str] = ContextVar("unbroken request id", default="")
 """The id of the request that is being answered, for its response and for log lines. Empty outside of requests."""
-_process = token_hex(6)
+_process = token_hex(5)
 _numbers = count(1)
 
 
