@@ -13,7 +13,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from unbroken.gateway.stores.records import Record
-from unbroken.gateway.stores.store import NOTHING, CircuitBreakerStore, Store, StoreStats, StoreUnavailable, part_of
+from unbroken.gateway.stores.store import (
+    NOTHING,
+    Addition,
+    CircuitBreakerStore,
+    Store,
+    StoreStats,
+    StoreUnavailable,
+    part_of,
+)
 
 
 class ShardedStore:
@@ -57,6 +65,13 @@ class ShardedStore:
         for error in done:
             if error is not None:
                 raise error
+
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        """Counters are on the first server: an addition to several groups is all or nothing."""
+        return await self._shards[0].add(additions, once)
+
+    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+        return await self._shards[0].counters(groups)
 
     async def record(self, name: str, known: int = 0) -> Record | None:
         """Records are on the first server."""
