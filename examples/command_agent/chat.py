@@ -102,6 +102,8 @@ def ending(chat: Conversation, converter: _Converter, stopped: str = "failed") -
     metadata: dict[str, Any] = {
         "is_complete": finished is not None and finished.stop_reason == "answered" and status.complete,
         "usage": over.usage if over else None,
+        "cost": over.cost if over else None,
+        "seconds": round(converter.seconds, 3),
         "all_messages": to_json(chat.messages),
         "tool_calls": status.tool_calls,
         "tool_returns": status.tool_returns,
@@ -121,6 +123,8 @@ class _Converter:
         self.finished: RunFinished | None = None
         self.failed: RunFailed | None = None
         self.attempts = 0
+        self.seconds = 0.0
+        self._began: float | None = None
         self.broken: list[str] = []
         """What was wrong with each broken attempt, until the run has finished and reports it itself."""
         self._sentences = Sentences() if by_sentence else None
@@ -138,6 +142,8 @@ class _Converter:
         return StreamEvent(event_type, content, self.sequence - 1, metadata)
 
     def convert(self, event: Event) -> Iterator[StreamEvent]:
+        self._began = event.time if self._began is None else self._began
+        self.seconds = event.time - self._began
         yield from self._replace(event)
         for text in self._new_text(event):
             self._text += text

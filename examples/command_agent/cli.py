@@ -158,7 +158,9 @@ class _Printer:
             case "content":
                 self._end_text()
                 if metadata["tool_fallback_used"]:
-                    self._note(f"answered after a restart ({', '.join(metadata['broken'])})")
+                    broken = metadata["broken"]
+                    retries = "a retry" if len(broken) == 1 else f"{len(broken)} retries"
+                    self._note(f"answered after {retries} ({', '.join(broken)})")
                 if metadata["stop_reason"] not in ("answered", "failed"):
                     self._note(f"not completed: {metadata['stop_reason']}")
             case "tool_call":

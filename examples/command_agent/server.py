@@ -33,7 +33,8 @@ LINGER = 60.0
 ACCEPTED = 4 * 1024 * 1024
 """Bytes that are read before a message is refused; beyond that the connection is closed without a message."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-_PAGE = (Path(__file__).parent / "page.html").read_text("utf-8")
+_HERE = Path(__file__).parent
+_PAGE = (_HERE / "page.html").read_text("utf-8").replace("/*words.js*/", (_HERE / "words.js").read_text("utf-8"))
 _SCRIPT = _PAGE.partition("<script>")[2].partition("</script>")[0]
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
 _HEADERS = {

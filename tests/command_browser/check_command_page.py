@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import axe
 import chromium
 import pytest
 
+from command_agent.scripted import script
 from command_agent.server import Game, serving
 from command_agent.upstream import FaultLog, open_model
 from unbroken import Model, ScriptedModel
@@ -71,7 +73,11 @@ async def wish(tab: chromium.Tab, text: str) -> str:
 
 
 async def text_of(tab: chromium.Tab, selector: str) -> str:
-    return await tab.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
+    """Without the line below an answer: what it cost and how long it took."""
+    node = f"document.querySelector({json.dumps(selector)})"
+    shown = await tab.run(f"{node}?.innerText ?? ''")
+    spent = await tab.run(f"{node}?.querySelector('.spent')?.innerText ?? ''")
+    return shown.removesuffix(spent).rstrip() if selector.startswith(".answer") else shown
 
 
 async def shot(tab: chromium.Tab, name: str) -> None:
@@ -284,6 +290,48 @@ def test_everything_is_reached_by_keyboard_alone() -> None:
 
 PLACE = """(({ activeElement: node }) => node.id || node.getAttribute("aria-labelledby") || node.ariaLabel
   || node.tagName)(document)"""
+
+
+def test_an_answer_shows_what_it_took_and_cost() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await wish(tab, "give me three diamonds")
+        spent = await text_of(tab, ".spent")
+        assert re.fullmatch(r"3 requests · 2 commands · 1,\d{3} tokens · cost \$0\.000\d{4} · \d+\.\d s", spent), spent
+        await reload(tab)
+        await tab.until("document.querySelector('.spent') !== null")
+        assert await text_of(tab, ".spent") == spent
+
+    pytest.importorskip("genai_prices")
+    in_browser(act, ScriptedModel(script(), name="openai:gpt-5-mini"))
+
+
+def test_the_page_is_in_chinese_for_readers_of_chinese_and_remembers_it() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        assert await tab.run("document.documentElement.lang") == "en"
+        await wish(tab, "给我三个钻石")
+        await tab.run("window.before = true; at('language').click()")
+        await tab.until("!window.before && document.getElementById('who')?.innerText.startsWith('您是 player1')")
+        await tab.until("document.querySelector('.spent') !== null")
+        page = await text_of(tab, "body")
+        for words in ("方块世界的愿望", "许愿", "玩家", "player1（您）", "白天", "费用未知", "个命令", "English"):
+            assert words in page, words
+        for words in ("Players", "Wish", "has nothing", "cost", "requests"):
+            assert words not in page, words
+        unnamed = (
+            "[...document.querySelectorAll('[data-label]')].filter((one) => !/[一-鿿]/.test(one.ariaLabel)).length"
+        )
+        assert await tab.run(unnamed) == 0
+        await tab.run(
+            "[...document.querySelectorAll('#ideas button')].find((one) => one.innerText.includes('房子')).click()"
+        )
+        await tab.until("document.querySelectorAll('.spent').length === 2")
+        for width in (390, 820, 1440):
+            await tab.size(width, 800)
+            assert await axe.violations(tab) == []
+            assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
+            await shot(tab, f"command-chinese-{width}")
+
+    in_browser(act)
 
 
 def test_text_of_a_model_is_never_markup() -> None:

@@ -48,7 +48,7 @@ def test_a_broken_connection_is_noted_and_the_final_text_is_printed_once() -> No
     assert code == 0
     assert words.count("One moment") == 1
     assert "retrying" in aside
-    assert "answered after a restart" in aside
+    assert "answered after 3 retries (lost, lost, lost)" in aside
 
 
 def test_the_bytes_and_the_log_lines_can_be_kept(tmp_path: Path) -> None:
