@@ -4,14 +4,12 @@ changes."""
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
@@ -20,6 +18,7 @@ from rich.table import Table
 from unbroken.cli.exits import print_line
 from unbroken.cli.main import is_terminal
 from unbroken.errors import UserError
+from unbroken.gateway.admin.api_bodies import key_as_json, read_moment, read_seconds
 from unbroken.gateway.config import FILE, read_config
 from unbroken.gateway.keys import GatewayKey, add_key, remove_key, replace_secret
 from unbroken.gateway.relay.references import read_rule
@@ -130,7 +129,7 @@ def create_command(
         passes=tuple(read_rule(one) for one in pass_ if one != "none") if pass_ else None,
         operator=operator or admin,
         tenant=tenant,
-        expires=_moment(expires, "--expires") if expires else None,
+        expires=read_moment(expires, "--expires") if expires else None,
         team=team,
         budgets=tuple(map(read_allowance, budget or ())),
         tokens_per_minute=tokens_per_minute,
@@ -150,7 +149,7 @@ def list_command(
     """List the keys: their owners and permissions, not the keys themselves."""
     where, keys = _at(file, store, lambda place: place.list())
     if json:
-        typer.echo(dumps([_as_json(key) for key in keys], ensure_ascii=False, indent=2))
+        typer.echo(dumps([key_as_json(key) for key in keys], ensure_ascii=False, indent=2))
     elif not keys:
         print_line(f"no keys in {where}; `unbroken keys create NAME` creates one")
     elif not is_terminal(sys.stdout):
@@ -175,7 +174,7 @@ def rotate_command(
 ) -> None:
     """Make a new key in place of one, with the same limits. The old one stays valid for a while, so that clients can
     be changed one by one."""
-    seconds = _seconds(keep, "--keep")
+    seconds = read_seconds(keep, "--keep")
     _, secret = _change(file, store, lambda keys, where: replace_secret(keys, name, seconds, time.time(), where))
     typer.echo(secret)
     print_line(f"this is the new key of `{name}`; it cannot be shown again. The old one is valid for {keep} more")
@@ -222,25 +221,6 @@ def _fits(alias: str, served: str) -> bool:
     return alias == served or bool(star and alias.startswith(before) and alias.endswith(after))
 
 
-_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-
-
-def _seconds(text: str, option: str) -> float:
-    found = re.fullmatch(r"(\d{1,9})\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in _UNITS:
-        raise UserError(f"{option} {text!r}: give a time like 30m, 24h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def _moment(text: str, option: str) -> float:
-    """In seconds since 1970. A key that expires on a day is valid until that day ends, in local time."""
-    try:
-        day = datetime.strptime(text.strip(), "%Y-%m-%d").astimezone()
-    except ValueError:
-        return time.time() + _seconds(text, option)
-    return (day + timedelta(days=1)).timestamp()
-
-
 def _row(key: GatewayKey) -> tuple[str, ...]:
     created = _shown(key.created)
     passes = "as configured" if key.passes is None else ", ".join(map(str, key.passes)) or "nothing"
@@ -275,21 +255,3 @@ def _shown(at: float) -> str:
 
 def _limit(limit: int | None) -> str:
     return "no limit" if limit is None else f"{limit:,}"
-
-
-def _as_json(key: GatewayKey) -> dict[str, Any]:
-    return {
-        "name": key.name,
-        "aliases": key.aliases,
-        "requests_per_minute": key.requests_per_minute,
-        "in_flight": key.in_flight,
-        "created": key.created,
-        "pass": None if key.passes is None else [*map(str, key.passes)],
-        "operator": key.operator,
-        "admin": key.admin,
-        "tenant": key.tenant or key.name,
-        "expires": key.expires,
-        "team": key.team,
-        "budgets": [*map(str, key.budgets)],
-        "tokens_per_minute": key.tokens_per_minute,
-    }

@@ -265,6 +265,8 @@ class Gateway:
                 await open_page(pages.find(scope), scope, response, configured.admission)
             elif self._runs is not None and _is_runs_path(path):
                 await self._runs(scope, receive, send)
+            elif path.startswith("/admin/"):
+                await self._administer(scope, receive, response)
             elif (stored := find_stored(path)) is not None:
                 await configured.forwarded.open_stored(*stored, scope, receive, response)
             elif path.startswith("/v1/"):
@@ -277,6 +279,23 @@ class Gateway:
             pass
         except Exception as error:  # noqa: BLE001 - the client always gets an answer, and the log the details
             await configured.handling.refuse(response, wire, configured.handling.failure(error))
+
+    async def _administer(self, scope: Scope, receive: Receive, response: Response) -> None:
+        from unbroken.gateway.admin.api import AdminApi, Administered  # noqa: PLC0415 - start-up: loads pydantic
+
+        configured = self._configured
+        parts = Administered(
+            configured.settings,
+            configured.admission,
+            configured.catalog,
+            configured.handling.turn_store,
+            self.store,
+            self._stats,
+            self._reloader,
+            self._additions,
+            self._now,
+        )
+        await AdminApi(parts).answer(scope, receive, response)
 
     async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A connection for requests of one wire. It is admitted as any request, and each of its requests again."""

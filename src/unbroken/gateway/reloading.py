@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +52,19 @@ class ConfigSource:
         if self.file:
             return read_config(self.file, options, opened, added)
         return settings_from_options(options, opened, added)
+
+    def names(self, array: str) -> set[str]:
+        """The names of an array's tables in the file, or of the model that the options name."""
+        from unbroken.gateway.config.added import names_in_file  # noqa: PLC0415 - see above
+
+        if array == "models" and (model := self.options.get("upstream")):
+            return names_in_file({"models": [{"model": model, "alias": self.options.get("alias") or None}]}, array)
+        if self.is_litellm or not self.file:
+            return set()
+        try:
+            return names_in_file(tomllib.loads(Path(self.file).read_text("utf-8-sig")), array)
+        except (OSError, ValueError):
+            return set()
 
     def stamp(self) -> tuple[int, int, int]:
         """Changes with the file."""
@@ -113,6 +127,10 @@ class Reloader:
     def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+    def names_in_file(self, array: str) -> set[str]:
+        """The names of the tables that do not come from the admin API; none if the file cannot be read now."""
+        return self._source.names(array)
 
     async def check(self, added: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
         """Raises `UserError` if the configuration has mistakes with these additions."""

@@ -56,8 +56,8 @@ class RequestHandling:
         self.handlers = self._make_handlers(store)
         self._large = LargeRequests()
         self._large_handlers: Handlers | None = None
-        turn_store = TurnStore(store, settings.ttl, settings.hold_timeout, now)
-        self.expiry = ExpiryWatch(stats.pending, turn_store, settings.hold_timeout, stats.metrics.expired)
+        self.turn_store = TurnStore(store, settings.ttl, settings.hold_timeout, now)
+        self.expiry = ExpiryWatch(stats.pending, self.turn_store, settings.hold_timeout, stats.metrics.expired)
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -91,6 +91,11 @@ class PendingTurns:
         with self._lock:
             self._entries.pop(turn, None)
 
+    def keys_of(self, session: str) -> list[str]:
+        """The keys of the turns that are shown under this name."""
+        with self._lock:
+            return [key for key, entry in self._entries.items() if entry.turn.session == session]
+
     def listed(self, scope: str | None = None) -> tuple[HeldTurn, ...]:
         """The turns that wait, of all callers or of one, the oldest first."""
         now = self._now()

@@ -257,6 +257,10 @@ class TurnStore:
         closed = hold is not None and hold.closed
         await self.store.put({hold_key(turn.key): self._new_hold(closed=closed)}, self._ttl)
 
+    async def drop(self, turn: str) -> None:
+        """Ends the wait for the result of its released call now: the other calls are not released."""
+        await self.store.put({hold_key(turn): write_hold(Hold(self._now() - 1.0))}, self._ttl)
+
     async def report_expired(self, turn: str) -> bool:
         """Has the time of this held turn run out, with nobody having reported it so far? Then it is noted as
         reported."""

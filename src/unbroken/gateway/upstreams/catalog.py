@@ -66,6 +66,10 @@ class Catalog:
             return upstream
         return None
 
+    def has(self, model: str) -> bool:
+        """Whether there is a model with this name, or an alias with a `*` that it fits."""
+        return model in self.upstreams or self._wildcards.fits(model)
+
     def start_probes(self) -> None:
         """Finds out from time to time whether deployments that failed are back."""
         pools = [upstream.pool for upstream in self.upstreams.values() if upstream.pool is not None]
@@ -118,6 +122,10 @@ class Wildcards:
         self._by_alias = {model.alias: model for model in models}
         self._patterns = sorted((model for model in models if "*" in model.alias), key=_fixed_length, reverse=True)
         self._open = lru_cache(MOST_NAMES)(self._open_now)
+
+    def fits(self, name: str) -> bool:
+        parts = (settings.alias.partition("*") for settings in self._patterns)
+        return any(name.startswith(before) and name.endswith(after) for before, _, after in parts)
 
     def find(self, name: str) -> Upstream | None:
         """None if no alias fits."""
