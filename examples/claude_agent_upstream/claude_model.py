@@ -15,6 +15,7 @@ from claude_agent_upstream.conversation import (
     continued,
     history_key,
     idle_key,
+    latest_calls,
     read,
     says_the_same,
 )
@@ -81,7 +82,7 @@ class ClaudeAgentModel:
                 waiting.session.give({waiting.calls[id]: result for id, result in results.items()})
                 return waiting.session
             case Continued(history, said):
-                waiting = self._pool.take_idle(idle_key(conversation.settings, history, said.text))
+                waiting = self._pool.take_idle(idle_key(conversation, history, said.text))
                 if waiting is None:
                     return None
                 said_it = False
@@ -92,13 +93,16 @@ class ClaudeAgentModel:
                         self._pool.close(waiting.session)
                 return waiting.session if said_it else None
             case None:
+                # Results and more, for example: the client has moved on in a way that a session cannot.
+                if waiting := self._pool.take_by_calls(call.id for call in latest_calls(request)):
+                    self._pool.close(waiting.session)
                 return None
 
     def _keep(self, session: Session, conversation: Conversation, history: str, answer: Answer) -> bool:
         """Keeps the session for the client's next request, if it can be used for that."""
         if answer.outcome == "cut" or (answer.outcome == "text" and answer.hidden):
             return False  # an idle session is found by what the client has seen of it: there must be nothing else
-        settings, said = conversation.settings, answer.message
-        key = "" if answer.outcome == "calls" else idle_key(settings, history, said.text)
-        self._pool.keep(Waiting(session, settings, history, said, answer.calls, key))
+        said = answer.message
+        key = "" if answer.outcome == "calls" else idle_key(conversation, history, said.text)
+        self._pool.keep(Waiting(session, conversation.settings, history, said, answer.calls, key))
         return True

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from unbroken.errors import RequestRefused
-from unbroken.messages import Assistant, Message, OneTool, Request, ToolMessage, User
+from unbroken.messages import Assistant, Message, OneTool, Request, ToolCall, ToolMessage, User
 from unbroken.wires import find_wire
 
 WIRE = "anthropic-messages"
@@ -38,6 +38,8 @@ class Conversation:
     max_tokens: int | None
     settings: str
     """A hash of what a session cannot change after its start."""
+    reasoning: str
+    """What the request asks for. It holds for a turn: a request that brings results changes nothing."""
     left_out: tuple[str, ...]
     """Settings of the request that the SDK has no option for."""
 
@@ -67,15 +69,19 @@ def read(request: Request, model: str = "") -> Conversation:
     messages = _joined(body["messages"])
     if not messages or messages[-1]["role"] != "user":
         raise RequestRefused("the history has to end with a message of the user or with results", status=400)
+    # A turn with calls that began without reasoning cannot continue with it, and a client seldom has signatures.
+    before: list[Object] = messages[-2]["content"] if len(messages) > 1 else []
+    resumed = any(block["type"] == "tool_use" for block in before) and "thinking" not in before[0]["type"]
     sampling = request.sampling
     return Conversation(
         system,
         tools,
         messages,
-        body.get("thinking") or {"type": "disabled"},
-        body.get("output_config", {}).get("effort", ""),
+        {"type": "disabled"} if resumed else body.get("thinking") or {"type": "disabled"},
+        "" if resumed else body.get("output_config", {}).get("effort", ""),
         sampling.max_tokens,
-        _hash([system, tools, sampling.max_tokens, request.reasoning]),
+        _hash([system, tools, sampling.max_tokens]),
+        request.reasoning or "",
         tuple(name for name in ("temperature", "top_p", "seed") if getattr(sampling, name) is not None),
     )
 
@@ -167,9 +173,15 @@ def history_key(messages: Sequence[Message]) -> str:
     return _hash(_joined(_encoded(messages, Request(()), "").get("messages", [])))
 
 
-def idle_key(settings: str, history: str, text: str) -> str:
+def idle_key(conversation: Conversation, history: str, text: str) -> str:
     """A hash of everything that was said in a conversation. Sessions with the same are interchangeable."""
-    return _hash([settings, history, text.strip()])
+    return _hash([conversation.settings, conversation.reasoning, history, text.strip()])
+
+
+def latest_calls(request: Request) -> Sequence[ToolCall]:
+    """The calls in the last message that has any."""
+    made = (message.calls for message in reversed(request.messages) if isinstance(message, Assistant) and message.calls)
+    return next(made, ())
 
 
 def says_the_same(said: Assistant, given: Assistant) -> bool:

@@ -137,7 +137,9 @@ def test_a_session_that_is_gone_is_rebuilt_from_the_history(server: ScriptedServ
 
     async def add_words(gate: Gateway) -> None:
         history = await begin(gate)
+        processes = set(gate.cli_processes())
         await go_on(gate, [*history, User.of("/cost")])
+        await gate.until(lambda: len(processes & set(gate.cli_processes())) < len(processes))  # the one that waited
         assert asked(server, -2)[:3] == expected
         assert asked(server, -2)[3][1].startswith("/cost")
 

@@ -15,6 +15,7 @@ from claude_agent_upstream.conversation import (
     continued,
     history_key,
     idle_key,
+    latest_calls,
     read,
     says_the_same,
     transcript,
@@ -115,13 +116,24 @@ def test_settings_that_a_session_cannot_change_are_part_of_it() -> None:
         Request(ASKED),
         Request((System.of("Be long."), *ASKED[1:]), TOOLS),
         Request(ASKED, TOOLS, sampling=Sampling(max_tokens=100)),
-        Request(ASKED, TOOLS, reasoning="high"),
         Request(ASKED, (replace(TOOLS[0], description="Another."),)),
     )
-    settings = [read(request).settings for request in requests]
-    assert len(set(settings)) == len(requests)
-    assert idle_key(settings[0], "history", "text ") == idle_key(settings[0], "history", "text")
-    assert idle_key(settings[0], "history", "text") != idle_key(settings[1], "history", "text")
+    asked = [read(request) for request in requests]
+    assert len({each.settings for each in asked}) == len(requests)
+    assert idle_key(asked[0], "history", "text ") == idle_key(asked[0], "history", "text")
+    assert idle_key(asked[0], "history", "text") != idle_key(asked[1], "history", "text")
+
+
+def test_reasoning_holds_for_a_turn() -> None:
+    """A client that has no signature to return asks for none in the middle of a turn."""
+    plain, thinking = read(Request(ASKED, TOOLS)), read(Request(ASKED, TOOLS, reasoning="high"))
+    assert plain.settings == thinking.settings
+    assert idle_key(plain, "history", "text") != idle_key(thinking, "history", "text")
+    assert thinking.thinking["type"] != "disabled"
+    rebuilt = read(Request((*ASKED, CALLED, RESULTS, User.of("Hurry.")), TOOLS, reasoning="high"))
+    assert rebuilt.thinking == {"type": "disabled"}, "the turn began without"
+    assert latest_calls(Request((*ASKED, CALLED, RESULTS, User.of("Hurry.")))) == (CALL,)
+    assert latest_calls(Request(ASKED)) == ()
 
 
 def test_a_client_may_leave_out_the_text_beside_calls_and_change_nothing_else() -> None:
