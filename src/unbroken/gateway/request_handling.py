@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unbroken.asgi import CancelOnDisconnect, ClientGone, Receive, Refused, Response, Scope, connection_of
 from unbroken.asgi import read_body as receive_body
-from unbroken.errors import UnbrokenError
+from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.http.admission import UNLIMITED, Admission, KeyLimits
 from unbroken.gateway.http.client_response import ClientResponse, Failure, failure_from, whole_seconds, without_address
@@ -33,7 +34,30 @@ from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, ResponseLimit
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps
 
+if TYPE_CHECKING:
+    from unbroken.gateway.telemetry import GatewayTelemetry
+
 log = logging.getLogger("unbroken.gateway")
+
+
+def open_telemetry(settings: GatewaySettings) -> GatewayTelemetry | None:
+    named = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT") for kind in ("", "TRACES_", "METRICS_"))
+    if not settings.telemetry and (not named or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"):
+        return None
+    try:
+        from unbroken.gateway.telemetry import GatewayTelemetry  # noqa: PLC0415 - an optional extra, start-up time
+
+        return GatewayTelemetry(settings)
+    except ImportError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        missing = needs_extra("telemetry of the gateway", "the package opentelemetry-sdk", "otel")
+    except UserError as error:
+        missing = error
+    if settings.telemetry:
+        raise missing
+    log.warning("OTEL_EXPORTER_OTLP_ENDPOINT is set, but nothing is exported: %s", missing)
+    return None
 
 
 class RequestHandling:
@@ -59,6 +83,7 @@ class RequestHandling:
         self.turn_store = TurnStore(store, settings.ttl, settings.hold_timeout, now)
         self.expiry = ExpiryWatch(stats.pending, self.turn_store, settings.hold_timeout, stats.metrics.expired)
         self._watching: asyncio.Task[None] | None = None
+        self._telemetry = open_telemetry(settings)
 
     def start(self) -> None:
         """Starts what runs beside the requests."""
@@ -68,6 +93,8 @@ class RequestHandling:
         if self._watching is not None:
             self._watching.cancel()
         await self._large.aclose()
+        if self._telemetry is not None:
+            await self._telemetry.aclose()
 
     def with_settings(self, settings: GatewaySettings, admission: Admission) -> RequestHandling:
         """The same with other settings, for new requests. It shares what is known of the requests in flight."""
@@ -91,6 +118,8 @@ class RequestHandling:
         """`wire`: the wire of errors, if not the client's. `admit` may refuse before the body is read."""
         failure: Failure | None = None
         cause: BaseException | None = None
+        if self._telemetry is not None:
+            outlet.head.attempts = self._telemetry.begin(scope, state)
         self.stats.begin()
         try:
             key = state.key = self.admission.admit(state.headers, scope)
@@ -133,6 +162,8 @@ class RequestHandling:
         finally:
             if state.outcome.recording is not None:
                 state.outcome.recording.end(cause, failure.words if failure is not None else "")
+            if state.outcome.trace is not None:
+                state.outcome.trace.end(outlet.status, failure)
             failed = state.outcome.error_kind or (failure.upstream if failure is not None else "")
             self.stats.end(state.summary(outlet.status, failure), failed, state.scope)
 

@@ -44,6 +44,10 @@ NEEDS_RESTART = (
     "stop_timeout",
     "stop_delay",
     "journal",
+    "telemetry",
+    "telemetry_endpoint",
+    "telemetry_content",
+    "telemetry_propagate",
 )
 """Settings that a reload does not change: what they describe exists once, for as long as the gateway runs."""
 
@@ -195,5 +199,13 @@ class GatewaySettings:
     `env:VARIABLE` that holds one; empty: none."""
     watch: Annotated[values.Flag, values.In("server")] = False
     """Reload the configuration when its file changes."""
+    telemetry: Annotated[values.Flag, values.In("telemetry", "enabled")] = False
+    """Export traces and metrics with OpenTelemetry; also on if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
+    telemetry_endpoint: Annotated[values.Address, values.In("telemetry", "endpoint")] = ""
+    """The OTLP server; empty: that of the variables, or http://localhost:4318."""
+    telemetry_content: Annotated[values.Flag, values.In("telemetry", "content")] = False
+    """Export messages, arguments and answers too, with secrets masked."""
+    telemetry_propagate: Annotated[values.Flag, values.In("telemetry", "propagate")] = False
+    """Send `traceparent` and the like on to providers."""
     access_log: Annotated[values.Flag, values.In("server")] = False
     """A line in the log for each request."""

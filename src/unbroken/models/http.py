@@ -473,7 +473,10 @@ class HTTPModel:
     async def _post_signed(
         self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
     ) -> tuple[ClientResponse, Patience]:
-        endpoint = self.endpoint
+        endpoint, head = self.endpoint, RESPONSE_HEAD.get()
+        if head is not None and head.attempts is not None and (carried := head.attempts.begin(self)):
+            headers = CIMultiDict(headers)
+            headers.update(carried)
         if endpoint.signer is not None:
             url = endpoint.stream_url if stream else endpoint.whole_url
             headers = CIMultiDict(headers)
@@ -490,7 +493,7 @@ class HTTPModel:
             assert answer is not None, "a fresh connection cannot be a dead kept one"
             if log is not None:
                 log.head(answer[0].status, answer[0].headers)
-            if (head := RESPONSE_HEAD.get()) is not None:
+            if head is not None:
                 head.upstream, head.headers = self.label or self.name, answer[0].headers
             if answer[0].status >= 300:
                 answer[1].end()

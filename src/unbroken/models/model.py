@@ -93,12 +93,26 @@ class ResponseLimit:
             raise error
 
 
+class Attempts(Protocol):
+    """Observes the attempts at one request."""
+
+    def begin(self, model: object) -> Mapping[str, str] | None:
+        """Returns headers to send with it."""
+        ...
+
+    def answered(self, status: int, error: str) -> None:
+        """The answer to a request that is passed through has ended. `status` is 0 if there was none."""
+        ...
+
+
 class ResponseHead:
     """The head of the last response of a provider to one request, retries and fallbacks included."""
 
-    __slots__ = ("headers", "upstream")
+    __slots__ = ("attempts", "headers", "upstream")
 
     def __init__(self) -> None:
+        self.attempts: Attempts | None = None
+        """Set if the attempts are traced."""
         self.upstream = ""
         """The deployment or the model that sent it."""
         self.headers: Mapping[str, str] = {}

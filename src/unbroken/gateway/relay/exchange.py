@@ -49,6 +49,7 @@ from unbroken.wires.writer import ResponseWriter
 
 if TYPE_CHECKING:
     from unbroken.gateway.relay.request_recording import RequestRecording
+    from unbroken.gateway.telemetry import RequestTrace
 
 
 _FRESH = frozenset({"system", "developer", "user"})
@@ -188,6 +189,13 @@ class Outcome:
     error_kind: str = ""
     recording: RequestRecording | None = None
     """Set if the request is recorded."""
+    trace: RequestTrace | None = None
+    """Set if telemetry is on."""
+
+    @property
+    def is_watched(self) -> bool:
+        """All of its answer is needed, not only its bytes."""
+        return self.recording is not None or self.trace is not None
 
 
 @dataclass(slots=True)

@@ -80,7 +80,7 @@ async def relayed(
                 method,
                 url,
                 data=BytesIO(body) if body else None,
-                headers={**await model.headers(), **headers},
+                headers={**await model.headers(), **headers, **observed.carried},
                 allow_redirects=False,
                 timeout=limits,
                 proxy=model.proxy,  # otherwise the provider would receive the credentials for the proxy
@@ -103,8 +103,13 @@ class _Observed:
         self._clock = RealClock()
         self._began = 0.0
         self._status = 0
+        self._head = RESPONSE_HEAD.get()
+        self.carried: Mapping[str, str] = {}
+        """Headers of its trace."""
 
     def __enter__(self) -> _Observed:
+        if self._head is not None and self._head.attempts is not None:
+            self.carried = self._head.attempts.begin(self._model) or {}
         if self._model.observer is not None:
             self._began = self._clock.elapsed()
             self._model.observer.asked()
@@ -112,14 +117,16 @@ class _Observed:
 
     def answered(self, answer: ClientResponse) -> None:
         self._status = answer.status
-        if (head := RESPONSE_HEAD.get()) is not None:
-            head.upstream, head.headers = self._model.label or self._model.name, answer.headers
+        if self._head is not None:
+            self._head.upstream, self._head.headers = self._model.label or self._model.name, answer.headers
         if (observer := self._model.observer) is not None:
             observer.answered(self._clock.elapsed() - self._began)
             if answer.status >= 400:
                 observer.failed(self._model.failure(answer.status, answer.headers))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if self._head is not None and self._head.attempts is not None:
+            self._head.attempts.answered(self._status, type(error).__name__ if error is not None else "")
         if (observer := self._model.observer) is None:
             return
         if isinstance(error, ProviderError):

@@ -119,7 +119,7 @@ class Responder:
     async def answer(self, incoming: ClientRequest, out: Outlet, outcome: Outcome) -> None:
         check_body(incoming.route, incoming.body)
         check_supported(incoming)
-        if incoming.serial or outcome.recording is not None or not can_forward(incoming):
+        if incoming.serial or outcome.is_watched or not can_forward(incoming):
             await self._answer(incoming, out, outcome)
         elif incoming.body.get("stream"):
             sent = await send(incoming)
@@ -195,6 +195,8 @@ class Responder:
                 if missing is not None:
                     decision = replace(decision, lost=(*decision.lost, missing))
                 await self._turn_store.close(decision.closed, holds)
+                if outcome.trace is not None and folds:
+                    outcome.trace.continued(folds[-1].turn.key)
                 for turn in decision.closed:
                     self._stats.pending.release(turn.key)
                 await self._ask(exchange, decision)
@@ -237,6 +239,8 @@ class Responder:
         turn, total = next.turn, len(next.turn.message.calls)
         exchange.outcome.handed = f"{next.position + 1}/{total}"
         log.info("serial_hold session=%s calls=%d handed=%d", turn.key[-8:], total, next.position + 1)
+        if exchange.outcome.trace is not None:
+            exchange.outcome.trace.released(turn.key, exchange.outcome.handed)
         headers = {TURN: f"handed {exchange.outcome.handed}"}
         if next.position + 1 < total:
             headers[EXPIRES] = self._hold_seconds
@@ -343,7 +347,11 @@ class Responder:
         model = exchange.model
         if outcome.recording is not None:
             model = await outcome.recording.model(incoming, request, exchange.serial, model, headers)
+        if outcome.trace is not None:
+            outcome.trace.asks(incoming.upstream, request)
         ended = await self._stream_answer(exchange, model, request, client_stream, headers)
+        if outcome.trace is not None:
+            outcome.trace.ended(ended)
         if ended.message is not None and len(ended.message.calls) > self._settings.max_calls:
             ended = Ended(_as_verdict(too_many_calls(self._settings.max_calls)))
         last = await self._conclude(exchange, client_stream, ended, headers)
@@ -423,13 +431,19 @@ class Responder:
         outcome, alias = exchange.outcome, exchange.incoming.upstream.counted_as
         if isinstance(delta, AttemptFailed):
             outcome.restarts.append(delta.verdict.kind)
+            if outcome.trace is not None:
+                outcome.trace.attempt_failed(delta.verdict)
             self._metrics.restarted(alias, delta.verdict.kind)
             if delta.elsewhere:
                 self._metrics.fallback(alias)
         elif isinstance(delta, UsageReported):
             outcome.usage = delta.usage
+            if outcome.trace is not None:
+                outcome.trace.reported(delta.usage)
         elif outcome.first_after is None and isinstance(delta, (TextDelta, ReasoningDelta, CallReady)):
             outcome.first_after = time.perf_counter() - outcome.began
+            if outcome.trace is not None:
+                outcome.trace.first()
 
     async def _conclude(
         self, exchange: Exchange, client_stream: ClientStream, ended: Ended, headers: dict[str, str]
@@ -469,6 +483,8 @@ class Responder:
             self._metrics.held(alias, len(calls) - 1)
             headers[EXPIRES] = self._hold_seconds
             self._hold(incoming, turn[0], 0)
+            if outcome.trace is not None:
+                outcome.trace.held(turn[0].key, len(calls))
             log.info("serial_hold session=%s calls=%d handed=1", turn[0].key[-8:], len(calls))
         if incoming.route.http.stores:
             given = (handed,) if handed is not None else tuple(map(exchange.handed, calls))
