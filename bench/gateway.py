@@ -219,7 +219,7 @@ class Bench:
 
     async def _pass_through(self) -> None:
         beside = self._some("gateway", "bare", "litellm")
-        for size, want in ((1, 0.6), (76, None)):
+        for size, want in ((1, 0.4), (76, None)):
             work = asking(post(CHAT, question("calls", size * KB)))
             spent = await take_turns(beside, work, self._times, self._turns)
             what = f"pass-through, body of {size} KB"
@@ -248,7 +248,7 @@ class Bench:
         direct = seconds.pop("direct")
         added = {name: (value - direct) * 1e3 for name, value in seconds.items()}
         note = f"wall clock; direct {direct * 1e3:.2f} ms"
-        self.add("first chunk, added latency", added.pop("gateway"), "ms", 1.5, note)
+        self.add("first chunk, added latency", added.pop("gateway"), "ms", 1.0, note)
         for name, value in added.items():
             self.add(f"  first chunk, {name}", value, "ms")
 
@@ -292,13 +292,18 @@ def measure(quick: bool, with_litellm: Path | None, with_load: bool) -> list[Lin
             servers["litellm"] = stack.enter_context(litellm(port, directory, with_litellm))
         bench = Bench(servers, port, quick)
         uvloop.run(bench.run())
-        bench.add("memory, idle", idle, "MB", 80)
+        bench.add("memory, idle", idle, "MB", 60)
         bench.add("memory, the most while all this was measured", servers["gateway"].peak_megabytes(), "MB", 80)
-        bench.add("from the start of the process to the first 200", started, "s", 1.5)
+        bench.add("from the start of the process to the first 200", started, "s", 0.7)
         for name, server in servers.items():
             if name in ("bare", "litellm"):
                 note = f"{server.started:.1f} s to start"
                 bench.add(f"  memory, {name}", server.peak_megabytes(), "MB", note=note)
+        if not quick:
+            from gateway_features import costs  # noqa: PLC0415 - it uses this module
+
+            for name, ratio in costs(port, directory, servers["gateway"], 200, 5).items():
+                bench.add(f"CPU with {name}: times without", ratio, "x")
         if with_load:
             found = load(quick)
             note = f"{found['requests']:,} requests, {len(found['problems'])} problems"

@@ -109,26 +109,29 @@ def bare(upstream: int, directory: Path) -> Generator[Server]:
         yield server
 
 
-def configuration(upstream: int, store: str) -> str:
-    """A file for `unbroken serve`: every model of the upstream, and the first of them on another wire."""
+def configuration(upstream: int, store: str, more: str = "", of_model: str = "") -> str:
+    """A file for `unbroken serve`: every model of the upstream, and the first of them on another wire. `more`: other
+    tables; `of_model`: more settings of each model."""
     rows = [(model, f"openai:{model}", f"http://{HOST}:{upstream}/v1") for model in MODELS]
     rows.append(("crossed", "anthropic:calls", f"http://{HOST}:{upstream}"))
     models = [
-        f'[[models]]\nalias = "{alias}"\nmodel = "{model}"\nbase_url = "{url}"\napi_key_env = "BENCH_KEY"\n'
+        f'[[models]]\nalias = "{alias}"\nmodel = "{model}"\nbase_url = "{url}"\napi_key_env = "BENCH_KEY"\n{of_model}'
         for alias, model, url in rows
     ]
-    return f"[store]\nurl = {json.dumps(store)}\n\n" + "\n".join(models)
+    return f"[store]\nurl = {json.dumps(store)}\n\n{more}\n" + "\n".join(models)
 
 
 MODELS = ("calls", "many", "burst", "drip", "slow", "marks")
 
 
 @contextmanager
-def gateway(upstream: int, directory: Path, store: str = "", name: str = "gateway") -> Generator[Server]:
+def gateway(
+    upstream: int, directory: Path, store: str = "", name: str = "gateway", more: str = "", of_model: str = ""
+) -> Generator[Server]:
     """`unbroken serve`, as a user starts it. The store is SQLite, as it is where nobody says anything else."""
     port = free_port()
     config = directory / f"{name}.toml"
-    config.write_text(configuration(upstream, store or f"sqlite:{directory / name}.db"))
+    config.write_text(configuration(upstream, store or f"sqlite:{directory / name}.db", more, of_model))
     command = [str(Path(sys.executable).parent / "unbroken"), "serve", "--config", str(config), "--port", str(port)]
     key = {"BENCH_KEY": "not-a-real-key"}
     with running(name, command, port, directory / f"{name}.log", environment=key, directory=directory) as server:
