@@ -119,7 +119,13 @@ def test_a_terminal_has_colours_and_the_time() -> None:
     with Terminal("worker", "--agents", "app:agents") as terminal:
         terminal.wait_for("Ctrl-C stops it")
         terminal.wait_for("answered   a (support, acme)")
+        terminal.wait_for("waiting for runs")  # after a second a line moves
+        start("ship refund", "b")
+        terminal.wait_for("driving 1 run · ")
+        wait_until_shipping()
         terminal.type("\x03")
+        terminal.wait_for("stopping: 1 run to leave")
+        Path("may_end").touch()
         assert terminal.end() == 0
     assert "\x1b[32manswered" in terminal.seen
 

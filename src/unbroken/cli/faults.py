@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.table import Table as Grid
 
@@ -148,10 +148,11 @@ def _run_all(chosen: list[Case], player: Player) -> list[Ended]:
         TextColumn("{task.description:<40}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TimeElapsedColumn(),
         TextColumn("{task.fields[wrong]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=len(chosen), wrong="")
+        task = progress.add_task("breaking responses", total=len(chosen), wrong="")
         wrong = 0
 
         def on_ended(ended: Ended) -> None:

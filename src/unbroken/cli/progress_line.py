@@ -28,10 +28,13 @@ class ProgressLine:
     def __init__(self, words: str) -> None:
         self.words = words
         """What the command is doing now. It may be changed at any time."""
-        self._began = time.monotonic()
+        self.began = time.monotonic()
+        """Since when; it may be changed too."""
+        self.console: Console | None = None
+        """Prints above the line; None if there is no line."""
 
     def line(self) -> Text:
-        passed = time.monotonic() - self._began
+        passed = time.monotonic() - self.began
         text = f"{moving_mark(passed)} {clean_line(self.words)} · {passed:.0f} s"
         return Text(text, "dim", no_wrap=True, overflow="ellipsis")
 
@@ -44,6 +47,7 @@ def progress(words: str) -> Generator[ProgressLine]:
     if not is_terminal(sys.stderr) or console.is_dumb_terminal:
         yield line
         return
+    line.console = console
     area = RedrawnArea(console, line.line)
     begins = _Begins(area)
     timer = threading.Timer(AFTER, begins.open)
@@ -72,6 +76,16 @@ class _Begins:
         with self._area.lock:
             self._over = True
             self._area.close()
+
+
+class CurrentError:
+    """Standard error as it is at each write, for a handler of logs: a progress line takes its place for a while."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def current(stream: IO[str]) -> IO[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import json as json_text
+import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, redirect_stdout
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -22,6 +23,7 @@ from unbroken.cli.exits import print_line
 from unbroken.cli.journals import AgentsName, JournalUrl, check_keys, ending_durable, in_journal, load_agents
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import LogLevelName
+from unbroken.cli.progress_line import CurrentError, ProgressLine, progress
 from unbroken.cli.terminal_text import clean, clean_line, counted, one_line, seconds
 from unbroken.durable import Journal, Progress, Worker
 from unbroken.durable.worker import CONCURRENCY
@@ -76,7 +78,8 @@ def worker_command(
             worker = Worker(found, opened, concurrency=concurrency, per_tenant=per_tenant, on_progress=show.progress)
             async with _metrics(opened, worker, show, metrics_port, metrics_host) as address:
                 show.begin(opened.url, [*found], address)
-                return await _until_stopped(worker, once)
+                with show.live():
+                    return await _until_stopped(worker, once)
 
         with redirect_stdout(sys.stderr):  # what tools print is no progress
             code = in_journal(journal, work, create=True, prints=True)
@@ -141,6 +144,10 @@ class _Plain:
         if metrics:
             self._line(f"metrics: {metrics}")
 
+    def live(self) -> AbstractContextManager[None]:
+        """Shows what happens between two steps, where that can be seen."""
+        return nullcontext()
+
     def progress(self, progress: Progress) -> None:
         if self.also is not None:
             self.also(progress)
@@ -170,12 +177,36 @@ class _Pretty(_Plain):
     def __init__(self, out: IO[str]) -> None:
         super().__init__(out)
         self._console = Console(file=out, highlight=False)
+        self._driven: dict[str, float] = {}
+        """The runs that are being driven, and since when."""
+        self._moving: ProgressLine | None = None
 
     def begin(self, journal: str, agents: list[str], metrics: str) -> None:
         super().begin(journal, agents, metrics)
         self._line("Ctrl-C stops it")
 
+    @contextmanager
+    def live(self) -> Generator[None]:
+        """A line at the bottom: how many runs are being driven, and for how long."""
+        with progress("waiting for runs") as self._moving:
+            self._console = self._moving.console or self._console
+            for handler in logging.getLogger().handlers:
+                if isinstance(handler, logging.StreamHandler):
+                    cast("logging.StreamHandler[Any]", handler).setStream(CurrentError())
+            yield
+
+    def _move(self, progress: Progress) -> None:
+        if progress.what == "driving":
+            self._driven[progress.run_id] = time.monotonic()
+        elif progress.run_id:
+            self._driven.pop(progress.run_id, None)
+        if self._moving is not None:
+            runs = counted(len(self._driven), "run")
+            self._moving.words = f"driving {runs}" if self._driven else "waiting for runs"
+            self._moving.began = min(self._driven.values(), default=time.monotonic())
+
     def _show(self, progress: Progress) -> None:
+        self._move(progress)
         what = progress.state or progress.what.replace("_", " ")
         line = Text().append(f"{time.strftime('%H:%M:%S')}  ", "dim")
         line.append(f"{what:<10}", STYLES.get(what, "dim"))
