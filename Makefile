@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -156,6 +156,9 @@ faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts
 
 torture: $(VENV)/.ready  ## two gateways, a store, clients and recorded runs under kill, pause, full disk, store loss, clock skew; every write failing once; minutes
 	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+load: $(VENV)/.ready  ## two gateways on Valkey under 500 streaming clients: a provider dies, gateways restart and reload; fail-over; minutes
+	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.load $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
 simulate: $(VENV)/.ready  ## 200 gateways on a store of 16 servers, all failing, on virtual time; CONVERSATIONS=1000000 for an hour of them
 	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.simulation $(if $(CONVERSATIONS),--conversations $(CONVERSATIONS)) $(if $(SEED),--seed $(SEED))

@@ -12,9 +12,9 @@ from gateway_client import QUESTION, THREE_CALLS, Client, Inside, run
 from unbroken import clock
 from unbroken.errors import UserError
 from unbroken.gateway.settings import ClientProfile
-from unbroken.gateway.stores import Store, StoreUnavailable, open_store
+from unbroken.gateway.stores import Store, StoreUnavailable, check_store, open_store
 from unbroken.gateway.stores.sharded import ShardedStore
-from unbroken.gateway.stores.store import MARK, NOTHING, MemoryStore, part_of
+from unbroken.gateway.stores.store import MARK, NOTHING, Addition, MemoryStore, part_of
 from unbroken.messages import Request, ToolMessage, User
 from unbroken.models.scripted import ScriptedModel
 from unbroken.testing import Step
@@ -153,33 +153,54 @@ def test_the_loss_of_one_part_makes_turns_without_ids_doubtful(lost: int) -> Non
     run(story)
 
 
+async def hold_a_conversation(url: str) -> int:
+    """With two gateways in turns. Returns the number of entries in the store."""
+    stores: list[Store] = [open_store(url), open_store(url)]
+    model = ScriptedModel(three_calls_first, wire="openai-chat", loop_last=True)
+    gateways = [Inside({"m": model}, store, clients=SERIAL) for store in stores]
+    client = Client(gateways[0], "openai-chat", parallel=None, headers={"User-Agent": "serial"})
+    reply = await client.ask(User.of(QUESTION))
+    while reply.response.calls:
+        client.url = gateways[1]
+        reply = await client.answer_calls()
+        assert reply.status == 200, reply.data
+    assert "lost" not in reply.headers.get("x-unbroken-turn", "")
+    assert [len(said.results) for said in client.messages if isinstance(said, ToolMessage)] == [1, 1, 1]
+    await stores[0].ping()
+    spent = [Addition("spend", {"input": 7}, 60.0), Addition("day", {"input": 7}, 60.0)]
+    await stores[0].add(spent, once="r1")
+    await stores[1].add(spent, once="r1")
+    assert await stores[1].add(spent) == [{"input": 14}, {"input": 14}]
+    assert await stores[0].counters(["spend", "unknown"]) == [{"input": 14}, {}]
+    assert await stores[0].replace_record("keys", b"a", 0)
+    assert not await stores[1].replace_record("keys", b"b", 0)
+    entries = (await stores[0].stats()).entries
+    for store in stores:
+        await store.aclose()
+    return entries
+
+
 def test_gateways_on_two_real_servers_find_each_others_turns() -> None:
     other = valkey_server.start()
-    url = f"{valkey_server.empty_url()} redis://{other.host}:{other.port}/0"
-
-    async def story() -> None:
-        stores: list[Store] = [open_store(url), open_store(url)]
-        model = ScriptedModel(three_calls_first, wire="openai-chat", loop_last=True)
-        client = Client(
-            Inside({"m": model}, stores[0], clients=SERIAL),
-            "openai-chat",
-            parallel=None,
-            headers={"User-Agent": "serial"},
-        )
-        reply = await client.ask(User.of(QUESTION))
-        client.url = Inside({"m": model}, stores[1], clients=SERIAL)
-        while reply.response.calls:
-            reply = await client.answer_calls()
-        assert "lost" not in reply.headers.get("x-unbroken-turn", "")
-        assert [len(said.results) for said in client.messages if isinstance(said, ToolMessage)] == [1, 1, 1]
-        assert (await stores[0].stats()).entries >= 8
-        for store in stores:
-            await store.aclose()
-
     try:
-        run(story)
+        assert run(lambda: hold_a_conversation(f"{valkey_server.empty_url()} redis://{other.host}:{other.port}/0")) >= 8
     finally:
         other.terminate()
+
+
+def test_gateways_on_a_real_cluster_find_each_others_turns() -> None:
+    servers = valkey_server.start_cluster()
+    try:
+        assert run(lambda: hold_a_conversation(f"redis+cluster://{servers[1].host}:{servers[1].port}/0")) >= 8
+    finally:
+        for server in servers:
+            server.terminate()
+
+
+def test_a_cluster_is_checked_without_contacting_it() -> None:
+    check_store("redis+cluster://192.0.2.1:6379/0")
+    with pytest.raises(UserError):
+        check_store("redis+cluster://nowhere:a/0")
 
 
 @pytest.mark.parametrize("url", ["redis://a:1/0 sqlite:x.db", "redis://a:1/0 redis://a:1/0"])

@@ -90,7 +90,8 @@ def _read_messages(data: bytes, stream: bool) -> Heard:
         blocks: list[Object] = body["content"]
         return Heard(_texts(blocks), _tool_uses(blocks), body["stop_reason"])
     blocks, raws, stop, is_open = list[Object](), list[str](), "", False
-    events = [(name, json.loads(text)) for name, text in events_in(data)]
+    # The SDKs skip a ping wherever it is.
+    events = [(name, json.loads(text)) for name, text in events_in(data) if name != "ping"]
     assert [event["type"] for _, event in events].count("message_start") == 1
     assert events[0][1]["type"] == "message_start"
     assert events[-1][1]["type"] == "message_stop", events[-1]
@@ -263,6 +264,7 @@ def _read_bedrock(data: bytes, stream: bool) -> Heard:
         return Heard(text, [(use["toolUseId"], use["name"], use["input"]) for use in uses], body["stopReason"])
     assert EVENT_STREAM.complete(data, len(data)) == len(data), "the last frame is cut"
     events = [next(iter(json.loads(text).items())) for text in EVENT_STREAM.texts(data)]
+    events = [(name, event) for name, event in events if name != "keepAlive"]  # botocore does not know it, and skips it
     names = [name for name, _ in events]
     assert (names[0], names[-2:]) == ("messageStart", ["messageStop", "metadata"]), names
     text, begun, last, is_open = "", dict[int, list[str]](), -1, False

@@ -325,7 +325,8 @@ def run(tell: Tell, plan: ClientPlan) -> None:
 
 async def _hold_conversations(tell: Tell, plan: ClientPlan) -> None:
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    connector = aiohttp.TCPConnector(limit=0)  # aiohttp's own limit is 100, and the others wait
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
 
         async def post(
             conversation: Conversation, gateway: int, client: Client, data: bytes, marks: Mapping[str, str]

@@ -22,14 +22,15 @@ from torture.clients import PATIENCE, Answer, NoAnswer, Writes
 from torture.conversation import Conversation
 from torture.history import ACCOUNT, turn_mark
 from torture.upstream import FIRST_NUMBER, speak
-from unbroken.asgi import DisconnectSignal
+from unbroken.asgi import ClientConnection
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
 from unbroken.errors import RateLimited, Unavailable, Unreachable
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
 from unbroken.gateway.stores import StoreStats, StoreUnavailable
+from unbroken.gateway.stores.records import Record
 from unbroken.gateway.stores.sharded import ShardedStore
-from unbroken.gateway.stores.store import NOTHING, MemoryStore, Store
+from unbroken.gateway.stores.store import NOTHING, Addition, MemoryStore, Store
 from unbroken.gateway.upstreams.pool import Deployment, Pool
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Assistant, Native, Request, ToolCall, Usage
@@ -80,6 +81,22 @@ class Connection:
         await self._server.put(entries, ttl, append)
         if self._dice.random() < 0.05:  # a gateway may die, and a server may go away, before the answer is there
             await self._reach()
+
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        await self._reach()
+        return await self._server.add(additions, once)
+
+    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+        await self._reach()
+        return await self._server.counters(groups)
+
+    async def record(self, name: str, known: int = 0) -> Record | None:
+        await self._reach()
+        return await self._server.record(name, known)
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        await self._reach()
+        return await self._server.replace_record(name, value, version)
 
     async def stats(self) -> StoreStats:
         await self._reach()
@@ -279,7 +296,7 @@ class World:
         if app is None:
             raise NoAnswer("refused")
         answer = _Received()
-        leaving = DisconnectSignal()
+        leaving = ClientConnection()
         path, query = client.path()
         headers = {"content-type": "application/json", **client.headers, **marks}
         scope = {
@@ -289,7 +306,7 @@ class World:
             "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
             "client": (conversation.name, 1),
-            "extensions": {DisconnectSignal.NAME: leaving},
+            "extensions": {ClientConnection.NAME: leaving},
         }
         bodies = [data]
 

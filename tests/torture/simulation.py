@@ -63,6 +63,7 @@ class Plan:
     seed: int = 1
     seconds: float = 60.0
     """Virtual seconds in which conversations begin, at least."""
+    faults: bool = True
 
     @property
     def lasting(self) -> float:
@@ -178,7 +179,7 @@ async def _break_things(world: World, plan: Plan, recorded: Recorded, dice: rand
     """Faults one after the other, several at a time, all healed at the end."""
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as group:
-        while loop.time() < plan.lasting:
+        while plan.faults and loop.time() < plan.lasting:
             draw = dice.random()
             if draw < 0.35:
                 group.create_task(_kill(world, dice.randrange(plan.gateways), dice, recorded))

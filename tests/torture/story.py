@@ -55,6 +55,7 @@ class Story:
             and self.habits(invoke["conversation"])["retry"] == "header"
         }
         """Conversations that marked one of these as a retry. They come from one address: nothing distinguishes them."""
+        self._retried |= self._joined()
         self._places: dict[str, Place | None] = {}
         self.told: dict[str, set[int]] = defaultdict(set)
         """By conversation, the turns in the history of requests whose answers reported something missing."""
@@ -63,6 +64,25 @@ class Story:
             if is_told(outcome):
                 self.first_told.setdefault(outcome["conversation"], outcome["request"])
                 self.told[outcome["conversation"]] |= {place.turn for _, place in self.handed(outcome["request"])}
+
+    def _joined(self) -> set[str]:
+        """Conversations that sent one of these, without a mark, while another was answered: one that is in flight is
+        taken for a first attempt of the same client."""
+        asked: dict[str, list[Record]] = defaultdict(list)
+        for invoke in self.invokes.values():
+            if invoke["body"] in self._repeated:
+                asked[invoke["body"]].append(invoke)
+        return {
+            one["conversation"]
+            for alike in asked.values()
+            for one in alike
+            if self.habits(one["conversation"]).get("retry") == "none"
+            and any(
+                self.is_under_way(other["request"], one["t"])
+                for other in alike
+                if other["conversation"] != one["conversation"]
+            )
+        }
 
     def account(self, conversation: str) -> str:
         return self.starts[conversation]["account"]

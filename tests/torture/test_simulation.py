@@ -84,6 +84,6 @@ def ignore_the_context(patch: pytest.MonkeyPatch) -> None:
 )
 def test_a_planted_mistake_is_found(plant: Any, kinds: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    report, _ = run_simulation(replace(SMALL, conversations=40))
+    report, _ = run_simulation(replace(SMALL, faults=False))
     assert kinds & report.by_kind.keys(), report.by_kind
     assert all(violation.excerpt for violation in report.violations)

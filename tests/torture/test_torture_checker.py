@@ -287,6 +287,25 @@ def test_a_client_that_marked_identical_bytes_as_a_retry_continues_with_what_it_
     assert [violation.kind for violation in check(records).violations] == kinds
 
 
+def test_a_client_whose_unmarked_bytes_were_in_flight_already_continues_with_what_it_got() -> None:
+    records = copy.deepcopy(honest())
+    records[1]["habits"] = HABITS | {"retry": "none"}
+    same = {"body": "the same", "view": [["user", "Please pay my bills."]]}
+    yours: Record = {"conversation": "yours"}
+    records += in_time(
+        [
+            turn(1002, [], asked(account="nobody"), account=""),
+            invoke("r7", []) | same,
+            invoke("r8", []) | same | yours,
+            ok("r7", [], 1002) | {"data": turn_mark(1002)},
+            ok("r8", []) | yours,
+            invoke("r9", [["user", "More."]]) | yours,
+            ok("r9", []) | yours | {"data": turn_mark(1002)},
+        ]
+    )
+    assert check(records).violations == []
+
+
 # Recorded runs
 
 

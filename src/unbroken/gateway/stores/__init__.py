@@ -34,7 +34,7 @@ __all__ = [
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive
 _SQLITE = b"SQLite format 3\0"
-SCHEMES = ("memory", "sqlite", "redis", "rediss", "valkey", "valkeys")
+SCHEMES = ("memory", "sqlite", "redis", "rediss", "valkey", "valkeys", "redis+cluster", "rediss+cluster")
 """How the address of a store begins."""
 _KNOWN = "`memory:`, `sqlite:PATH` or `redis://HOST:PORT/DB`"
 _SERVERS = ("redis", "rediss", "valkey", "valkeys")
@@ -44,7 +44,8 @@ def open_store(
     url: str, *, max_bytes: int = 1 << 30, max_entry: int = 8 << 20, now: Callable[[], float] = wall_time
 ) -> Store:
     """`memory:`, `sqlite:PATH` (or just a path), `redis://`, `rediss://`, `valkey://`, `valkeys://`; or several of the
-    last four with spaces between them, which share the entries (`ShardedStore`).
+    last four with spaces between them, which share the entries (`ShardedStore`). `redis+cluster://` and
+    `rediss+cluster://` are a Redis Cluster, by the address of one of its nodes.
 
     Beyond `max_bytes` the oldest entries are removed; Redis has its own limit (`maxmemory`). `max_entry` is the maximum
     size of one value. Raises `UserError` if the address is not valid or its file cannot be used. A server is contacted
@@ -60,6 +61,8 @@ def open_store(
             return MemoryStore(max_bytes=max_bytes, max_entry=own_limit, now=now)
         case "sqlite":
             return SQLiteStore(_path(rest), max_bytes=max_bytes, max_entry=own_limit, now=now)
+        case "redis+cluster" | "rediss+cluster":
+            return _open_redis(f"{scheme.removesuffix('+cluster')}:{rest}", max_entry, is_cluster=True)
         case _ if scheme in _SERVERS:
             return _open_redis(f"{scheme.replace('valkey', 'redis')}:{rest}", max_entry)
         case _:  # the rest of it may hold a password
@@ -139,11 +142,11 @@ def _open_servers(urls: list[str], max_entry: int) -> Store:
     return ShardedStore([_open_redis(f"{kind.replace('valkey', 'redis')}:{rest}", max_entry) for kind, rest in kinds])
 
 
-def _open_redis(url: str, max_entry: int) -> Store:
+def _open_redis(url: str, max_entry: int, *, is_cluster: bool = False) -> Store:
     try:
-        from unbroken.gateway.stores.redis import RedisStore  # noqa: PLC0415 - an optional extra
+        from unbroken.gateway.stores.redis import ClusterStore, RedisStore  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "redis":
             raise
         raise needs_extra("a store on Redis or Valkey", "the package redis", "redis") from None
-    return RedisStore(url, max_entry=max_entry)
+    return ClusterStore(url, max_entry=max_entry) if is_cluster else RedisStore(url, max_entry=max_entry)

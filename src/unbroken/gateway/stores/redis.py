@@ -3,8 +3,8 @@
 Requests that arrive during an exchange are sent together in the next one: one MULTI for all puts, one MGET for all
 gets. A command costs the client library ten times as much as the server. The server limits the total size: set
 `maxmemory` with the policy `noeviction`. A full server then refuses writes, which clients see; a server that evicts
-loses turns silently. For more than one server has memory for, give several servers (`ShardedStore`); not a cluster,
-whose nodes refuse commands across nodes.
+loses turns silently. For more than one server has memory for, give several servers (`ShardedStore`) or a cluster
+(`ClusterStore`).
 
 A caller waits for two exchanges at most. The next command reopens connections that the server closed.
 """
@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import ReadOnlyError, RedisClusterException
 
 from unbroken.errors import UserError
 from unbroken.gateway.stores.records import MAX_BYTES, Record, read_redis, replace_redis
+from unbroken.gateway.stores.sharded import ShardedStore
 from unbroken.gateway.stores.store import (
     FORMAT,
     LIST_BYTES,
@@ -54,7 +55,7 @@ COUNTERS = b"unbroken:counters:"
 """Before the names of groups of counters, which are hashes. Without the format: counts stay when it changes."""
 # Numbers of Lua are not exact beyond 2**53, so it only passes the texts on to HINCRBY.
 _ADD = """
-if KEYS[1] ~= '' and not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
+if ARGV[1] ~= '0' and not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
 local at = 2
 for each = 2, #KEYS do
   local ttl, amounts = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
@@ -103,10 +104,12 @@ class RedisStore:
 
     parts = 1
 
-    def __init__(self, url: str, *, max_entry: int = 8 << 20) -> None:
+    def __init__(self, url: str, *, max_entry: int = 8 << 20, client: Any = None, tag: bytes = b"") -> None:
         self._max_entry = max_entry
         self._label, self._password = _read(url)
-        self._client: Any = _connect(url)  # its types are incomplete and change between versions
+        self._client: Any = client or _connect(url)  # its types are incomplete and change between versions
+        self._is_shared = client is not None
+        self._prefix, self._counters = PREFIX + tag, COUNTERS + tag
         self._puts: deque[_Put] = deque()
         self._gets: deque[_Get] = deque()
         self._adds: deque[_Add] = deque()
@@ -118,7 +121,7 @@ class RedisStore:
         self._refuse_closed()
         if not keys:
             return []
-        job = _Get([_encoded(key) for key in keys], asyncio.get_running_loop().create_future())
+        job = _Get([self._encoded(key) for key in keys], asyncio.get_running_loop().create_future())
         self._gets.append(job)
         self._exchange()
         return await job.done
@@ -128,8 +131,8 @@ class RedisStore:
         refuse_too_large(entries, self._max_entry)
         if not entries and not append:
             return
-        rows = [(_encoded(key), value) for key, value in entries.items()]
-        added = [(_encoded(key), value) for key, value in append.items()]
+        rows = [(self._encoded(key), value) for key, value in entries.items()]
+        added = [(self._encoded(key), value) for key, value in append.items()]
         job = _Put(rows, added, max(1, int(min(ttl, _LONGEST) * 1000)), asyncio.get_running_loop().create_future())
         self._puts.append(job)
         self._exchange()
@@ -146,10 +149,10 @@ class RedisStore:
 
     async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
         self._refuse_closed()
-        async with self._asking():
+        async with self.asking():
             async with self._client.pipeline(transaction=False) as pipeline:
                 for group in groups:
-                    pipeline.hgetall(_counter(group))
+                    pipeline.hgetall(self._counter(group))
                 found = await pipeline.execute()
             return [
                 {name.decode("utf-8", "surrogatepass"): int(value) for name, value in each.items()} for each in found
@@ -157,19 +160,19 @@ class RedisStore:
 
     async def record(self, name: str, known: int = 0) -> Record | None:
         self._refuse_closed()
-        async with self._asking():
+        async with self.asking():
             return await read_redis(self._client, name, known)
 
     async def replace_record(self, name: str, value: bytes, version: int) -> bool:
         self._refuse_closed()
         refuse_too_large({name: value}, MAX_BYTES)
-        async with self._asking():
+        async with self.asking():
             return await replace_redis(self._client, name, value, version)
 
     async def stats(self) -> StoreStats:
         """Counts the server's whole database, which may hold other data: counting ours would need a scan."""
         self._refuse_closed()
-        async with self._asking():
+        async with self.asking():
             async with self._client.pipeline(transaction=False) as pipeline:
                 pipeline.dbsize()
                 pipeline.info("memory")
@@ -178,15 +181,16 @@ class RedisStore:
 
     async def ping(self) -> None:
         self._refuse_closed()
-        async with self._asking():
+        async with self.asking():
             # Writes something, because a full server still answers a PING.
-            await self._client.set(_encoded("ping"), b"", px=1000)
+            await self._client.set(self._encoded("ping"), b"", px=1000)
 
     async def aclose(self) -> None:
         self._closed = True
         if self._exchanging is not None:
             await self._exchanging
-        await self._client.aclose()
+        if not self._is_shared:
+            await self._client.aclose()
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -215,7 +219,7 @@ class RedisStore:
 
     async def _attempt(self, jobs: list[_Job], work: Callable[[list[_Job]], Awaitable[list[Any]]]) -> None:
         try:
-            async with self._asking():
+            async with self.asking():
                 outcomes = await work(jobs)
         except StoreUnavailable as error:
             for job in jobs:
@@ -249,13 +253,11 @@ class RedisStore:
     async def _add(self, adds: list[_Add]) -> list[list[dict[str, int]]]:
         async with self._client.pipeline(transaction=True) as pipeline:
             for job in adds:
-                keys = [
-                    _counter(f"{ONCE}{job.once}") if job.once else b"",
-                    *(_counter(one.group) for one in job.additions),
-                ]
-                pipeline.eval(_ADD, len(keys), *keys, int(ONCE_FOR * 1000), *_arguments(job.additions))
+                keys = [self._counter(f"{ONCE}{job.once}"), *(self._counter(one.group) for one in job.additions)]
+                kept = int(ONCE_FOR * 1000) if job.once else 0
+                pipeline.eval(_ADD, len(keys), *keys, kept, *_arguments(job.additions))
                 for one in job.additions:
-                    pipeline.hmget(_counter(one.group), [_bytes(name) for name in one.amounts])
+                    pipeline.hmget(self._counter(one.group), [_bytes(name) for name in one.amounts])
             found = iter(await pipeline.execute())
         values: list[list[dict[str, int]]] = []
         for job in adds:
@@ -266,7 +268,8 @@ class RedisStore:
         return values
 
     @asynccontextmanager
-    async def _asking(self) -> AsyncGenerator[None]:
+    async def asking(self) -> AsyncGenerator[None]:
+        """Turns every failure into `StoreUnavailable`."""
         try:
             async with asyncio.timeout(_EXCHANGE):
                 yield
@@ -277,8 +280,52 @@ class RedisStore:
                 f"store `{self._label}` failed: {self._without_password(str(error) or type(error).__name__)}"
             ) from None
 
+    def _encoded(self, key: str) -> bytes:
+        return self._prefix + _bytes(key)
+
+    def _counter(self, group: str) -> bytes:
+        return self._counters + _bytes(group)
+
     def _without_password(self, text: str) -> str:
         return text.replace(self._password, "***") if self._password else text
+
+
+# A cluster refuses commands whose keys are on several of its nodes, and the keys of a turn have nothing in common by
+# which they could be kept together. So the keys are divided into parts, each with a tag that puts all of its keys into
+# one of the cluster's slots: a part is a store by itself, wherever the cluster has it.
+
+CLUSTER_PARTS = 32
+"""The parts that a cluster is divided into. Changing it loses what is stored."""
+
+
+class ClusterStore(ShardedStore):
+    def __init__(self, url: str, *, max_entry: int = 8 << 20) -> None:
+        self._client = _connect_to_cluster(url)
+        tags = [b"{%d}:" % part for part in range(CLUSTER_PARTS)]
+        self._first = RedisStore(url, max_entry=max_entry, client=self._client, tag=tags[0])
+        others = [RedisStore(url, max_entry=max_entry, client=self._client, tag=tag) for tag in tags[1:]]
+        super().__init__([self._first, *others])
+
+    async def stats(self) -> StoreStats:
+        """Counts all that the cluster has, as `RedisStore` does."""
+        async with self._first.asking():
+            primaries = self._client.PRIMARIES
+            entries = await self._client.dbsize(target_nodes=primaries)
+            memory = await self._client.info("memory", target_nodes=primaries)
+        nodes: list[Any] = [memory] if "used_memory" in memory else list(memory.values())
+        return StoreStats(entries, sum(node["used_memory"] for node in nodes))
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._client.aclose()
+
+
+def _connect_to_cluster(url: str) -> Any:
+    factory: Any = RedisCluster
+    try:
+        return factory.from_url(url, socket_connect_timeout=_CONNECTING, socket_timeout=_EXCHANGE)
+    except (TypeError, ValueError, RedisClusterException):
+        raise _unreadable() from None
 
 
 def _fail(job: _Put | _Get | _Add, error: StoreUnavailable) -> None:
@@ -300,14 +347,6 @@ def _take_puts(waiting: deque[_Put]) -> list[_Put]:
         taken.append(waiting.popleft())
         size += sum(len(value) for _, value in (*taken[-1].entries, *taken[-1].appended))
     return taken
-
-
-def _encoded(key: str) -> bytes:
-    return PREFIX + _bytes(key)
-
-
-def _counter(group: str) -> bytes:
-    return COUNTERS + _bytes(group)
 
 
 def _bytes(text: str) -> bytes:
