@@ -57,7 +57,7 @@ router_settings:
   timeout: 120
   model_group_alias: {gpt-4: gpt}
   redis_host: redis.internal
-litellm_settings: {drop_params: true, callbacks: [prometheus]}
+litellm_settings: {drop_params: true, callbacks: [prometheus, otel]}
 general_settings: {master_key: os.environ/LITELLM_MASTER_KEY, max_request_size_mb: 8}
 """
 ENVIRONMENT = {
@@ -66,6 +66,7 @@ ENVIRONMENT = {
     "OPENAI_API_KEY": "o",
     "ANTHROPIC_API_KEY": "c",
     "OPENROUTER_API_KEY": "r",
+    "LITELLM_MASTER_KEY": "sk-0123456789-0123456789-0123456789",
 }
 
 
@@ -117,7 +118,9 @@ def test_a_configuration_of_a_team_is_translated() -> None:
     claude = {"model": "anthropic:claude-sonnet-4-5", "api_key_env": "ANTHROPIC_API_KEY", "max_tokens": 900, **both}
     assert translated.document == {
         "server": {"port": 4000, "max_body": "8 MiB"},
-        "keys": {"required": True},
+        "telemetry": {"enabled": True},
+        "keys": {"required": True, "in_store": True},
+        "admin": {"key_env": "LITELLM_MASTER_KEY"},
         "store": {"url": "redis://redis.internal:6379/0"},
         "models": [
             {"alias": "gpt", "fallback": ["claude-alone"], **pool},
@@ -454,7 +457,7 @@ def test_a_client_asks_through_the_translation(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("LIVE_API_KEY", SECRET)  # so that it is removed afterwards
         settings = translated.settings(ServeOptions(port=0, store="memory:"))
         again = ConfigSource("config.yaml", {"port": 0, "store": "memory:"}, is_litellm=True)
-        assert again.read() == settings
+        assert again.read({}) == settings
         with running(settings) as url:
             body = json.dumps({"model": "dead", "messages": [{"role": "user", "content": "Hi"}]}).encode()
             with urlopen(Request(f"{url}/v1/chat/completions", body)) as answer:

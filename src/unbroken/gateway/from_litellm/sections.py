@@ -9,7 +9,7 @@ from unbroken.gateway.from_litellm.findings import Kind
 Advice = tuple[Kind, str]
 
 _KEYS = "clients need gateway keys: unbroken keys create NAME"
-_LIMITS = "limits are those of keys: unbroken keys create NAME --requests-per-minute N --in-flight N"
+_LIMITS = "keys have limits: unbroken keys create NAME --requests-per-minute N --tokens-per-minute N --in-flight N"
 _METRICS = "alerts are made from /metrics: deploy/ has rules for Prometheus"
 _NOT_HERE = "has no counterpart here"
 
@@ -58,6 +58,7 @@ TRANSLATED: Mapping[str, frozenset[str]] = {
             "health_check_interval",
             "max_request_size_mb",
             "max_response_size_mb",
+            "otel",
         ]
     ),
 }
@@ -131,13 +132,13 @@ ADVICE: Mapping[str, Mapping[str, Advice]] = {
         "alerting_config": ("missing", _METRICS),
     },
     "litellm_settings": {
-        "max_budget": ("unsafe", "there is no budget for the whole gateway by this name: see docs/gateway.md"),
+        "max_budget": ("unsafe", "budgets are those of keys and teams: unbroken keys create NAME --budget 20usd/day"),
         "budget_duration": ("note", "belongs to max_budget"),
         "guardrails": ("unsafe", "guardrails are not translated: see docs/gateway.md for its own"),
         "allowed_fails": ("note", "a deployment rests at once after a 429 or no connection, else after three failures"),
         "service_callbacks": ("missing", _METRICS),
         "s3_callback_params": ("missing", "requests are recorded to a folder: [record] in unbroken.toml"),
-        "default_team_settings": ("missing", "teams are not translated"),
+        "default_team_settings": ("missing", "teams are not translated: unbroken keys create NAME --team TEAM"),
         "default_internal_user_params": ("missing", _KEYS),
         "upperbound_key_generate_params": ("missing", _KEYS),
         "default_key_generate_params": ("missing", _KEYS),
@@ -173,7 +174,6 @@ ADVICE: Mapping[str, Mapping[str, Advice]] = {
         "completion_model": ("missing", "add a model whose alias is *: it answers to any name"),
         "infer_model_from_keys": ("missing", "name the models in model_list"),
         "coordination_redis": ("missing", "name the server in [store]: gateways share it"),
-        "otel": ("missing", "see docs/gateway.md, and docs/opentelemetry.md"),
     },
 }
 
@@ -196,8 +196,7 @@ OTHER_SECTIONS: Mapping[str, Advice] = {
 
 CALLBACKS: Mapping[str, Advice | None] = {
     "prometheus": None,  # /metrics is always there
-    "otel": ("missing", "see docs/gateway.md, and docs/opentelemetry.md"),
-    "arize": ("missing", "see docs/gateway.md, and docs/opentelemetry.md"),
+    "otel": None,  # becomes [telemetry]
     "dynamic_rate_limiter": ("missing", _LIMITS),
     "dynamic_rate_limiter_v3": ("missing", _LIMITS),
     "max_parallel_request_limiter": ("missing", _LIMITS),
@@ -212,7 +211,7 @@ CALLBACKS: Mapping[str, Advice | None] = {
 }
 OTHER_CALLBACK: Advice = (
     "missing",
-    "is not called: use /metrics, [record] in unbroken.toml, or OpenTelemetry (docs/gateway.md)",
+    "is not called: use /metrics, or [record] or [telemetry] (OpenTelemetry) in unbroken.toml",
 )
 
 STRATEGIES: Mapping[str, tuple[str, str]] = {

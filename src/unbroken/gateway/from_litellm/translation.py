@@ -12,6 +12,7 @@ from typing import Any
 from unbroken.errors import UserError
 from unbroken.gateway.config import ServeOptions, read_document
 from unbroken.gateway.config.mistakes import Mistakes, Where
+from unbroken.gateway.config.opening import SHORTEST_KEY
 from unbroken.gateway.config.reading import Look
 from unbroken.gateway.from_litellm.entries import Entry, EntryReader
 from unbroken.gateway.from_litellm.findings import Finding, Findings, Variables
@@ -135,6 +136,8 @@ class _Translator:
         for key in ("callbacks", "success_callback", "failure_callback"):
             value = self._litellm.get(key)
             for each in (value if isinstance(value.data, list) else [value]) if value is not None else ():
+                if each.data == "otel":
+                    self._export_traces(each)
                 advice = CALLBACKS.get(str(each.data), OTHER_CALLBACK)
                 if advice is not None:
                     self._findings.add(*advice[:1], each, advice[1])
@@ -142,15 +145,26 @@ class _Translator:
         if cache is not None and cache.data is True:
             self._findings.missing(cache, "answers are not cached; a provider's prompt cache is used (sticky, cache)")
 
+    def _export_traces(self, at: Value) -> None:
+        self.document["telemetry"] = {"enabled": True}
+        self.lines["telemetry", "enabled"] = at.line
+
     def _server(self) -> None:
+        if (traces := self._general.get("otel")) is not None and traces.data is True:
+            self._export_traces(traces)
         if (key := self._general.get("master_key")) is not None:
             self.document["keys"] = {"required": True}
             self.lines["keys", "required"] = key.line
-            words = (
-                "clients need a key of the gateway, this one is not taken over: unbroken keys create NAME; "
-                "with --operator it sees what all keys do"
-            )
-            self._findings.note(key, words)
+            name = self._variables.name_of(key)
+            if name and len(self._variables.get(name)) >= SHORTEST_KEY:
+                self.document["admin"] = {"key_env": self._variables.use(name)}
+                self.lines["admin", "key_env"] = key.line
+                words = "is the key of the admin API here"
+            else:
+                words = (
+                    f"is not taken over: the key of the admin API is in a variable, and has {SHORTEST_KEY} characters"
+                )
+            self._findings.note(key, f"{words}; clients need keys of their own: unbroken keys create NAME")
         for key, setting in (("max_request_size_mb", "max_body"), ("max_response_size_mb", "max_response")):
             if (size := self._variables.number(self._general.get(key))) is not None:
                 self.document["server"][setting] = f"{size} MiB"
@@ -183,6 +197,8 @@ class _Translator:
     def _put_store(self, at: Value, url: str) -> None:
         self.document["store"] = {"url": url}
         self.lines["store", "url"] = at.line
+        if "keys" in self.document:
+            self.document["keys"]["in_store"] = True  # all gateways that share it have the same keys
 
     def _models(self) -> None:
         listed = self._root.get("model_list")
