@@ -81,7 +81,7 @@ def check_answers(check: Check, *, retries: int = 1) -> Middleware:
 def check_calls(check: Check, *, tools: Collection[str] = ()) -> Middleware:
     """Checks each tool call, or those of the given tools, before it runs. A dict that it returns replaces the
     arguments."""
-    return _CallCheck(check, tools)
+    return CallCheck(check, tools)
 
 
 @checked
@@ -278,7 +278,7 @@ class _AnswerCheck(_Check):
         raise AnswerInvalid(_refusals("answer", self.name, self._retries, feedback))  # pyright: ignore[reportPossiblyUnboundVariable] - set in the loop
 
 
-class _CallCheck(_Check):
+class CallCheck(_Check):
     def __init__(self, check: Check, tools: Collection[str]) -> None:
         super().__init__(check)
         self._tools = frozenset(tools)
@@ -312,7 +312,7 @@ class _CallCheck(_Check):
             LOG.warning("%s (a function chooses the tools, so it may come later)", problem)
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        arguments, refusal = await self._decision(call)
+        arguments, refusal = await self.decide(call)
         if refusal:
             return not_executed(call, refusal)
         if arguments is None:
@@ -325,12 +325,12 @@ class _CallCheck(_Check):
 
     async def check_client_call(self, call: ToolCall) -> str:
         try:
-            arguments, refusal = await self._decision(call)
+            arguments, refusal = await self.decide(call)
         except UserError as error:
             return str(error)
         return refusal or ("" if arguments is None else f"the check `{self.name}` cannot change what a client is given")
 
-    async def _decision(self, call: ToolCall) -> tuple[dict[str, Any] | None, str]:
+    async def decide(self, call: ToolCall) -> tuple[dict[str, Any] | None, str]:
         """Other arguments, if there are any; or why it may not run."""
         if self._veto or call.name == self._answer_tool or (self._tools and call.name not in self._tools):
             return None, self._veto

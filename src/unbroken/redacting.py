@@ -102,6 +102,9 @@ class Redaction(Middleware):
             async for deltas in batches:
                 if passed := answer.hold(deltas):
                     yield passed
+        yield self._cleaned_answer(answer)
+
+    def _cleaned_answer(self, answer: HeldAnswer) -> list[Delta]:
         message = answer.message
         if (reasoning := self._clean(message.reasoning)) != message.reasoning:
             answer.deltas = answer.with_text(reasoning, ReasoningDelta)
@@ -109,7 +112,7 @@ class Redaction(Middleware):
             answer.deltas = answer.with_text(text)
         if self._answer_tool or self._arguments:
             answer.deltas = [self._in_call(delta) for delta in answer.deltas if not isinstance(delta, CallArguments)]
-        yield answer.deltas
+        return answer.deltas
 
     def _in_call(self, delta: Delta) -> Delta:
         if not isinstance(delta, CallReady | CallSpoiled):
@@ -119,10 +122,14 @@ class Redaction(Middleware):
             return delta
         if isinstance(delta, CallSpoiled):
             return CallSpoiled(replace(call, raw=self._clean(call.raw)))
+        cleaned = self._cleaned_call(call)
+        return delta if cleaned is call else CallReady(cleaned)
+
+    def _cleaned_call(self, call: ToolCall) -> ToolCall:
         arguments = self._values(call.arguments)
         if arguments == call.arguments:
-            return delta
-        return CallReady(replace(call, arguments=arguments, raw=json.dumps(arguments, ensure_ascii=False)))
+            return call
+        return replace(call, arguments=arguments, raw=json.dumps(arguments, ensure_ascii=False))
 
     def _values(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -136,9 +143,11 @@ class Redaction(Middleware):
     def _cleaned(self, message: Message) -> Message:
         """The message as the model reads it; the same object if nothing in it matches."""
         match message:
-            case Assistant(text, _, reasoning):
+            case Assistant(text, calls, reasoning):
                 cleaned = replace(message, text=self._clean(text), reasoning=self._clean(reasoning), native=None)
-                same = cleaned.text == text and cleaned.reasoning == reasoning
+                if self._arguments and calls:
+                    cleaned = replace(cleaned, calls=tuple(map(self._cleaned_call, calls)))
+                same = cleaned.text == text and cleaned.reasoning == reasoning and cleaned.calls == calls
                 return message if same else cleaned
             case ToolMessage(results):
                 read = tuple(map(self._cleaned_result, results))

@@ -336,6 +336,7 @@ def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics.lost("m", "expired")
     metrics.expired("m")
     metrics.repaired("drop-orphan")
+    metrics.guardrail("m", "redact", "changed")
     metrics.fallback("m")
     metrics.restarted("m", "lost")
     metrics.upstream_error("m", "lost")
@@ -343,7 +344,7 @@ def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics.kept("held")
     metrics.know(["m"])
     metrics.reloaded(done=True)
-    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 18  # these, and `render`
+    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 19  # these, and `render`
     table = rows(GATEWAY, "## Metrics")
     series = r"(?m)^(unbroken_\w+?)(?:_bucket|_count|_sum)?(?:\{(.*)\})? "
     counted: dict[str, set[str]] = {}

@@ -18,7 +18,7 @@ from unbroken.gateway.config import ServeOptions, read_config, settings_from_opt
 from unbroken.gateway.config.mistakes import Where, lines_of
 from unbroken.gateway.config.reading import PLACES
 from unbroken.gateway.setting_types import ConnectOptions
-from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+from unbroken.gateway.settings import ClientProfile, GatewaySettings, GuardrailSettings, UpstreamSettings
 from unbroken.gateway.stores import store_url
 from unbroken.models.connect import Settings
 
@@ -586,3 +586,57 @@ def test_the_scan_follows_any_valid_toml(tables: list[tuple[str, list[str], dict
     for path in leaves(document):
         assert path in found, text
         assert 1 <= found[path] <= len(lines)
+
+
+GUARDED = MODELS + "[[models.guardrails]]\n"
+
+
+def test_guardrails_and_hooks_are_read(tmp_path: Path) -> None:
+    text = """
+[guardrails]
+hooks = "all.py"
+
+[[models]]
+model = "openai:gpt-5"
+hook_timeout = "2s"
+
+[[models.guardrails]]
+use = "redact"
+pattern = '\\d+'
+by = "#"
+arguments = true
+
+[[models.guardrails]]
+use = "check_calls"
+name = "limits"
+check = "rules:below"
+tools = ["pay"]
+"""
+    (model,) = config(tmp_path, text).upstreams
+    assert (model.hooks, model.hook_timeout) == (str(tmp_path / "all.py"), 2.0)
+    assert model.guardrails == (
+        GuardrailSettings("redact", pattern=r"\d+", by="#", arguments=True),
+        GuardrailSettings("check_calls", "limits", check="rules:below", tools=("pay",)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MODELS + "guardrails = 5", "has to be a list of tables"),
+        (GUARDED + 'pattern = "x"', "`use` is missing"),
+        (GUARDED + 'use = "redcat"', "did you mean `redact`?"),
+        (GUARDED + 'use = "redact"', "`pattern` is missing"),
+        (GUARDED + 'use = "redact"\npattern = "("', "is not a regular expression"),
+        (GUARDED + 'use = "redact"\npattern = "x"\ntools = ["a"]', "`tools` is no option of redact"),
+        (GUARDED + 'use = "check_input"', "it needs one of the two"),
+        (GUARDED + 'use = "check_input"\ncheck = "a:b"\nveto = "x"', "it needs one of the two"),
+        (GUARDED + 'use = "check_input"\ncheck = "nothing"', "has to be module:function"),
+        (GUARDED + 'use = "python:nothing"', "or python:module:function"),
+        (GUARDED + 'use = "check_input"\nveto = "x"\nparallel = true', "unknown key `parallel`"),
+    ],
+)
+def test_a_mistake_in_a_guardrail_is_reported_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    told = one_mistake(tmp_path, text)
+    assert told.startswith("unbroken.toml:")
+    assert words in told

@@ -77,9 +77,10 @@ class ModelRequests:
             if route.wanted == "count":
                 await count_tokens(incoming, state.handlers.stored, response)
             elif route.wanted == "compact":
-                await compact(incoming, state.handlers.stored, response, state.outcome, int(self._handling.now()))
+                metrics, created = self._handling.stats.metrics, int(self._handling.now())
+                await compact(incoming, state.handlers.stored, response, state.outcome, created, metrics.guardrail)
                 if state.outcome.usage is not None:
-                    self._handling.stats.metrics.tokens(upstream.counted_as, state.outcome.usage)
+                    metrics.tokens(upstream.counted_as, state.outcome.usage)
             else:
                 if self._recordings is not None:
                     secret, agent = sent_key(state.headers, scope), state.headers.get("user-agent", "")

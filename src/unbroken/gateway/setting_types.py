@@ -146,6 +146,25 @@ def _model(model: str) -> str:
     return model
 
 
+GUARDRAILS = ("redact", "check_input", "check_answers", "check_calls", "check_output")
+
+
+def _guardrail(name: str) -> str:
+    if re.fullmatch(r"python:[\w.]+:[\w.]+", name) is None and name not in GUARDRAILS:
+        near = get_close_matches(name, GUARDRAILS, 1)
+        guess = f"; did you mean `{near[0]}`?" if near else ""
+        raise ValueError(f"has to be one of {', '.join(GUARDRAILS)}, or python:module:function{guess}")
+    return name
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error.msg} at position {error.pos}") from None
+    return text
+
+
 def _address(text: str) -> str:
     try:
         url = read_base(text, "")
@@ -269,6 +288,9 @@ Alias: TypeAlias = Annotated[
 ModelName: TypeAlias = Annotated[Text, AfterValidator(_model)]
 WireName: TypeAlias = Annotated[str, one_of(list(WIRES))]
 Address: TypeAlias = Annotated[str, expect(_ADDRESS), AfterValidator(_address)]
+GuardrailName: TypeAlias = Annotated[Text, AfterValidator(_guardrail)]
+Pattern: TypeAlias = Annotated[str, AfterValidator(_pattern), expect("has to be a regular expression")]
+FunctionName: TypeAlias = Annotated[Text, expect("has to be module:function", re.compile(r"[\w.]+:[\w.]+").fullmatch)]
 KeyName: TypeAlias = Annotated[
     Text,
     expect(

@@ -8,7 +8,7 @@ yourself. Nothing is opened or connected here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from unbroken.gateway.relay.references import MODEL_PATHS
@@ -71,6 +71,32 @@ class DeploymentSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardrailSettings:
+    """One guardrail of a model, in `[[models.guardrails]]`: what it is, and the options of that function in
+    `unbroken.guardrails`."""
+
+    use: values.GuardrailName
+    """`redact`, `check_input`, `check_answers`, `check_calls`, `check_output`, or `python:module:function` that returns
+    any `Middleware`."""
+    name: values.Alias = ""
+    """For headers and metrics; by default what `use` says."""
+    pattern: values.Pattern = ""
+    """What `redact` replaces: a regular expression."""
+    by: str = "[redacted]"
+    arguments: values.Flag = False
+    """Also in the arguments of calls."""
+    check: values.FunctionName = ""
+    """`module:function`, the check."""
+    veto: values.Pattern = ""
+    """In place of a check: what matches is refused."""
+    message: str = ""
+    """The text of that veto."""
+    tools: values.Texts = ()
+    """The tools whose calls are checked; empty: all."""
+    retries: Annotated[int, *values.whole(0, 10)] = 1
+
+
+@dataclass(frozen=True, slots=True)
 class UpstreamSettings:
     """A model and the alias that clients use for it."""
 
@@ -102,6 +128,12 @@ class UpstreamSettings:
     probe: values.Patience = None
     """Seconds between requests for the list of models that find out whether a deployment that failed is back; None: no
     such requests."""
+    guardrails: tuple[GuardrailSettings, ...] = ()
+    """The first is the outermost."""
+    hooks: values.FilePath = ""
+    """A Python file whose functions see its requests, calls and answers; it takes the place of the gateway's."""
+    hook_timeout: values.Seconds = 10.0
+    """Seconds that such a function, or a check of a guardrail, may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +241,10 @@ class GatewaySettings:
     """Send `traceparent` and the like on to providers."""
     access_log: Annotated[values.Flag, values.In("server")] = False
     """A line in the log for each request."""
+    hooks: Annotated[values.FilePath, values.In("guardrails")] = ""
+    """A Python file whose functions see the requests, calls and answers of all models that have none of their own."""
+
+    def __post_init__(self) -> None:
+        if self.hooks:
+            upstreams = tuple(replace(each, hooks=each.hooks or self.hooks) for each in self.upstreams)
+            object.__setattr__(self, "upstreams", upstreams)

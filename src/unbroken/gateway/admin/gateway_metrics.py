@@ -47,6 +47,7 @@ class GatewayMetrics:
         self._lost = self._counts("lost_turns", "Turns whose held calls were never sent.", "alias", "reason")
         self._expired = self._counts("expired_turns", "Held turns whose client did not return in time.", "alias")
         self._repairs = self._counts("repairs", "Repairs of histories, by name.", "kind")
+        self._guardrails = self._counts("guardrails", "What guardrails did.", "alias", "guardrail", "outcome")
         self._fallbacks = self._counts("fallbacks", "Answers that came from a fallback.", "alias")
         self._restarts = self._counts("restarts", "Retries of broken answers, by what broke.", "alias", "kind")
         self._errors = self._counts("upstream_errors", "Errors of models, by type.", "alias", "kind")
@@ -121,6 +122,10 @@ class GatewayMetrics:
 
     def repaired(self, kind: str, times: int = 1) -> None:
         self._repairs[kind,].inc(times)
+
+    def guardrail(self, alias: str, name: str, outcome: str) -> None:
+        """`outcome`: changed, vetoed, retried, failed."""
+        self._guardrails[alias, name, outcome].inc()
 
     def fallback(self, alias: str) -> None:
         self._fallbacks[alias,].inc()

@@ -23,7 +23,13 @@ from unbroken.gateway import setting_types
 from unbroken.gateway.config.added import add_tables
 from unbroken.gateway.config.mistakes import Mistakes, Where, lines_of, option_of, table_name
 from unbroken.gateway.setting_types import ELSEWHERE, ConnectOptions, In, is_alias, is_loopback, words_of
-from unbroken.gateway.settings import ClientProfile, DeploymentSettings, GatewaySettings, UpstreamSettings
+from unbroken.gateway.settings import (
+    ClientProfile,
+    DeploymentSettings,
+    GatewaySettings,
+    GuardrailSettings,
+    UpstreamSettings,
+)
 from unbroken.models.providers import find_provider
 
 Look: TypeAlias = Callable[[GatewaySettings, Mistakes], None]
@@ -60,7 +66,7 @@ def _partial(name: str, *kinds: type) -> type[BaseModel]:
     """A pydantic model of a table: the fields of these classes, all optional, without those that are tables
     themselves."""
     hints = [get_type_hints(kind, localns={"values": setting_types}, include_extras=True) for kind in kinds]
-    tables = ("upstreams", "clients", "options", "deployments")
+    tables = ("upstreams", "clients", "options", "deployments", "guardrails")
     fields: Any = {field: (hint, None) for each in hints for field, hint in each.items() if field not in tables}
     return create_model(name, **fields)
 
@@ -68,6 +74,7 @@ def _partial(name: str, *kinds: type) -> type[BaseModel]:
 _SETTINGS = _partial("Settings", GatewaySettings)
 _MODEL = _partial("Model", UpstreamSettings, ConnectOptions)
 _DEPLOYMENT = _partial("Deployment", DeploymentSettings, ConnectOptions)
+_GUARDRAIL = _partial("Guardrail", GuardrailSettings)
 _CLIENT = _partial("Client", ClientProfile)
 
 PLACES: Mapping[str, tuple[str, str]] = {
@@ -80,12 +87,13 @@ PLACES: Mapping[str, tuple[str, str]] = {
 
 TABLES: Mapping[str, Sequence[str]] = {
     **{table: [key for home, key in PLACES.values() if home == table] for table, _ in PLACES.values()},
-    "models": [*_MODEL.model_fields, "deployments"],
+    "models": [*_MODEL.model_fields, "deployments", "guardrails"],
     "models.deployments": list(_DEPLOYMENT.model_fields),
+    "models.guardrails": list(_GUARDRAIL.model_fields),
     "clients": list(_CLIENT.model_fields),
 }
 """The keys of each table."""
-ARRAYS = ("models", "models.deployments", "clients")
+ARRAYS = ("models", "models.deployments", "models.guardrails", "clients")
 
 
 NO_OPTIONS = ServeOptions()
@@ -301,6 +309,8 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
         if deployments := _read_deployments(where, table, read, mistakes):
             read.setdefault("model", deployments[0].model)
             read["deployments"] = deployments
+        if guardrails := _read_guardrails(where, table, mistakes):
+            read["guardrails"] = guardrails
         if "model" not in read:
             continue
         kind, _, name = read["model"].partition(":")
@@ -312,6 +322,9 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
                 "serial",
                 "all_calls",
                 "recover",
+                "guardrails",
+                "hooks",
+                "hook_timeout",
             ):  # the others are about a provider
                 mistakes.note_value((*where, key), f"has no effect on a model like {kind}: leave it out")
         alias = read.setdefault("alias", name.partition(":")[2] if kind == "python" else name or kind)
@@ -358,6 +371,9 @@ def _read_deployments(
             "serial",
             "all_calls",
             "recover",
+            "guardrails",
+            "hooks",
+            "hook_timeout",
             "deployments",
             "choose",
             "sticky",
@@ -381,6 +397,38 @@ def _read_deployments(
         options = {key: merged.pop(key) for key in ConnectOptions.__annotations__ if key in merged}
         deployments[name] = DeploymentSettings(**merged, options=options)
     return tuple(deployments.values())
+
+
+_PARTS = {
+    "redact": ("pattern", "by", "arguments"),
+    "check_input": ("check", "veto", "message"),
+    "check_answers": ("check", "veto", "message", "retries"),
+    "check_calls": ("check", "veto", "message", "tools"),
+    "check_output": ("check", "veto", "message", "retries"),
+}
+"""The options of each guardrail."""
+
+
+def _read_guardrails(where: Where, table: Mapping[str, Any], mistakes: Mistakes) -> tuple[GuardrailSettings, ...]:
+    written = table.get("guardrails")
+    if written is not None and not isinstance(written, list):
+        words = "has to be a list of tables: write [[models.guardrails]] below the model, once for each"
+        mistakes.note_value((*where, "guardrails"), words)
+    guardrails: list[GuardrailSettings] = []
+    for place, own, read in _read_tables(_GUARDRAIL, cast("object", written), (*where, "guardrails"), mistakes):
+        if "use" not in own:
+            mistakes.note(place, '`use` is missing: write it like use = "redact"')
+        if "use" not in read:
+            continue
+        parts = _PARTS.get(read["use"], ())
+        for key in read.keys() - {"use", "name", *parts}:
+            mistakes.note_value((*place, key), f"is no option of {read['use']}: leave it out")
+        if "pattern" in parts and not own.get("pattern"):
+            mistakes.note(place, "`pattern` is missing: the regular expression for what is replaced")
+        if "check" in parts and ("check" in own) == ("veto" in own):
+            mistakes.note(place, 'it needs one of the two: check = "module:function", or veto = a regular expression')
+        guardrails.append(GuardrailSettings(**read))
+    return tuple(guardrails)
 
 
 def _check_keys(where: Where, read: Mapping[str, Any], mistakes: Mistakes) -> None:

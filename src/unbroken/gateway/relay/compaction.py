@@ -6,8 +6,9 @@ The summary is inside the answer (`HttpApi.compaction`), so nothing is stored, a
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
-from unbroken.asgi import Response
+from unbroken.asgi import Refused, Response
 from unbroken.deltas import Ended, PartialResponse, UsageReported, Verdict
 from unbroken.errors import ChainBroken, InvalidRequest
 from unbroken.gateway.http.routes import ClientRequest, check_body, check_held, check_supported, new_id, read_request
@@ -15,7 +16,7 @@ from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.passthrough import relayed, send_on
 from unbroken.gateway.relay.stored_responses import StoredResponses
 from unbroken.messages import Assistant, Media, Message, Request, System, ToolMessage, Usage, User
-from unbroken.models.model import closing
+from unbroken.models.model import Model, closing
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.values import as_text
@@ -31,8 +32,14 @@ _LACKS_IT = (404, 405, 501)
 
 
 async def compact(
-    incoming: ClientRequest, stored: StoredResponses, response: Response, outcome: Outcome, created: int
+    incoming: ClientRequest,
+    stored: StoredResponses,
+    response: Response,
+    outcome: Outcome,
+    created: int,
+    count: Callable[[str, str, str], None],
 ) -> None:
+    """`count` counts what guardrails do."""
     check_body(incoming.route, incoming.body)
     check_supported(incoming)
     incoming = await stored.resolve(incoming)
@@ -40,14 +47,21 @@ async def compact(
     request = read_request(incoming.route, incoming.body)
     if parent := as_text(incoming.body.get("previous_response_id")):
         request, _, _ = await stored.continue_from(incoming, request, parent)
-    if await _forwarded(incoming, request, response):
+    guards, headers = incoming.upstream.guards, dict[str, str]()
+    guarding = None if guards is None else guards.begin(incoming, headers, count)
+    if guarding is not None:
+        request = await guarding.prepare(request)
+        if guarding.refusal:
+            raise Refused(400, guarding.refusal, headers)
+    elif await _forwarded(incoming, request, response):
         return
     if what := incoming.route.http.held_by_provider(incoming.body):
         raise InvalidRequest(f"`{what}` is stored by a provider that does not compact, and no summary can include it")
-    summary, usage = await _summarise(incoming, request)
+    model = incoming.upstream.model
+    summary, usage = await _summarise(incoming, request, model if guarding is None else guarding.model(model))
     outcome.usage = usage
     http = incoming.route.http
-    await response.complete(200, dumps(http.compaction(new_id(incoming.wire), created, summary, usage)))
+    await response.complete(200, dumps(http.compaction(new_id(incoming.wire), created, summary, usage)), headers)
 
 
 async def _forwarded(incoming: ClientRequest, request: Request, response: Response) -> bool:
@@ -66,16 +80,18 @@ async def _forwarded(incoming: ClientRequest, request: Request, response: Respon
         return True
 
 
-async def _summarise(incoming: ClientRequest, request: Request) -> tuple[str, Usage]:
+async def _summarise(incoming: ClientRequest, request: Request, model: Model) -> tuple[str, Usage]:
     instructions = as_text(incoming.body.get("instructions"))
-    messages = request.messages[1 if instructions else 0 :]
+    messages = request.messages
+    if instructions and isinstance(messages[0], System):
+        instructions, messages = messages[0].text, messages[1:]
     more = f"\n\nThe assistant's own instructions, which it keeps:\n{instructions}" if instructions else ""
     ask = Request(
         (System.of(ASK + more), User.of(transcript(messages))), stream=False, model=request.model, wire=request.wire
     )
     said, usage = PartialResponse(), Usage()
     verdict = Verdict("unfinished", "the model stopped without an end")
-    async with closing(incoming.upstream.model.stream(ask)) as batches:
+    async with closing(model.stream(ask)) as batches:
         async for deltas in batches:
             for delta in deltas:
                 said.feed(delta)

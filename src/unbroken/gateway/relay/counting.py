@@ -37,7 +37,8 @@ async def count_tokens(incoming: ClientRequest, stored: StoredResponses, respons
 async def _forwarded(incoming: ClientRequest, request: Request, response: Response) -> bool:
     """Whether the provider counted, or refused for another reason than that it cannot."""
     model, http = incoming.upstream.http, incoming.route.http
-    if model is None or incoming.wire != incoming.upstream.wire or not _counts(model, http):
+    guarded = incoming.upstream.guards is not None  # the provider must not see what they would replace
+    if model is None or guarded or incoming.wire != incoming.upstream.wire or not _counts(model, http):
         return False
     body = {**incoming.body, "model": model.endpoint.model}
     if http.stores and body.pop("previous_response_id", None):  # an id of ours

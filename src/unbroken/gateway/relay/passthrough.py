@@ -266,6 +266,10 @@ def choose(
     if key is not None and key.aliases and chosen:
         raise other_model_refused(key, chosen[0])
     upstream = _upstream(permit, asked, catalog, key)
+    if upstream.guards is not None:
+        raise Refused(
+            403, f"the model `{upstream.alias}` has guardrails, which do not see what is passed through at this path"
+        )
     spreads = names_a_model(permit.rule) and not references and not permit.references
     models = speaking(upstream, in_turn=spreads)
     passage = Passage(

@@ -323,6 +323,10 @@ class Responder:
         headers = await self._lost_calls.report(exchange, decision.lost)
         if exchange.serial and request.stream and request.tools:  # whether calls are held is not known yet
             headers[EXPIRES] = self._hold_seconds
+        model = exchange.model
+        if incoming.upstream.guards is not None:
+            guarding = incoming.upstream.guards.begin(incoming, headers, self._metrics.guardrail)
+            request, model = await guarding.prepare(request), guarding.model(model)
         if edits:
             if self._settings.strict:
                 raise InvalidRequest(f"the history is broken, and this gateway is strict: {describe_edits(edits)}")
@@ -344,7 +348,6 @@ class Responder:
         client_stream = exchange.client_stream(
             raw=isinstance(request, RelayRequest) and bool(request.raw_wire), settings=self._settings, now=self._now
         )
-        model = exchange.model
         if outcome.recording is not None:
             model = await outcome.recording.model(incoming, request, exchange.serial, model, headers)
         if outcome.trace is not None:

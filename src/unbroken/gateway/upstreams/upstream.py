@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from unbroken.deltas import (
     CallReady,
@@ -42,6 +42,9 @@ from unbroken.models.model import Model, closing
 from unbroken.models.relay import without_relay
 from unbroken.models.retrying import RetryingModel
 from unbroken.wires.parts import as_declared
+
+if TYPE_CHECKING:
+    from unbroken.gateway.guards.guarding import Guardrails
 
 log = logging.getLogger("unbroken.gateway")
 
@@ -185,6 +188,8 @@ class Upstream:
     """The model may return several calls at once to a client that gets one at a time."""
     pattern: str = ""
     """The alias with a `*` that its own name fits."""
+    guards: Guardrails | None = None
+    """Set if it has guardrails or hooks: no request and no answer passes unchanged then."""
 
     @property
     def counted_as(self) -> str:
@@ -194,7 +199,7 @@ class Upstream:
 
     def passes(self, wire: str) -> bool:
         """May a body of this wire be forwarded unchanged?"""
-        return self.http is not None and self.wire == wire and self.http.passes_bodies
+        return self.http is not None and self.wire == wire and self.http.passes_bodies and self.guards is None
 
 
 NO_UPSTREAMS: Mapping[str, Upstream] = MappingProxyType({})
@@ -241,7 +246,7 @@ def open_upstream(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSet
     if settings.deployments:
         return _open_pool(settings, by_alias)
     model: Model = _model(settings, by_alias, ())
-    return _upstream(settings, model)
+    return _upstream(settings, model, _guards(settings))
 
 
 def _open_pool(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings]) -> Upstream:
@@ -251,9 +256,11 @@ def _open_pool(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettin
         Deployment(each.name, models[each.name], each.weight, each.priority, settings.cooldown)
         for each in settings.deployments
     )
+    guards = _guards(settings)
     upstreams = {
         name: replace(
-            _upstream(settings, model), fallback=(*(other for other in models if other != name), *settings.fallback)
+            _upstream(settings, model, guards),
+            fallback=(*(other for other in models if other != name), *settings.fallback),
         )
         for name, model in models.items()
     }
@@ -282,7 +289,7 @@ def _deployed(settings: UpstreamSettings) -> dict[str, RetryingModel[HTTPModel]]
     return models
 
 
-def _upstream(settings: UpstreamSettings, model: Model) -> Upstream:
+def _upstream(settings: UpstreamSettings, model: Model, guards: Guardrails | None) -> Upstream:
     first: Model = cast("RetryingModel[Model]", model).model if isinstance(model, RetryingModel) else model
     http = first if isinstance(first, HTTPModel) else None
     origin = http.origin if http is not None else first.name
@@ -295,7 +302,16 @@ def _upstream(settings: UpstreamSettings, model: Model) -> Upstream:
         http,
         settings.fallback,
         all_calls=settings.all_calls,
+        guards=guards,
     )
+
+
+def _guards(settings: UpstreamSettings) -> Guardrails | None:
+    if not (settings.guardrails or settings.hooks):
+        return None
+    from unbroken.gateway.guards.opening import open_guardrails  # noqa: PLC0415 - start-up time
+
+    return open_guardrails(settings)
 
 
 def _model(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:

@@ -1,0 +1,179 @@
+"""What a guardrail of the gateway can do beside the methods of `Middleware`, and the middleware that redacts here."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+from unbroken.deltas import Delta, Ended, ServerCallEnded, ServerCallOpened, ServerCallSeen
+from unbroken.errors import UserError
+from unbroken.gateway.http.large_requests import MAIN_LOOP
+from unbroken.messages import Assistant, Json, Media, Message, Native, Request, ToolCall, ToolMessage, ToolSpec, User
+from unbroken.middleware import Ask, Middleware, RunStart
+from unbroken.models.model import closing
+from unbroken.redacting import HeldAnswer, Redaction
+from unbroken.tools.threads import call_anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """What a guardrail knows about the request: hooks get it as `info`, checks as `context.deps`."""
+
+    alias: str
+    """What the client asks for."""
+    key: str
+    """The name of its gateway key; empty without keys."""
+    client: str
+    """The program that sent it, as it calls itself."""
+    request_id: str
+    """As in `x-unbroken-request-id`."""
+
+
+class Guard(Middleware):
+    """Middleware that also sees the request before it is sent, and the complete answer."""
+
+    checks_calls: bool = False
+    """It looks at the calls of an answer, so they are held back until the answer is complete."""
+    checks_answers: bool = False
+    """The same for the complete answer."""
+
+    async def prepare(self, request: Request) -> Request:
+        """Returns the request as the provider gets it."""
+        return request
+
+    async def check_call(self, call: ToolCall) -> ToolCall:
+        """Returns the call as the client gets it. Raises `Veto`, or `Retry`."""
+        return call
+
+    async def check_answer(self, message: Assistant) -> str | None:
+        """Returns another text in place of the answer's, or None. Raises `Veto`, or `Retry`."""
+        return None
+
+
+async def call_user(function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+    """Calls a user's function: an async one on the server's loop, any other in a thread. Raises `TimeoutError`."""
+    home = MAIN_LOOP.get()
+    try:
+        async with asyncio.timeout(seconds):
+            if home is None or not inspect.iscoroutinefunction(function):
+                return await call_anywhere(function, *arguments)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(*arguments), home))
+    except SystemExit as error:  # it would end the server
+        raise UserError("a guardrail wanted to end the program") from error
+
+
+class GatewayRedaction(Guard, Redaction):
+    """Redacts all of a request, not only its messages: a client writes every part of it."""
+
+    found = False
+    """Something was replaced in this request or its answer."""
+
+    def start(self, run: RunStart) -> Self:
+        started = super().start(run)
+        started.found = False
+        return started
+
+    def _clean(self, text: str) -> str:
+        cleaned = super()._clean(text)
+        if cleaned != text:
+            self.found = True
+        return cleaned
+
+    async def prepare(self, request: Request) -> Request:
+        prepared = replace(
+            request,
+            messages=tuple(map(self._message, request.messages)),
+            tools=tuple(map(self._tool, request.tools)),
+            extra=self._json(request.extra),
+            output=request.output
+            and replace(
+                request.output,
+                schema=self._json(request.output.schema),
+                description=self._clean(request.output.description),
+            ),
+            managed=request.managed
+            and replace(request.managed, instructions=self._clean(request.managed.instructions)),
+        )
+        return prepared if self.found else request
+
+    def _message(self, message: Message) -> Message:
+        """Also what only one wire knows of a message. The provider's own part of an answer (signed reasoning) is left
+        out if something in it matches: it cannot be changed."""
+        message = self._cleaned(message)
+        match message:
+            case Assistant(native=native):
+                return replace(message, native=None) if native is not None and self._matches(native.value) else message
+            case ToolMessage(results):
+                kept = (
+                    replace(each, content=self._media(each.content), native=self._native(each.native))
+                    for each in results
+                )
+                return ToolMessage(tuple(kept))
+            case User(parts):
+                return replace(message, parts=self._media(parts))
+            case _:
+                return message
+
+    def _media(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Files are not opened; only their names and addresses are text."""
+        return tuple(
+            replace(
+                each,
+                name=self._clean(each.name),
+                url=each.url if each.url.startswith("data:") else self._clean(each.url),
+                native=self._native(each.native),
+            )
+            if isinstance(each, Media)
+            else each
+            for each in parts
+        )
+
+    def _tool(self, tool: ToolSpec) -> ToolSpec:
+        return replace(
+            tool,
+            description=self._clean(tool.description),
+            parameters=self._json(tool.parameters),
+            native=self._native(tool.native),
+        )
+
+    def _native(self, native: Native | None) -> Native | None:
+        return native and replace(native, value=self._json(native.value))
+
+    def _json(self, value: Any) -> Any:
+        """With the names of fields, which a client may choose too."""
+        if isinstance(value, str):
+            return value if value.startswith("data:") else self._clean(value)
+        if isinstance(value, Mapping):
+            return {self._clean(name): self._json(each) for name, each in cast("Mapping[str, Json]", value).items()}
+        if isinstance(value, list | tuple):
+            return [self._json(each) for each in cast("Sequence[Json]", value)]
+        return value
+
+    def _matches(self, value: Json) -> bool:
+        before, self.found = self.found, False
+        self._json(value)
+        matches, self.found = self.found, self.found or before
+        return matches
+
+    async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        """The request was prepared before; of the answer also what the provider's own tools found."""
+        answer = HeldAnswer()
+        async with closing(call_next(request)) as batches:
+            async for deltas in batches:
+                if passed := answer.hold(deltas):
+                    yield passed
+        yield [self._in_delta(delta) for delta in self._cleaned_answer(answer)]
+
+    def _in_delta(self, delta: Delta) -> Delta:
+        match delta:
+            case ServerCallOpened(call) | ServerCallSeen(call) | ServerCallEnded(call):
+                return replace(
+                    delta, call=replace(call, arguments=self._json(call.arguments), item=self._json(call.item))
+                )
+            case Ended(verdict, message) if message is not None and message.native is not None:
+                return Ended(verdict, replace(message, native=None)) if self._matches(message.native.value) else delta
+            case _:
+                return delta
