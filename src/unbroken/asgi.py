@@ -113,6 +113,10 @@ class Response:
         self._connection = connection
         self.status = 0
 
+    def add_headers(self, headers: Mapping[str, str]) -> None:
+        """Sends them too, whatever the response will be."""
+        self._headers = {**self._headers, **headers}
+
     def reroute(self, by: Callable[[Send], Send]) -> None:
         """Replaces the `send` function for everything from now on."""
         self._send = by(self._send)

@@ -176,7 +176,7 @@ def test_missing_settings_have_their_defaults(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_a_key_and_every_option_of_connect_too() -> None:
-    assert {*PLACES, "upstreams", "clients"} == {field.name for field in fields(GatewaySettings)}
+    assert {*PLACES, "upstreams", "clients", "budgets", "teams"} == {field.name for field in fields(GatewaySettings)}
     assert len(set(PLACES.values())) == len(PLACES)
     own = {"base_url", "api_key", "wire", "fallback", "recover"}
     taken = {name for name, one in signature(connect).parameters.items() if one.kind is one.KEYWORD_ONLY} - own

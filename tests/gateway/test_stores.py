@@ -823,6 +823,7 @@ def test_counters_are_added_up_and_read_by_group(place: Place) -> None:
             assert read == [{"cost": -1}, {}, {"ann/cost": 5, "bob/cost": 2**61 + 1}]
             assert await store.add([]) == []
             assert await store.counters([]) == []
+            assert await store.counters(["day", "total"], ["cost", "ann/cost"]) == [{"ann/cost": 5}, {"cost": -1}]
 
     asyncio.run(main())
 

@@ -86,9 +86,9 @@ class Connection:
         await self._reach()
         return await self._server.add(additions, once)
 
-    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+    async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         await self._reach()
-        return await self._server.counters(groups)
+        return await self._server.counters(groups, names)
 
     async def record(self, name: str, known: int = 0) -> Record | None:
         await self._reach()

@@ -63,7 +63,7 @@ def create_command(
         typer.Option(metavar="NAME", help="A model that the key may use; may be repeated.", show_default="all"),
     ] = None,
     requests_per_minute: Annotated[
-        int | None, typer.Option(metavar="N", help="Requests per minute, in each worker.", show_default="no limit")
+        int | None, typer.Option(metavar="N", help="Requests per minute.", show_default="no limit")
     ] = None,
     in_flight: Annotated[
         int | None,

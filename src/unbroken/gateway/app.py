@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from unbroken.gateway.additions import Added, Additions
     from unbroken.gateway.admin.recordings_page import RecordingPages
     from unbroken.gateway.relay.request_recording import Recordings
+    from unbroken.gateway.spending.metering import Metering
     from unbroken.gateway.stored_keys import StoredKeyRing
 
 
@@ -108,6 +109,11 @@ class Gateway:
         """The models by alias, for new requests."""
         return self._configured.catalog.upstreams
 
+    @property
+    def metering(self) -> Metering | None:
+        """Counts what requests cost. None while nothing needs it."""
+        return self._configured.handling.meter.metering
+
     def _configure(
         self,
         settings: GatewaySettings,
@@ -116,6 +122,7 @@ class Gateway:
         recordings: Recordings | None,
         recording_pages: RecordingPages | None,
     ) -> _Configured:
+        handling.meter.use(settings, catalog.upstreams)
         return _Configured(
             settings,
             catalog,
@@ -240,6 +247,8 @@ class Gateway:
                 configured.catalog.start_probes()
                 configured.handling.start()
                 await _load_prices(configured.catalog, configured.recordings, self._now())
+                if self.metering is not None and self.metering.records:
+                    await self.metering.start()
                 if self._reloader is not None:
                     self._reloader.start_watching()
                 await send({"type": "lifespan.startup.complete"})

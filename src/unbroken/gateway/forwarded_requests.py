@@ -10,9 +10,10 @@ from unbroken.gateway.http.client_response import ClientResponse
 from unbroken.gateway.http.routes import error_wire
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.relay.passthrough import Permit, at_holder, choose, failed_by, pass_through, permit
-from unbroken.gateway.relay.references import Claiming, read_rule
+from unbroken.gateway.relay.references import Claiming, names_a_model, read_rule
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
+from unbroken.gateway.spending.passed_usage import PassedUsage
 from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import StoredPath
@@ -38,6 +39,10 @@ class ForwardedRequests:
             check = self._handling.check_values(state, data)
             passage, upstream = choose(permits[0], state.headers, data, self._catalog, state.key, check)
             state.alias, state.upstream_wire = passage.alias, passage.models[0].wire
+            metering = self._handling.meter.of(state.key)
+            seen = PassedUsage() if metering is not None else None
+            if metering is not None:
+                response.add_headers(await metering.check(state.key, passage.alias))
             claiming = None
             if state.key is not None or upstream.pool is not None:
                 ids, owned = state.handlers.ids, (*permits[0].references, *passage.references)
@@ -45,7 +50,12 @@ class ForwardedRequests:
                 if owned and upstream.pool is not None:
                     passage = at_holder(passage, upstream, await ids.holder(state.scope, owned))
                 claiming = Claiming(ids, state.scope, passage.data, owned, outlet.head).read
-            state.outcome.restarts = await pass_through(permits[0], passage, state.headers, response, claiming)
+            feed = seen.feed if seen is not None else None
+            state.outcome.restarts = await pass_through(permits[0], passage, state.headers, response, claiming, feed)
+            if seen is not None:
+                state.outcome.usage = await seen.read()
+                if not names_a_model(permits[0].rule):  # files, batches and so on have no usage
+                    outlet.head.model = outlet.head.model if state.outcome.usage is not None else ""
             state.outcome.error_kind = failed_by(response.status)
             if state.outcome.error_kind:
                 state.outcome.error = f"provider `{outlet.head.upstream}` answered {response.status}"

@@ -29,6 +29,7 @@ from unbroken.gateway.relay.passthrough import other_model_refused
 from unbroken.gateway.relay.references import Claiming, Reference, gives_ids, other_models, provider_references
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
+from unbroken.gateway.spending.passed_usage import PassedUsage
 from unbroken.gateway.turns.response_store import LastResponse
 from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.gateway.upstreams.upstream import Upstream
@@ -63,6 +64,9 @@ class ModelRequests:
                 continued[0] = as_text(body.get("previous_response_id"))
             upstream = self._catalog.find(model_of(route, body), state.key, body, route.http.messages_field)
             state.alias, state.upstream_wire = upstream.counted_as, upstream.wire
+            metering = self._handling.meter.of(state.key)
+            if metering is not None and route.wanted != "count":
+                response.add_headers(await metering.check(state.key, upstream.counted_as))
             if state.key is not None or upstream.pool is not None:
                 owned = await self._check_body(state, route, body, state.key)
                 if owned and upstream.pool is not None:
@@ -74,11 +78,18 @@ class ModelRequests:
             incoming = self._read_request(route, body, data, upstream, state.key, state.headers, attempt)
             state.client = incoming.client
             incoming = incoming if last is None else replace(incoming, last_response=last)
+            if metering is not None and body.get("stream") and not route.http.wants_usage(body):
+                incoming = replace(incoming, body=route.http.asking_usage(body), hides_usage=True)
             if route.wanted == "count":
                 await count_tokens(incoming, state.handlers.stored, response)
             elif route.wanted == "compact":
                 metrics, created = self._handling.stats.metrics, int(self._handling.now())
-                await compact(incoming, state.handlers.stored, response, state.outcome, created, metrics.guardrail)
+                seen = PassedUsage() if metering is not None else None
+                feed = seen.feed if seen is not None else None
+                stored, outcome = state.handlers.stored, state.outcome
+                await compact(incoming, stored, response, outcome, created, metrics.guardrail, feed)
+                if seen is not None and state.outcome.usage is None:
+                    state.outcome.usage = await seen.read()
                 if state.outcome.usage is not None:
                     metrics.tokens(upstream.counted_as, state.outcome.usage)
             else:

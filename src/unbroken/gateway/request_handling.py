@@ -26,6 +26,7 @@ from unbroken.gateway.relay.responder import Responder
 from unbroken.gateway.relay.stored_responses import StoredResponses
 from unbroken.gateway.request_state import GONE, Handlers, RequestState, log_failed
 from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.spending.switch import MeteringSwitch
 from unbroken.gateway.stores import Store
 from unbroken.gateway.turns.pending import ExpiryWatch
 from unbroken.gateway.turns.response_store import ResponseStore
@@ -80,6 +81,7 @@ class RequestHandling:
         self.handlers = self._make_handlers(store)
         self._large = LargeRequests()
         self._large_handlers: Handlers | None = None
+        self.meter = MeteringSwitch(store, stats.metrics, now)
         self.turn_store = TurnStore(store, settings.ttl, settings.hold_timeout, now)
         self.expiry = ExpiryWatch(stats.pending, self.turn_store, settings.hold_timeout, stats.metrics.expired)
         self._watching: asyncio.Task[None] | None = None
@@ -93,6 +95,7 @@ class RequestHandling:
         if self._watching is not None:
             self._watching.cancel()
         await self._large.aclose()
+        await self.meter.aclose()
         if self._telemetry is not None:
             await self._telemetry.aclose()
 
@@ -162,6 +165,9 @@ class RequestHandling:
         finally:
             if state.outcome.recording is not None:
                 state.outcome.recording.end(cause, failure.words if failure is not None else "")
+            if (metering := self.meter.metering) is not None and state.alias:
+                answered = outlet.status == 200 or (failure is not None and failure.status == GONE)
+                metering.charge(state.key, state.alias, state.outcome, outlet.head, answered)
             if state.outcome.trace is not None:
                 state.outcome.trace.end(outlet.status, failure)
             failed = state.outcome.error_kind or (failure.upstream if failure is not None else "")

@@ -80,6 +80,7 @@ class RequestState:
             error=failure.words if failure is not None else outcome.error,
             input_tokens=outcome.usage.input_tokens if outcome.usage is not None else 0,
             output_tokens=outcome.usage.output_tokens if outcome.usage is not None else 0,
+            cost=outcome.cost,
             recording=outcome.recording.name if outcome.recording is not None else "",
         )
 

@@ -30,6 +30,7 @@ from pydantic_core import ErrorDetails
 
 from unbroken.errors import UserError
 from unbroken.gateway.relay.references import read_rule
+from unbroken.gateway.spending.allowance import Allowance, read_allowance
 from unbroken.gateway.stores import SCHEMES
 from unbroken.messages import Effort
 from unbroken.models.addresses import ip_version, read_base
@@ -46,6 +47,11 @@ _TIME = 'has to be a time above 0: seconds as a number, or a text like "500ms", 
 _SIZE = 'has to be a size from 1024 bytes: a number, or a text like "64 KiB", "32 MB", "1 GB"'
 _VARIABLE = "has to name an environment variable, like OPENAI_API_KEY, which holds the key"
 _ADDRESS = "has to be a web address, like https://host/v1"
+PRICED = frozenset({"input", "output", "cached", "cache_write", "reasoning", "request"})
+_PRICE = (
+    "has to be what a million tokens cost in dollars, like { input = 1.25, output = 10.0 }, with cached, cache_write, "
+    "reasoning and request (one of them) if they differ"
+)
 SECRET_NAMES = re.compile(
     r"(?i)(?:proxy-)?authorization|cookie|key|(?:.*[-_])?(?:api[-_]?key|token|secret|password|auth)"
 )
@@ -244,6 +250,23 @@ def _public(texts: Mapping[str, object]) -> dict[str, str]:
     return {name: str(text) for name, text in texts.items()}
 
 
+def _amount(value: Any) -> Any:
+    if isinstance(value, Allowance):
+        return value
+    try:
+        return read_allowance(str(value))
+    except UserError:
+        raise ValueError(
+            "has to be an amount like 20usd/day, 200usd/month, 1000usd/total or 500000tokens/day"
+        ) from None
+
+
+def _price(prices: Mapping[str, float]) -> dict[str, float]:
+    if not {"input", "output"} <= prices.keys() or prices.keys() - PRICED:
+        raise ValueError(_PRICE)
+    return {kind: float(price) for kind, price in prices.items()}
+
+
 def _json(value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False)
@@ -312,6 +335,12 @@ PublicTexts: TypeAlias = Annotated[
     dict[str, str | _Real],
     expect('has to be a table of texts, like { name = "…" }'),
     AfterValidator(_public),
+]
+
+
+Amount: TypeAlias = Annotated[Allowance, BeforeValidator(_amount)]
+Price: TypeAlias = Annotated[
+    Mapping[str, Annotated[_Real, Field(ge=0, le=1_000_000)]], expect(_PRICE), AfterValidator(_price)
 ]
 
 

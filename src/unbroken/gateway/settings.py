@@ -31,6 +31,10 @@ Choose: TypeAlias = Literal["weighted", "least-busy", "fastest"]
 """Which deployment of a model is asked: at random in proportion to the weights, the one with the fewest requests in
 progress for its weight, or the one that is likely to begin its answer first."""
 
+WithoutStore: TypeAlias = Literal["continue", "refuse"]
+"""What happens to requests with budgets or limits while the store cannot be used: they are counted in this process
+alone, or refused."""
+
 HOST, PORT = "127.0.0.1", 8400
 
 NEEDS_RESTART = (
@@ -66,6 +70,7 @@ class DeploymentSettings:
     weight: values.Weight = 1.0
     priority: Annotated[int, *values.whole(1, 100)] = 1
     """Those with a higher number are asked only if the others cannot answer."""
+    price: values.Price = field(default_factory=dict[str, float])
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More arguments of `connect`."""
 
@@ -115,6 +120,8 @@ class UpstreamSettings:
     """The model may return several calls at once even if the client gets one at a time: fewer requests to the model."""
     recover: values.Flag = False
     """Find calls that leaked into the text."""
+    price: values.Price = field(default_factory=dict[str, float])
+    """What a million tokens cost in US dollars, by their kind; empty: as in the price list."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More arguments of `connect`: time-outs, attempts, temperature, headers."""
     deployments: tuple[DeploymentSettings, ...] = ()
@@ -153,11 +160,37 @@ class ClientProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetSettings:
+    """What may be spent: by a key, by a team, with a model, or by all if none of these is given."""
+
+    name: values.Text
+    """For errors, logs and reports; made from the others, if the file does not have it."""
+    amount: values.Amount
+    key: values.KeyName = ""
+    team: values.Text = ""
+    model: values.Alias = ""
+    """The alias of a model."""
+    warn_at: values.Share | None = None
+    """Which part of it may be spent before it is reported; None: as in `[spend]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamSettings:
+    """Limits that the keys of a team share."""
+
+    name: values.Text
+    requests_per_minute: Annotated[int, *values.whole(1)] | None = None
+    tokens_per_minute: Annotated[int, *values.whole(1)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """Each field declares its table in `unbroken.toml`, and its key there if that has another name."""
 
     upstreams: tuple[UpstreamSettings, ...]
     clients: tuple[ClientProfile, ...] = ()
+    budgets: tuple[BudgetSettings, ...] = ()
+    teams: tuple[TeamSettings, ...] = ()
     host: Annotated[values.Host, values.In("server")] = HOST
     port: Annotated[int, *values.whole(0, 65535), values.In("server")] = PORT
     workers: Annotated[int, *values.whole(1, 256), values.In("server")] = 1
@@ -241,6 +274,15 @@ class GatewaySettings:
     """Send `traceparent` and the like on to providers."""
     access_log: Annotated[values.Flag, values.In("server")] = False
     """A line in the log for each request."""
+    spend: Annotated[values.Flag, values.In("spend", "enabled")] = False
+    """Whether it is counted what requests cost. Budgets turn it on."""
+    spend_kept: Annotated[values.Seconds, values.In("spend", "keep")] = 400 * 86400.0
+    """Seconds for which what was spent on a day is stored."""
+    spend_batch: Annotated[values.Seconds, values.In("spend", "batch")] = 1.0
+    """Seconds after which what was spent is written to the store; a crash loses no more than this."""
+    warn_at: Annotated[values.Share, values.In("spend")] = 0.8
+    """Which part of a budget may be spent before it is reported."""
+    without_store: Annotated[WithoutStore, values.one_of(get_args(WithoutStore)), values.In("spend")] = "continue"
     hooks: Annotated[values.FilePath, values.In("guardrails")] = ""
     """A Python file whose functions see the requests, calls and answers of all models that have none of their own."""
 

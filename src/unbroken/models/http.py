@@ -494,7 +494,7 @@ class HTTPModel:
             if log is not None:
                 log.head(answer[0].status, answer[0].headers)
             if head is not None:
-                head.upstream, head.headers = self.label or self.name, answer[0].headers
+                head.model, head.upstream, head.headers = self.name, self.label or self.name, answer[0].headers
             if answer[0].status >= 300:
                 answer[1].end()
                 raise await self._read_failure(key, answer[0], deadline, log)

@@ -108,11 +108,13 @@ class Attempts(Protocol):
 class ResponseHead:
     """The head of the last response of a provider to one request, retries and fallbacks included."""
 
-    __slots__ = ("attempts", "headers", "upstream")
+    __slots__ = ("attempts", "headers", "model", "upstream")
 
     def __init__(self) -> None:
         self.attempts: Attempts | None = None
         """Set if the attempts are traced."""
+        self.model = ""
+        """The model that answered last, also one in Python; empty if none was asked."""
         self.upstream = ""
         """The deployment or the model that sent it."""
         self.headers: Mapping[str, str] = {}

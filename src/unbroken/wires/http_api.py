@@ -138,6 +138,10 @@ class HttpApi:
         """Does the client of a stream want to know its usage?"""
         return True
 
+    def asking_usage(self, body: Object) -> Object:
+        """The same request for a stream, whose answer has its usage even if the client does not want to know it."""
+        return body
+
     def wants_array(self, query: str) -> bool:
         """Does the client of a stream with this query string expect one JSON array instead of events?"""
         return False
@@ -221,6 +225,7 @@ def beginning_with(words: str, message: str) -> str:
 
 _OPENAI = {
     401: ("invalid_request_error", "invalid_api_key"),
+    402: ("insufficient_quota", "insufficient_quota"),
     403: ("permission_error", None),
     404: ("invalid_request_error", "model_not_found"),
     429: ("rate_limit_error", "rate_limit_exceeded"),

@@ -284,6 +284,22 @@ class Relay:
     """Matches the last events of a stream, which clients wait for."""
     ids_optional: bool = False
     """Do clients of this wire expect calls without ids?"""
+    is_usage: Callable[[Object], bool] | None = None
+    """Does an event have the usage and nothing else? None if this wire has no such event."""
+
+    def without_usage(self, data: bytes) -> bytes:
+        """These complete events without those that have the usage and nothing else."""
+        if self.is_usage is None or b'"usage"' not in data:
+            return data
+        return b"".join([event for event in SSE.events(data) if not self._has_only_usage(event)])
+
+    def _has_only_usage(self, event: bytes) -> bool:
+        if self.is_usage is None or not event.startswith(b"data:") or b'"usage"' not in event:
+            return False
+        try:
+            return self.is_usage(event_of(event[5:].strip()))
+        except (*MISSHAPEN, StreamError):
+            return False
 
     def call_conforms(self, call: ToolCall) -> bool:
         """Did the call come as its wire has it?"""

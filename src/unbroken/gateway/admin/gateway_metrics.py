@@ -51,6 +51,10 @@ class GatewayMetrics:
         self._fallbacks = self._counts("fallbacks", "Answers that came from a fallback.", "alias")
         self._restarts = self._counts("restarts", "Retries of broken answers, by what broke.", "alias", "kind")
         self._errors = self._counts("upstream_errors", "Errors of models, by type.", "alias", "kind")
+        self._cost = self._counts("cost_usd", "What requests cost, in US dollars.", "alias")
+        self._uncounted = self._counts("uncounted_answers", "Answers whose cost is not known.", "alias", "reason")
+        self._over = self._counts("limit_refusals", "Requests refused by a budget or a limit.", "kind")
+        self._warned = self._counts("budget_warnings", "Budgets of which the warning share is spent.", "budget")
         self._turn_store = self._counts("kept", "What was put into the store.", "kind")
         self._seconds = self._times("request_seconds", "From the request to the end of its answer.", WHOLE)
         self._first = self._times("time_to_first_token_seconds", "From the request to the first token.", FIRST_TOKEN)
@@ -135,6 +139,19 @@ class GatewayMetrics:
 
     def upstream_error(self, alias: str, kind: str) -> None:
         self._errors[alias, kind].inc()
+
+    def spent(self, alias: str, dollars: float) -> None:
+        self._cost[alias,].inc(dollars)
+
+    def uncounted(self, alias: str, reason: str) -> None:
+        """Reason: `price`, the price is not known; `usage`, the provider reported no usage."""
+        self._uncounted[alias, reason].inc()
+
+    def over_limit(self, kind: str) -> None:
+        self._over[kind,].inc()
+
+    def budget_warning(self, budget: str) -> None:
+        self._warned[budget,].inc()
 
     def in_flight(self, change: int) -> None:
         self._in_flight.inc(change)

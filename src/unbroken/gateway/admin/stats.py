@@ -53,6 +53,8 @@ class RecentRequest:
     """Without secrets."""
     input_tokens: int = 0
     output_tokens: int = 0
+    cost: int | None = None
+    """In nano-dollars. None if it is not known, or not counted."""
     recording: str = ""
     """The file that it was recorded in; `/recordings/#NAME` shows it to operators."""
 

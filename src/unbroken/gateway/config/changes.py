@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 from unbroken.gateway.config.reading import PLACES
 from unbroken.gateway.setting_types import SECRET_NAMES
 from unbroken.gateway.settings import NEEDS_RESTART, GatewaySettings
+from unbroken.gateway.spending.allowance import Allowance
 from unbroken.models.secrets import mask
 
 Described: TypeAlias = dict[str, Any]
@@ -54,6 +55,7 @@ def _tables(rows: tuple[Any, ...]) -> dict[str, Any]:
     tables: dict[str, Any] = {}
     for row in rows:
         table = asdict(row)
+        table |= {name: str(value) for name in table if isinstance(value := getattr(row, name), Allowance)}
         if row_deployments := table.pop("deployments", ()):
             table["deployments"] = {each["name"]: each for each in row_deployments}
         tables[str(next(iter(table.values())))] = _shown(table)

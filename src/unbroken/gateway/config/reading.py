@@ -24,12 +24,15 @@ from unbroken.gateway.config.added import add_tables
 from unbroken.gateway.config.mistakes import Mistakes, Where, lines_of, option_of, table_name
 from unbroken.gateway.setting_types import ELSEWHERE, ConnectOptions, In, is_alias, is_loopback, words_of
 from unbroken.gateway.settings import (
+    BudgetSettings,
     ClientProfile,
     DeploymentSettings,
     GatewaySettings,
     GuardrailSettings,
+    TeamSettings,
     UpstreamSettings,
 )
+from unbroken.gateway.spending.allowance import Allowance
 from unbroken.models.providers import find_provider
 
 Look: TypeAlias = Callable[[GatewaySettings, Mistakes], None]
@@ -66,7 +69,7 @@ def _partial(name: str, *kinds: type) -> type[BaseModel]:
     """A pydantic model of a table: the fields of these classes, all optional, without those that are tables
     themselves."""
     hints = [get_type_hints(kind, localns={"values": setting_types}, include_extras=True) for kind in kinds]
-    tables = ("upstreams", "clients", "options", "deployments", "guardrails")
+    tables = ("upstreams", "clients", "budgets", "teams", "options", "deployments", "guardrails")
     fields: Any = {field: (hint, None) for each in hints for field, hint in each.items() if field not in tables}
     return create_model(name, **fields)
 
@@ -76,6 +79,8 @@ _MODEL = _partial("Model", UpstreamSettings, ConnectOptions)
 _DEPLOYMENT = _partial("Deployment", DeploymentSettings, ConnectOptions)
 _GUARDRAIL = _partial("Guardrail", GuardrailSettings)
 _CLIENT = _partial("Client", ClientProfile)
+_BUDGET = _partial("Budget", BudgetSettings)
+_TEAM = _partial("Team", TeamSettings)
 
 PLACES: Mapping[str, tuple[str, str]] = {
     setting: (mark.table, mark.key or setting)
@@ -91,9 +96,11 @@ TABLES: Mapping[str, Sequence[str]] = {
     "models.deployments": list(_DEPLOYMENT.model_fields),
     "models.guardrails": list(_GUARDRAIL.model_fields),
     "clients": list(_CLIENT.model_fields),
+    "budgets": list(_BUDGET.model_fields),
+    "teams": list(_TEAM.model_fields),
 }
 """The keys of each table."""
-ARRAYS = ("models", "models.deployments", "models.guardrails", "clients")
+ARRAYS = ("models", "models.deployments", "models.guardrails", "clients", "budgets", "teams")
 
 
 NO_OPTIONS = ServeOptions()
@@ -212,7 +219,13 @@ def _read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySe
             mistakes.note((name,), f"there may be several of them: write [[{name}]], with two brackets")
     given = {setting: found[table][key] for setting, (table, key) in PLACES.items() if key in found.get(table, ())}
     read = _read(_SETTINGS, given, lambda setting: PLACES[setting], mistakes)
-    settings = GatewaySettings(_read_models(document, mistakes), _read_clients(document, mistakes), **read)
+    settings = GatewaySettings(
+        _read_models(document, mistakes),
+        _read_clients(document, mistakes),
+        _read_budgets(document, mistakes),
+        _read_teams(document, mistakes),
+        **read,
+    )
     if settings.workers > 1 and settings.store.startswith("memory"):
         words = f"cannot be {settings.workers} with memory: for a store, as each has its own: name a file or a server"
         mistakes.note_value(("server", "workers"), words)
@@ -233,7 +246,8 @@ def _read(
 ) -> dict[str, Any]:
     """The values that are valid; the others are noted as mistakes."""
     try:
-        return kind.model_validate(given, context=mistakes.beside).model_dump(exclude_unset=True)
+        valid = kind.model_validate(given, context=mistakes.beside)
+        return {name: getattr(valid, name) for name in kind.model_fields if name in valid.model_fields_set}
     except ValidationError as error:
         wrong = error.errors()
     for each in wrong:
@@ -325,6 +339,7 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
                 "guardrails",
                 "hooks",
                 "hook_timeout",
+                "price",
             ):  # the others are about a provider
                 mistakes.note_value((*where, key), f"has no effect on a model like {kind}: leave it out")
         alias = read.setdefault("alias", name.partition(":")[2] if kind == "python" else name or kind)
@@ -485,3 +500,36 @@ def _read_clients(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Clie
             mistakes.note((*where, "name"), f"its name `{profile.name}` is taken: give it one of its own")
         profiles.append(profile)
     return tuple(profiles)
+
+
+def _read_budgets(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[BudgetSettings, ...]:
+    budgets: dict[str, BudgetSettings] = {}
+    for where, table, read in _read_array(_BUDGET, document, "budgets", mistakes):
+        whose = [kind for kind in ("key", "team", "model") if kind in table]
+        if "amount" not in table:
+            mistakes.note(where, '`amount` is missing: write it like amount = "20usd/day"')
+        if len(whose) > 1:
+            mistakes.note(
+                where, f"it has {' and '.join(f'`{kind}`' for kind in whose)}: give one of them, or none for all"
+            )
+        if "amount" not in read or len(whose) > 1:
+            continue
+        amount: Allowance = read["amount"]
+        of = f"{whose[0]} {read.get(whose[0], '')}" if whose else "all"
+        name = read.setdefault("name", f"{of}, {amount.unit} per {amount.period}".replace("per total", "in total"))
+        if name in budgets:
+            mistakes.note(where, f"there is a budget `{name}` already: leave one out, or give it a `name` of its own")
+        budgets[name] = BudgetSettings(**read)
+    return tuple(budgets.values())
+
+
+def _read_teams(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[TeamSettings, ...]:
+    teams: dict[str, TeamSettings] = {}
+    for where, table, read in _read_array(_TEAM, document, "teams", mistakes):
+        if "name" not in table:
+            mistakes.note(where, '`name` is missing: write it like name = "search"')
+        if "name" in read:
+            if read["name"] in teams:
+                mistakes.note((*where, "name"), f"its name `{read['name']}` is taken: give it one of its own")
+            teams[read["name"]] = TeamSettings(**read)
+    return tuple(teams.values())

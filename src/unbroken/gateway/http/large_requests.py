@@ -210,8 +210,8 @@ class StoreOnMainLoop:
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
         return await on_main_loop(self._home, lambda: self._store.add(additions, once))
 
-    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
-        return await on_main_loop(self._home, lambda: self._store.counters(groups))
+    async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
+        return await on_main_loop(self._home, lambda: self._store.counters(groups, names))
 
     async def record(self, name: str, known: int = 0) -> Record | None:
         return await on_main_loop(self._home, lambda: self._store.record(name, known))

@@ -278,6 +278,8 @@ class ClientRequest:
     """Whether it is a retry."""
     last_response: LastResponse | None = None
     """On a WebSocket: what its connection remembers."""
+    hides_usage: bool = False
+    """The gateway asked for the usage of a stream; its client did not, and does not get it."""
 
     @property
     def wire(self) -> str:

@@ -81,15 +81,26 @@ class ClientStream(Protocol):
 
 
 class StreamedResponse:
-    """`raw`: the model's bytes may be passed on. `serial`: only the first of several calls is sent."""
+    """`raw`: the model's bytes may be passed on. `serial`: only the first of several calls is sent. `hides_usage`: the
+    client did not ask for the event with the usage, and would not understand it."""
 
-    def __init__(self, wire: str, writer: ResponseWriter, *, raw: bool, serial: bool, on_diverge: OnDiverge) -> None:
+    def __init__(
+        self,
+        wire: str,
+        writer: ResponseWriter,
+        *,
+        raw: bool,
+        serial: bool,
+        on_diverge: OnDiverge,
+        hides_usage: bool = False,
+    ) -> None:
         self.head = b""
         self._wire = wire
         self._writer = writer
         self._raw = raw
         self._serial = serial
         self._on_diverge: OnDiverge = on_diverge
+        self._hides_usage = hides_usage
         self._unsent: list[Delta] = []
         """The deltas of bytes that were not passed on yet."""
         self._waiting: list[bytes] = []
@@ -183,7 +194,7 @@ class StreamedResponse:
                 self.passed.append(delta.call)
         self._waiting.clear()
         self._unsent.clear()
-        return data
+        return self._relay.without_usage(data) if self._hides_usage else data
 
     def _take_over(self) -> bytes:
         """Replaces the waiting bytes, and everything after them, with what our encoder writes."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 
 from unbroken.asgi import Refused, Response
-from unbroken.deltas import Ended, PartialResponse, UsageReported, Verdict
+from unbroken.deltas import AttemptFailed, Ended, PartialResponse, UsageReported, Verdict
 from unbroken.errors import ChainBroken, InvalidRequest
 from unbroken.gateway.http.routes import ClientRequest, check_body, check_held, check_supported, new_id, read_request
 from unbroken.gateway.relay.exchange import Outcome
@@ -38,8 +38,9 @@ async def compact(
     outcome: Outcome,
     created: int,
     count: Callable[[str, str, str], None],
+    seen: Callable[[bytes], None] | None = None,
 ) -> None:
-    """`count` counts what guardrails do."""
+    """`count` counts what guardrails do. `seen` gets the bytes of an answer that a provider gives."""
     check_body(incoming.route, incoming.body)
     check_supported(incoming)
     incoming = await stored.resolve(incoming)
@@ -53,18 +54,20 @@ async def compact(
         request = await guarding.prepare(request)
         if guarding.refusal:
             raise Refused(400, guarding.refusal, headers)
-    elif await _forwarded(incoming, request, response):
+    elif await _forwarded(incoming, request, response, seen):
         return
     if what := incoming.route.http.held_by_provider(incoming.body):
         raise InvalidRequest(f"`{what}` is stored by a provider that does not compact, and no summary can include it")
     model = incoming.upstream.model
-    summary, usage = await _summarise(incoming, request, model if guarding is None else guarding.model(model))
-    outcome.usage = usage
+    guarded = model if guarding is None else guarding.model(model)
+    summary, usage = await _summarise(incoming, request, guarded, outcome)
     http = incoming.route.http
     await response.complete(200, dumps(http.compaction(new_id(incoming.wire), created, summary, usage)), headers)
 
 
-async def _forwarded(incoming: ClientRequest, request: Request, response: Response) -> bool:
+async def _forwarded(
+    incoming: ClientRequest, request: Request, response: Response, seen: Callable[[bytes], None] | None
+) -> bool:
     """Whether the provider compacted it, or refused for another reason than that it cannot."""
     model, http = incoming.upstream.http, incoming.route.http
     if model is None or incoming.upstream.wire != incoming.wire or not http.compact_path:
@@ -76,11 +79,11 @@ async def _forwarded(incoming: ClientRequest, request: Request, response: Respon
     async with relayed(model, "POST", http.compact_path, "", headers, dumps(body)) as answer:
         if answer.status in _LACKS_IT:
             return False
-        await send_on(model, answer, response)
+        await send_on(model, answer, response, seen=seen)
         return True
 
 
-async def _summarise(incoming: ClientRequest, request: Request, model: Model) -> tuple[str, Usage]:
+async def _summarise(incoming: ClientRequest, request: Request, model: Model, outcome: Outcome) -> tuple[str, Usage]:
     instructions = as_text(incoming.body.get("instructions"))
     messages = request.messages
     if instructions and isinstance(messages[0], System):
@@ -96,7 +99,9 @@ async def _summarise(incoming: ClientRequest, request: Request, model: Model) ->
             for delta in deltas:
                 said.feed(delta)
                 if isinstance(delta, UsageReported):
-                    usage = delta.usage
+                    usage = outcome.usage = delta.usage
+                elif isinstance(delta, AttemptFailed):
+                    outcome.note_failed(delta.verdict.model)
                 elif isinstance(delta, Ended):
                     verdict = delta.verdict
     summary = said.message.text

@@ -176,6 +176,10 @@ class Outcome:
     began: float
     stream: bool = False
     usage: Usage | None = None
+    failed: list[tuple[str, Usage]] = field(default_factory=list[tuple[str, Usage]])
+    """The usage of attempts that failed, with the model that reported it."""
+    cost: int | None = None
+    """In nano-dollars, all attempts together. None if that is not known, or not counted."""
     first_after: float | None = None
     """Seconds from the request to the model's first token."""
     calls: tuple[str, ...] = ()
@@ -196,6 +200,11 @@ class Outcome:
     def is_watched(self) -> bool:
         """All of its answer is needed, not only its bytes."""
         return self.recording is not None or self.trace is not None
+
+    def note_failed(self, model: str) -> None:
+        """An attempt at this model failed; what it has reported is spent all the same."""
+        if self.usage is not None and not (self.failed and self.failed[-1][1] is self.usage):
+            self.failed.append((model, self.usage))
 
 
 @dataclass(slots=True)
@@ -246,12 +255,15 @@ class Exchange:
             incoming.upstream.alias,
             self.id,
             created=int(now()),
-            include_usage=incoming.route.http.wants_usage(incoming.body),
+            include_usage=not incoming.hides_usage and incoming.route.http.wants_usage(incoming.body),
             request=incoming.body,
             now=now,
         )
         if self.request.stream:
-            return StreamedResponse(wire, writer, raw=raw, serial=self.serial, on_diverge=settings.on_diverge)
+            serial, hides_usage = self.serial, incoming.hides_usage
+            return StreamedResponse(
+                wire, writer, raw=raw, serial=serial, on_diverge=settings.on_diverge, hides_usage=hides_usage
+            )
         return CompleteResponse(wire, writer, raw=raw, serial=self.serial)
 
     async def begin(self, headers: Mapping[str, str]) -> None:

@@ -343,9 +343,10 @@ async def pass_through(
     headers: Mapping[str, str],
     response: Response,
     read: Callable[[bytes], Awaitable[None]] | None = None,
+    seen: Callable[[bytes], None] | None = None,
 ) -> list[str]:
     """Returns the kinds of the attempts that failed before the one that was passed on. `read` gets the answer to a
-    request that creates something, before the client does."""
+    request that creates something, before the client does; `seen` gets all bytes of an answer."""
     kept = {name: headers[name] for name in _KEPT if name in headers}
     method, path = permit.rule.method, permit.path.removeprefix("/v1")
     failed: list[str] = []
@@ -357,7 +358,7 @@ async def pass_through(
         try:
             async with relayed(model, method, path, permit.query, kept, data) as answer:
                 if is_last or not (kind := failed_by(answer.status)):
-                    await send_on(model, answer, response, read if permit.makes else None, failed)
+                    await send_on(model, answer, response, read if permit.makes else None, failed, seen)
                     return failed
         except ProviderError as error:
             if is_last or response.status:
@@ -373,6 +374,7 @@ async def send_on(
     response: Response,
     read: Callable[[bytes], Awaitable[None]] | None = None,
     failed: Sequence[str] = (),
+    seen: Callable[[bytes], None] | None = None,
 ) -> None:
     """Sends the provider's answer to the client. `failed`: the kinds of the attempts before it."""
     if 300 <= answer.status < 400 and answer.status != 304:
@@ -395,6 +397,10 @@ async def send_on(
         shown = {name: model.masked(value) for name, value in returned.items()}
         await response.complete(answer.status, model.masked_body(begun), shown, content_type)
         return
+    if seen is not None:
+        seen(begun)
+        if (head := RESPONSE_HEAD.get()) is not None:
+            head.model = model.name
     limit.take(len(begun))
     if read is not None:
         await read(begun)
@@ -403,6 +409,8 @@ async def send_on(
         await response.send(begun)
     async for chunk in answer.content.iter_any():
         limit.take(len(chunk))
+        if seen is not None:
+            seen(chunk)
         await response.send(chunk)
     await response.send(b"", more=False)
 

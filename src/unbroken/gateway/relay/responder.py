@@ -135,6 +135,7 @@ class Responder:
             else:
                 plain = await asyncio.to_thread(look_at, wire, data, most)
             if plain is not None and len(plain.calls) > self._settings.max_calls:
+                outcome.usage = plain.usage
                 raise too_many_calls(self._settings.max_calls)
             if plain is not None:
                 await self._send_unchanged(incoming.upstream.counted_as, data, plain, out, outcome)
@@ -436,6 +437,7 @@ class Responder:
             outcome.restarts.append(delta.verdict.kind)
             if outcome.trace is not None:
                 outcome.trace.attempt_failed(delta.verdict)
+            outcome.note_failed(delta.verdict.model)
             self._metrics.restarted(alias, delta.verdict.kind)
             if delta.elsewhere:
                 self._metrics.fallback(alias)

@@ -147,13 +147,19 @@ class RedisStore:
         self._exchange()
         return await job.done
 
-    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+    async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         self._refuse_closed()
         async with self.asking():
             async with self._client.pipeline(transaction=False) as pipeline:
                 for group in groups:
-                    pipeline.hgetall(self._counter(group))
+                    if names:
+                        pipeline.hmget(self._counter(group), [_bytes(name) for name in names])
+                    else:
+                        pipeline.hgetall(self._counter(group))
                 found = await pipeline.execute()
+            if names:
+                pairs = (zip(names, values, strict=True) for values in found)
+                return [{name: int(value) for name, value in each if value is not None} for each in pairs]
             return [
                 {name.decode("utf-8", "surrogatepass"): int(value) for name, value in each.items()} for each in found
             ]

@@ -66,19 +66,19 @@ class ShardedStore:
             if error is not None:
                 raise error
 
-    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
-        """Counters are on the first server: an addition to several groups is all or nothing."""
-        return await self._shards[0].add(additions, once)
-
-    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
-        return await self._shards[0].counters(groups)
-
     async def record(self, name: str, known: int = 0) -> Record | None:
         """Records are on the first server."""
         return await self._shards[0].record(name, known)
 
     async def replace_record(self, name: str, value: bytes, version: int) -> bool:
         return await self._shards[0].replace_record(name, value, version)
+
+    async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
+        """All counters are in the first shard, so that additions are all or nothing."""
+        return await self._shards[0].add(additions, once)
+
+    async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
+        return await self._shards[0].counters(groups, names)
 
     async def stats(self) -> StoreStats:
         stats = await asyncio.gather(*(shard.stats() for shard in self._shards))

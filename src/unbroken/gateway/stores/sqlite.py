@@ -67,8 +67,8 @@ _GROUP = "INSERT INTO counter_groups VALUES (?, ?) ON CONFLICT DO UPDATE SET exp
 _ADD = "INSERT INTO counters VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount"
 _VALUE = "SELECT amount FROM counters WHERE in_group = ? AND name = ?"
 _VALUES = (
-    "SELECT name, amount FROM counters WHERE in_group = ?1"
-    " AND EXISTS (SELECT 1 FROM counter_groups AS each WHERE each.name = ?1 AND expires > ?2)"
+    "SELECT name, amount FROM counters"
+    " WHERE in_group = (SELECT name FROM counter_groups WHERE name = ? AND expires > ?)"
 )
 _PUT = "INSERT OR REPLACE INTO entries (key, expires, value) VALUES (?, ?, ?)"
 # Replaced instead of updated, so that its row is the newest: a list is never evicted before its entries.
@@ -145,8 +145,10 @@ class SQLiteFile:
         row = self._connection.execute(_VALUE, (_encoded(group), _encoded(name))).fetchone()
         return row[0] if row is not None else 0
 
-    def counters(self, groups: Sequence[str], now: float) -> list[dict[str, int]]:
-        found = (self._connection.execute(_VALUES, (_encoded(group), now)) for group in groups)
+    def counters(self, groups: Sequence[str], names: Sequence[str], now: float) -> list[dict[str, int]]:
+        chosen = f" AND name IN ({', '.join('?' * len(names))})" if names else ""
+        wanted = [_encoded(name) for name in names]
+        found = (self._connection.execute(_VALUES + chosen, (_encoded(group), now, *wanted)) for group in groups)
         return [{name.decode("utf-8", "surrogatepass"): amount for name, amount in each} for each in found]
 
     def _expire_counters(self, now: float) -> None:
@@ -402,9 +404,9 @@ class SQLiteStore:
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
         return await self._do(_Add(additions, once, self._now(), _future())) if additions else []
 
-    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+    async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         now = self._now()
-        return await self._do(_Ask(lambda file: file.counters(groups, now), _future())) if groups else []
+        return await self._do(_Ask(lambda file: file.counters(groups, names, now), _future())) if groups else []
 
     async def record(self, name: str, known: int = 0) -> Record | None:
         return await self._do(_Ask(lambda file: file.record(name, known), _future()))

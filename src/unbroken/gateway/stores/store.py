@@ -92,8 +92,8 @@ class Store(Protocol):
         repeat it."""
         ...
 
-    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
-        """All counters of each group, by their names."""
+    async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
+        """The counters of each group, by their names: all, or those of `names` that it has."""
         ...
 
     async def record(self, name: str, known: int = 0) -> Record | None:
@@ -164,8 +164,8 @@ class CircuitBreakerStore:
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
         return await self._ask("written to", lambda: self._store.add(additions, once)) if additions else []
 
-    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
-        return await self._ask("read", lambda: self._store.counters(groups)) if groups else []
+    async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
+        return await self._ask("read", lambda: self._store.counters(groups, names)) if groups else []
 
     async def record(self, name: str, known: int = 0) -> Record | None:
         return await self._ask("read", lambda: self._store.record(name, known))
@@ -286,11 +286,12 @@ class MemoryStore:
             values.append({name: counters.get(name, 0) for name in each.amounts})
         return values
 
-    async def counters(self, groups: Sequence[str]) -> list[dict[str, int]]:
+    async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         self._refuse_closed()
         now = self._now()
         found = (self._counters.get(group) for group in groups)
-        return [dict(each[1]) if each is not None and each[0] > now else {} for each in found]
+        counted = [each[1] if each is not None and each[0] > now else {} for each in found]
+        return [{name: each[name] for name in names or each if name in each} for each in counted]
 
     def _expire_counters(self, now: float) -> None:
         if now - self._counters_looked >= 1:

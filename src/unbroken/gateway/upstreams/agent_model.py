@@ -7,6 +7,7 @@ reasoning and usage, and none of its calls.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unbroken.agent import Agent
@@ -41,7 +42,7 @@ class AgentModel:
                         text = before + event.text
                         yield [Restarted(()), TextDelta(text)]
                     case RunFinished():
-                        yield [UsageReported(_usage(event.usage))]
+                        yield [UsageReported(replace(_usage(event.usage), cost=event.cost))]
                     case _:
                         pass
         yield [Ended(Verdict("whole", finish="stop"), Assistant(text))]

@@ -20,6 +20,7 @@ from uuid import UUID
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta
 from unbroken.messages import Assistant, Json, Media, Message, OneTool, Request, ToolMessage, ToolResult, ToolSpec, User
+from unbroken.models.model import RESPONSE_HEAD
 from unbroken.models.scripted import Call, Say, Step, Uses, play_bytes
 from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.values import Object, as_dict, as_list, as_number, as_text
@@ -264,6 +265,8 @@ class DemoModel:
         return NAME
 
     async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        if (head := RESPONSE_HEAD.get()) is not None:
+            head.model = self.name
         request = replace(request, model=request.model or NAME)
         decoder = Decoder(_WIRE, None, request)
         for pause, data in play_bytes(demo(request), _WIRE, request, self._chunk_delay):

@@ -38,7 +38,7 @@ from unbroken.gateway.upstreams.pool import Deployment, Pool
 from unbroken.messages import Assistant, Request, ToolCall
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
-from unbroken.models.model import Model, closing
+from unbroken.models.model import RESPONSE_HEAD, Model, closing
 from unbroken.models.relay import without_relay
 from unbroken.models.retrying import RetryingModel
 from unbroken.wires.parts import as_declared
@@ -123,6 +123,8 @@ class PythonModel:
         return self.model.name
 
     async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        if (head := RESPONSE_HEAD.get()) is not None:
+            head.model = self.name
         rounds = sum(isinstance(said, Assistant) and bool(said.calls) for said in request.messages)
         response = _Response(rounds, frozenset(tool.name for tool in request.tools if tool.kind == "custom"))
         home, request = MAIN_LOOP.get(), without_relay(request)

@@ -179,7 +179,16 @@ def _call_conforms(call: Object) -> bool:
     return bool(as_text(call.get("id")) and as_text(inner.get("name"))) and isinstance(text, str)
 
 
-RELAY = Relay(ChatCheck, _body_conforms, end=re.compile(rb'"finish_reason"\s*:\s*".*\[DONE\]', re.DOTALL))
+def _is_usage(event: Object) -> bool:
+    return event.get("choices") == [] and bool(as_dict(event.get("usage")))
+
+
+RELAY = Relay(
+    ChatCheck,
+    _body_conforms,
+    end=re.compile(rb'"finish_reason"\s*:\s*".*\[DONE\]', re.DOTALL),
+    is_usage=_is_usage,
+)
 
 
 # openai-chat, raw messages: taken apart for repair, and a body with only its first call.
@@ -249,3 +258,6 @@ class ChatHttp(HttpApi):
 
     def wants_usage(self, body: Mapping[str, Json]) -> bool:
         return bool(as_dict(body.get("stream_options")).get("include_usage"))
+
+    def asking_usage(self, body: Object) -> Object:
+        return {**body, "stream_options": {**as_dict(body.get("stream_options")), "include_usage": True}}

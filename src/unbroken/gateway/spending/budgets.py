@@ -1,0 +1,160 @@
+"""Budgets and limits per minute as data: which of them apply to a request, what their counters are called, and what a
+client reads that is over one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from typing import Literal, TypeAlias
+
+from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.settings import BudgetSettings, GatewaySettings
+from unbroken.gateway.spending.allowance import Allowance, Period, Unit, dollars, period_of
+
+Every: TypeAlias = Period | Literal["minute"]
+Counted: TypeAlias = Unit | Literal["requests"]
+
+MINUTE = 60.0
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """One limit of what one counter may reach in each of its periods."""
+
+    name: str
+    """For people: `ann 20usd/day`."""
+    whose: str
+    """The counter: `all`, `key:ID`, `team:NAME` or `model:ALIAS`."""
+    unit: Counted
+    period: Every
+    most: int
+    warn_at: float = 1.0
+
+    @property
+    def counter(self) -> str:
+        return f"{self.unit} {self.whose}"
+
+    def group(self, now: float) -> str:
+        """The group of its counter in the period of this time."""
+        if self.period == "minute":
+            return minute_group(now)
+        return period_group(self.period, now)
+
+    def resets(self, now: float) -> float:
+        """When its period ends, in seconds since 1970; infinite for a total."""
+        return (now // MINUTE + 1) * MINUTE if self.period == "minute" else period_of(self.period, now)[1]
+
+
+def period_group(period: Period, now: float) -> str:
+    return f"spent:{period_of(period, now)[0]}"
+
+
+def minute_group(now: float) -> str:
+    return f"minute:{int(now // MINUTE)}"
+
+
+def scopes_of(key_id: str, team: str, alias: str) -> list[str]:
+    """The counters that a request of this key for this model adds to."""
+    whose = [ALL, f"model:{alias}"]
+    whose += [f"key:{key_id}"] if key_id else []
+    return [*whose, f"team:{team}"] if team else whose
+
+
+def caps_of(settings: GatewaySettings, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
+    """All budgets and limits that apply to a request."""
+    caps = [
+        _cap(budget.name, whose, budget.amount, settings.warn_at if budget.warn_at is None else budget.warn_at)
+        for budget in settings.budgets
+        if (whose := _whose(budget, key, alias))
+    ]
+    if key is None:
+        return tuple(caps)
+    own = f"key:{key.id}"
+    caps += [_cap(f"{key.name} {budget}", own, budget, settings.warn_at) for budget in key.budgets]
+    caps += _per_minute(f"key `{key.name}`", own, key.requests_per_minute, key.tokens_per_minute)
+    for team in settings.teams:
+        if team.name == key.team:
+            caps += _per_minute(
+                f"team `{team.name}`", f"team:{team.name}", team.requests_per_minute, team.tokens_per_minute
+            )
+    return tuple(caps)
+
+
+def _whose(budget: BudgetSettings, key: GatewayKey | None, alias: str) -> str:
+    """The counter of a budget; empty if it is not about this request."""
+    if budget.key:
+        return f"key:{key.id}" if key is not None and key.name == budget.key else ""
+    if budget.team:
+        return f"team:{budget.team}" if key is not None and key.team == budget.team else ""
+    if budget.model:
+        return f"model:{alias}" if alias == budget.model else ""
+    return ALL
+
+
+def _cap(name: str, whose: str, amount: Allowance, warn_at: float) -> Cap:
+    return Cap(name, whose, amount.unit, amount.period, amount.amount, warn_at)
+
+
+def _per_minute(name: str, whose: str, requests: int | None, tokens: int | None) -> Iterator[Cap]:
+    if requests is not None:
+        yield Cap(name, whose, "requests", "minute", requests)
+    if tokens is not None:
+        yield Cap(name, whose, "tokens", "minute", tokens)
+
+
+def amount_of(unit: Counted, amount: int) -> str:
+    return dollars(amount) if unit == "usd" else f"{amount:,} {unit}"
+
+
+def moment(at: float) -> str:
+    return "never" if at == inf else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def state_of(cap: Cap, spent: int, now: float) -> str:
+    """`ann 20usd/day: 17.20 USD of 20.00 USD spent, resets 2026-11-19T00:00:00Z`"""
+    used = f"{amount_of(cap.unit, spent)} of {amount_of(cap.unit, cap.most)} spent"
+    return f"{cap.name}: {used}, resets {moment(cap.resets(now))}"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    name: str
+    whose: str
+    """`all`, or `key`, `team` or `model` and its name."""
+    unit: Counted
+    period: Every
+    amount: int
+    """In nano-dollars or tokens."""
+    spent: int
+    resets: float | None
+    """When it starts again from 0, in seconds since 1970. None: never."""
+
+    @property
+    def share(self) -> float:
+        return self.spent / self.amount
+
+
+def all_budgets(settings: GatewaySettings, keys: Iterable[GatewayKey]) -> Sequence[tuple[Cap, str]]:
+    """All budgets of a gateway, each with the key, team or model that it is for, in words."""
+    known = {key.name: key for key in keys}
+    found: list[tuple[Cap, str]] = []
+    for budget in settings.budgets:
+        key = known.get(budget.key)
+        if budget.key and key is None:
+            continue
+        whose = f"key:{key.id}" if key is not None else f"team:{budget.team}" if budget.team else ALL
+        whose = f"model:{budget.model}" if budget.model else whose
+        words = next((f"{kind} {name}" for kind, name in _named(budget) if name), ALL)
+        warn_at = settings.warn_at if budget.warn_at is None else budget.warn_at
+        found.append((_cap(budget.name, whose, budget.amount, warn_at), words))
+    for key in known.values():
+        for amount in key.budgets:
+            found.append((_cap(f"{key.name} {amount}", f"key:{key.id}", amount, settings.warn_at), f"key {key.name}"))
+    return found
+
+
+def _named(budget: BudgetSettings) -> Sequence[tuple[str, str]]:
+    return ("key", budget.key), ("team", budget.team), ("model", budget.model)

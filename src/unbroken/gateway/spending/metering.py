@@ -1,0 +1,249 @@
+"""Counts what requests cost, and refuses those over a budget or a limit. One for each process.
+
+A request is checked before a model is asked, never later: an answer that has begun is completed. It is counted when it
+has ended, however it ended, with what the providers reported, attempts that failed included. Minutes, days and months
+are those of UTC. What other processes have spent is known about a second later, so requests that begin at the same time
+may together exceed a budget.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from unbroken.asgi import Refused
+from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
+from unbroken.gateway.http.large_requests import MAIN_LOOP, on_main_loop
+from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.relay.exchange import Outcome
+from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.spending.allowance import NANO, Period
+from unbroken.gateway.spending.budgets import (
+    MINUTE,
+    Cap,
+    caps_of,
+    minute_group,
+    period_group,
+    scopes_of,
+    state_of,
+)
+from unbroken.gateway.spending.ledger import Ledger
+from unbroken.gateway.spending.prices import Prices
+from unbroken.gateway.spending.report import SPEND_GROUP, day_of
+from unbroken.gateway.stores import Store, StoreUnavailable
+from unbroken.gateway.stores.store import Addition
+from unbroken.gateway.upstreams.upstream import Upstream
+from unbroken.messages import Usage
+from unbroken.models.model import ResponseHead
+from unbroken.models.pricing import EXTRA, has_list, is_loaded, load_prices
+
+log = logging.getLogger("unbroken.gateway")
+
+BUDGET = "x-unbroken-budget"
+FOR_EVER = 100 * 365 * 86400.0
+_PERIODS: tuple[Period, ...] = ("day", "month", "total")
+
+
+class Metering:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        upstreams: Mapping[str, Upstream],
+        store: Store,
+        metrics: GatewayMetrics,
+        now: Callable[[], float],
+    ) -> None:
+        self.use(settings, upstreams)
+        self._store = store
+        self._metrics = metrics
+        self._now = now
+        self.ledger = Ledger(store, settings.spend_batch)
+        self._warned: dict[str, str] = {}
+        """By the budget's name: the period in which it was reported."""
+        self._unpriced: set[str] = set()
+        self._alone = False
+        """The store cannot be used."""
+        self._started = False
+
+    def use(self, settings: GatewaySettings, upstreams: Mapping[str, Upstream]) -> None:
+        """Uses these settings from now on."""
+        self._settings = settings
+        self._upstreams = upstreams
+        self._prices = Prices(settings.upstreams, upstreams)
+        self._caps = lru_cache(4096)(self._caps_now)
+        self._in_memory = settings.store.startswith("memory")
+        self.records = settings.spend or bool(settings.budgets)
+        """Whether it is counted what requests cost; otherwise only limits per minute are."""
+
+    async def start(self) -> None:
+        """Loads the price list."""
+        self._started = True
+        for upstream in self._upstreams.values():
+            await load_prices(upstream.model.name, self._now())
+        if is_loaded() and not has_list():
+            log.warning("price_list_missing: only models with a `price` have a known cost; %s", EXTRA)
+
+    async def aclose(self) -> None:
+        await self.ledger.aclose()
+
+    # Before a request
+
+    async def check(self, key: GatewayKey | None, alias: str) -> dict[str, str]:
+        """Raises `Refused` if the request is over a budget or a limit, otherwise counts it for its limits. Returns the
+        headers of its response: those that warn of a budget that is nearly spent."""
+        if self.records and not self._started:
+            await self.start()
+        caps = self._caps(key, alias)
+        if not caps:
+            return {}
+        if (home := MAIN_LOOP.get()) is not None:  # the ledger belongs to the main loop
+            return await on_main_loop(home, lambda: self._check(caps))
+        return await self._check(caps)
+
+    async def _check(self, caps: tuple[Cap, ...]) -> dict[str, str]:
+        now = self._now()
+        spending = [cap for cap in caps if cap.unit != "requests"]
+        try:
+            await self.ledger.refresh([(cap.group(now), cap.counter) for cap in spending])
+            self._note_store(None)
+        except StoreUnavailable as error:
+            self._note_store(error)
+        warnings: list[str] = []
+        for cap in spending:
+            spent = self.ledger.value(cap.group(now), cap.counter)
+            if spent >= cap.most:
+                raise self._refusal(cap, spent, now)
+            if cap.period != "minute" and spent >= cap.warn_at * cap.most:
+                warnings.append(self._warn(cap, spent, now))
+        await self._count_requests([cap for cap in caps if cap.unit == "requests"], now)
+        return {BUDGET: "; ".join(warnings[:5])} if warnings else {}
+
+    def _caps_now(self, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
+        caps = caps_of(self._settings, key, alias)
+        if not self._in_memory:
+            return caps
+        # With one process, `KeyLimits` counts the requests of a key, in any 60 seconds.
+        return tuple(cap for cap in caps if cap.unit != "requests" or not cap.whose.startswith("key:"))
+
+    async def _count_requests(self, caps: list[Cap], now: float) -> None:
+        if not caps:
+            return
+        amounts = {cap.counter: 1 for cap in caps}
+        try:
+            (counted,) = await self._store.add([Addition(minute_group(now), amounts, 2 * MINUTE)])
+        except StoreUnavailable as error:
+            self._note_store(error)
+            self.ledger.add(minute_group(now), amounts, 2 * MINUTE)
+            counted = {name: self.ledger.value(minute_group(now), name) for name in amounts}
+        for cap in caps:
+            if counted[cap.counter] > cap.most:
+                raise self._refusal(cap, cap.most, now)
+
+    def _note_store(self, error: StoreUnavailable | None) -> None:
+        """Logs it once if the store cannot be used; raises `Refused` then, if that is configured."""
+        if error is None:
+            self._alone = False
+            return
+        if self._settings.without_store == "refuse":
+            wait = f"{max(1.0, error.retry_after):.0f}"
+            words = "the gateway's store does not answer, and budgets cannot be checked without it: try again"
+            raise Refused(503, words, {"retry-after": wait}) from None
+        if not self._alone:
+            log.warning("limits_local: the store cannot be used, so budgets and limits count only this process")
+        self._alone = True
+
+    def _refusal(self, cap: Cap, spent: int, now: float) -> Refused:
+        resets = cap.resets(now)
+        if cap.period == "minute":
+            self._metrics.over_limit(cap.unit)
+            wait = max(resets - now, 0.001)
+            words = f"{cap.name} may use {cap.most:,} {cap.unit} a minute: wait {wait:.0f} s"
+            return Refused(429, words, {"retry-after": str(int(-(-wait // 1)))})
+        self._metrics.over_limit("budget")
+        state = state_of(cap, spent, now)
+        log.warning("budget_refused %s", state)
+        # 402 and this header: SDKs retry neither, while they retry a 429 for as long as they are configured to.
+        return Refused(402, f"the budget is spent: {state}", {"x-should-retry": "false", BUDGET: state})
+
+    def _warn(self, cap: Cap, spent: int, now: float) -> str:
+        state = state_of(cap, spent, now)
+        if self._warned.get(cap.name) != cap.group(now):
+            self._warned[cap.name] = cap.group(now)
+            self._metrics.budget_warning(cap.name)
+            log.warning("budget_warning %s", state)
+        return state
+
+    # After it
+
+    def charge(self, key: GatewayKey | None, alias: str, outcome: Outcome, head: ResponseHead, answered: bool) -> None:
+        """Counts a request that has ended. `answered`: the client received an answer, or did not wait for it."""
+        reports = list(outcome.failed)
+        if outcome.usage is not None and not (reports and reports[-1][1] is outcome.usage):
+            reports.append((head.model or alias, outcome.usage))
+        if not self.records:
+            for _, usage in reports:
+                self._add_minute(key, alias, usage)
+            return
+        if not reports and head.model and answered:
+            self._metrics.uncounted(alias, "usage")
+            self._add_row(key, alias, head.model, {"unreported": 1})
+            return
+        known = True
+        total = 0
+        for model, usage in reports:
+            cost = self._charge_one(key, alias, model, usage)
+            known, total = known and cost is not None, total + (cost or 0)
+        outcome.cost = total if reports and known else None
+
+    def _charge_one(self, key: GatewayKey | None, alias: str, model: str, usage: Usage) -> int | None:
+        now = self._now()
+        cost = self._prices.cost(alias, model, usage, now)
+        amounts = {
+            "requests": 1,
+            "input": usage.input_tokens,
+            "cached": usage.cached_tokens,
+            "cache_write": usage.cache_write_tokens,
+            "output": usage.output_tokens,
+            "reasoning": usage.reasoning_tokens,
+        }
+        if cost is None:
+            amounts["unpriced"] = 1
+            self._note_unpriced(alias, model)
+        else:
+            amounts["cost"] = cost
+            self._metrics.spent(alias, cost / NANO)
+        self._add_row(key, alias, model, amounts)
+        tokens = usage.total_tokens
+        whose = scopes_of(key.id if key is not None else "", key.team if key is not None else "", alias)
+        spent = {f"tokens {each}": tokens for each in whose}
+        if cost:
+            spent |= {f"usd {each}": cost for each in whose}
+        for period in _PERIODS:
+            ttl = FOR_EVER if period == "total" else self._settings.spend_kept
+            self.ledger.add(period_group(period, now), spent, ttl)
+        self._add_minute(key, alias, usage)
+        return cost
+
+    def _add_minute(self, key: GatewayKey | None, alias: str, usage: Usage) -> None:
+        caps = self._caps(key, alias) if key is not None else ()
+        counters = {cap.counter: usage.total_tokens for cap in caps if (cap.unit, cap.period) == ("tokens", "minute")}
+        if counters:
+            self.ledger.add(minute_group(self._now()), counters, 2 * MINUTE)
+
+    def _add_row(self, key: GatewayKey | None, alias: str, model: str, amounts: Mapping[str, int]) -> None:
+        id, name, team = (key.id, key.name, key.team) if key is not None else ("", "", "")
+        row = json.dumps([id, name, team, alias, model], ensure_ascii=True, separators=(",", ":"))
+        counters = {f"{kind} {row}": amount for kind, amount in amounts.items() if amount}
+        self.ledger.add(f"{SPEND_GROUP}{day_of(self._now())}", counters, self._settings.spend_kept)
+
+    def _note_unpriced(self, alias: str, model: str) -> None:
+        self._metrics.uncounted(alias, "price")
+        if model not in self._unpriced and len(self._unpriced) < 1000:
+            self._unpriced.add(model)
+            log.warning(
+                "price_unknown model=%s: what it costs does not count for budgets in usd; give alias `%s` a `price`",
+                model,
+                alias,
+            )

@@ -1,0 +1,65 @@
+"""What the answer of a model costs: from `price` in the configuration, or from the price list of `genai-prices`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from unbroken.gateway.settings import UpstreamSettings
+from unbroken.gateway.spending.allowance import NANO
+from unbroken.gateway.upstreams.upstream import Upstream
+from unbroken.messages import Usage
+from unbroken.models.pricing import ModelPrices, find_prices
+
+_MILLION = 1_000_000
+
+
+class Prices:
+    """The price that an alias has of its own comes first, then the list."""
+
+    def __init__(self, settings: Sequence[UpstreamSettings], upstreams: Mapping[str, Upstream]) -> None:
+        self._own: dict[tuple[str, str], ModelPrices] = {}
+        """By alias and model. The empty alias is for a model that answered as the fallback of another alias."""
+        self._any: dict[str, ModelPrices] = {}
+        """By an alias with a `*`, whose models are not known in advance."""
+        for each in settings:
+            upstream = upstreams.get(each.alias)
+            if each.price and "*" in each.alias:
+                self._any[each.alias] = _read(each.price)
+            elif each.price and upstream is not None:
+                self._add(each.alias, upstream.model.name, each.price)
+            models = (
+                {one.name: one.model.name for one in upstream.pool.deployments} if upstream and upstream.pool else {}
+            )
+            for one in each.deployments:
+                if one.price and one.name in models:
+                    self._add(each.alias, models[one.name], one.price)
+
+    def cost(self, alias: str, model: str, usage: Usage, at: float) -> int | None:
+        """In nano-dollars. None if the price is not known."""
+        if usage.cost is not None:  # an agent knows what its models cost
+            return round(usage.cost * NANO)
+        own = self._own.get((alias, model)) or self._own.get(("", model)) or self._any.get(alias)
+        prices = own or find_prices(model, at)
+        cost = None if prices is None else prices.of(usage)
+        return None if cost is None else round(cost * NANO)
+
+    def _add(self, alias: str, model: str, price: Mapping[str, float]) -> None:
+        self._own[alias, model] = _read(price)
+        self._own.setdefault(("", model), self._own[alias, model])
+
+
+def _read(price: Mapping[str, float]) -> ModelPrices:
+    def rate(kind: str, otherwise: str = "", per: int = _MILLION) -> tuple[float, tuple[tuple[int, float], ...]]:
+        return price.get(kind, price.get(otherwise, 0.0)) / per, ()
+
+    written = rate("cache_write", "input")
+    return ModelPrices(
+        input=rate("input"),
+        output=rate("output"),
+        cached=rate("cached", "input"),
+        cache_write=written,
+        cache_write_1h=written,
+        reasoning=rate("reasoning", "output"),
+        web_search=None,
+        request=rate("request", per=1),
+    )
