@@ -395,9 +395,9 @@ def _legend(picture: Picture, width: int, glyphs: Glyphs) -> Iterator[Text]:
         signs.append((glyphs.failed, FAILED, "it failed"))
     if any(call.state == "dropped" and call.started is not None for call in calls):
         signs.append((glyphs.failed, FAILED, "it was lost"))
-    if any(attempt.broken for turn in picture.turns for attempt in turn.attempts):
-        none = picture.totals.retries and not picture.totals.restarts
-        signs.append((glyphs.broken, FAILED, "there was no answer" if none else "the answer broke off"))
+    if broken := [attempt for turn in picture.turns for attempt in turn.attempts if attempt.broken]:
+        began = any(attempt.first is not None for attempt in broken)
+        signs.append((glyphs.broken, FAILED, "the answer broke off" if began else "there was no answer"))
     if any(call.died for call in calls):
         signs.append((glyphs.broken, FAILED, "its process died"))
     return legend_lines(signs, width)

@@ -6,6 +6,7 @@ const NUMBERS = new Set(["rounds", "calls", "failed", "seconds", "tokens", "cost
 const showRuns = () => {
   let shown = [];
   const narrow = matchMedia("(max-width: 760px)"); // there a prompt has two lines of its own
+  const dated = matchMedia("(max-width: 900px)"); // there the time is below the prompt
   const list = new List(narrow.matches ? 100 : 48, "", "Runs", (row) => {
     const run = shown[row];
     const cell = (text, kind = "", title = "") => make("span", { class: kind, title: title || null }, text);
@@ -15,7 +16,7 @@ const showRuns = () => {
       return node;
     }
     const found = state.found?.found[run.name];
-    const below = found ? `${found.count > 1 ? `${found.count}× ` : ""}${found.snippet}` : narrow.matches ? `${day(run.time)}  ${run.name}` : run.name;
+    const below = found ? `${found.count > 1 ? `${found.count}× ` : ""}${found.snippet}` : dated.matches ? `${day(run.time)}  ${run.name}` : run.name;
     return make("div", { class: `item runs ${run.name === state.marked ? "marked" : ""}`, "aria-label": `${run.prompt || run.name}, ${endOf(run.state, run.agent === "gateway")}, ${run.calls === null ? "" : `${many(run.calls, "call")}, `}${run.failed ? `${run.failed} failed, ` : ""}${seconds(run.seconds)}, cost ${money(run.cost, run.currency)}` },
       cell(day(run.time), "soft"), make("span", { class: "asked" }, make("span", { title: run.prompt || null }, run.prompt || "(no prompt)"), make("small", { class: found ? "" : "soft", title: below }, below)), cell(run.model, "soft", run.model),
       make("span", {}, make("span", { class: `chip ${tone(run.state)}` }, `${run.state === "failed" ? "✕ " : ""}${endOf(run.state, run.agent === "gateway")}`)),
@@ -97,8 +98,8 @@ const showRuns = () => {
   drawHead();
   place(head, list.node, empty, bar);
   const lay = () => { list.height = narrow.matches ? 100 : 48; list.set(list.count); }; // the window was made wider or narrower
-  narrow.addEventListener("change", lay);
-  show = { list, filter, update, search, end: () => { narrow.removeEventListener("change", lay); list.end(); }, keys: { c: mark, s: search } };
+  for (const one of [narrow, dated]) one.addEventListener("change", lay);
+  show = { list, filter, update, search, end: () => { for (const one of [narrow, dated]) one.removeEventListener("change", lay); list.end(); }, keys: { c: mark, s: search } };
   filter();
   const before = shown.findIndex((run) => run.name === state.name);
   list.pick(Math.max(before, 0));

@@ -251,7 +251,7 @@ const showWaterfall = () => {
     has((call) => call.error) ? entry("bar failed", "failed") : null,
     has((call) => call.state === "shared") ? entry("bar shared", "shares a result") : null,
     has((call) => call.state === "dropped" || call.died.length) ? entry("bar gone", "lost") : null,
-    picture.turns.some((turn) => turn.attempts.some((one) => one.broken)) ? entry("rule break", picture.totals.retries && !picture.totals.restarts ? "there was no answer" : "the answer broke off") : null,
+    picture.turns.some((turn) => turn.attempts.some((one) => one.broken)) ? entry("rule break", picture.turns.some((turn) => turn.attempts.some((one) => one.broken && one.first !== null)) ? "the answer broke off" : "there was no answer") : null,
     ...picture.marks.filter((mark) => mark.kind !== "note").slice(0, 3).map((mark) => entry("rule mark", `${moment(mark.at)}: ${spaced(mark.text)}`))].filter(Boolean);
   const legend = make("div", { class: "legend", role: "group", "aria-label": "Legend" }, ...legendOf());
   place(axis, list.node, legend);
