@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import time
 from typing import Literal, TypeAlias, cast, get_args
@@ -70,11 +71,36 @@ class PlainLines(logging.Formatter):
         return f"{line} [{id}]" if (id := REQUEST_ID.get()) else line
 
 
+_PLACEHOLDER = re.compile(r"(?:(\w+)=)?%(?:%|[-+ #0-9.]*([a-zA-Z]))")
+_EVENT = re.compile(r"([a-z]\w*) (?=\w+=%)")
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """The values of a line such as `log.info("serial_hold calls=%d", 3)`: `event`, and each `name=%…`. `-` is no value,
+    and becomes None."""
+    template: object = record.msg
+    if not isinstance(template, str) or not isinstance(record.args, tuple):
+        return {}
+    fields: dict[str, object] = {}
+    if event := _EVENT.match(template):
+        fields["event"] = event[1]
+    values = iter(record.args)
+    for found in _PLACEHOLDER.finditer(template):
+        if found[2] is None:  # `%%`
+            continue
+        value = next(values, None)
+        if found[1]:
+            if isinstance(value, float) and found[2] in "fg":
+                value = float(found[0].partition("=")[2] % value)
+            fields[found[1]] = None if value == "-" else value if isinstance(value, int | float) else str(value)
+    return fields
+
+
 class JsonLines(PlainLines):
-    """The same as JSON objects, with time, level, logger and message."""
+    """The same as JSON objects, with time, level, logger and message, and a field for each `name=value` in it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -82,6 +108,8 @@ class JsonLines(PlainLines):
         }
         if id := REQUEST_ID.get():
             line["request"] = id
+        for name, value in fields_of(record).items():
+            line.setdefault(name, self._redactor.text(value) if isinstance(value, str) else value)
         if record.exc_info:
             line["error"] = self._redactor.text(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)

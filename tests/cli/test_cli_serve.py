@@ -118,7 +118,7 @@ def test_requests_are_logged_on_request() -> None:
     held, passed = re.findall("request (key=.*)", Path("log").read_text())
     assert re.fullmatch(
         r"key=- client=openai-chat alias=demo status=200 seconds=\d+\.\d{3} calls=1 handed=1/3 repairs=- "
-        r"\[[0-9a-f]{16}\]",
+        r"upstream=- input=\d+ output=\d+ first=\d\.\d+ failed=- \[[0-9a-f]{16}\]",
         held,
     )
     assert passed.startswith("key=- client=passed alias=- status=404 seconds=0.")

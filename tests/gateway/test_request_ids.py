@@ -17,7 +17,7 @@ from unbroken.errors import RateLimited, Unavailable
 from unbroken.gateway.settings import DeploymentSettings, GatewaySettings, UpstreamSettings
 from unbroken.logs import JsonLines, PlainLines
 from unbroken.messages import User
-from unbroken.testing import Fail, ScriptedServer
+from unbroken.testing import Fail, Say, ScriptedServer, Uses
 from unbroken.wires import WIRES
 
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -148,6 +148,45 @@ def test_log_lines_of_a_request_end_with_its_id(as_json: bool) -> None:
         log.removeHandler(handler)
     (line,) = [line for line in written.getvalue().splitlines() if "a model failed" in line]
     if as_json:
-        assert json.loads(line)["request"] == id
+        fields = json.loads(line)
+        assert (fields["request"], fields["level"], fields["alias"], fields["key"]) == (id, "warning", "m", None)
     else:
         assert line.endswith(f" [{id}]")
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 1.0])
+def test_requests_are_logged_all_of_them_or_only_those_that_failed(share: float | None) -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonLines())
+    log = logging.getLogger("unbroken.gateway")
+    log.addHandler(handler)
+    log.setLevel("INFO")
+
+    async def story() -> None:
+        async with (
+            ScriptedServer([Say("Hello."), Uses(7, 3)], loop_last=True) as server,
+            serving(
+                settings_for(
+                    upstream_settings(server, "openai-chat"), access_log=share is not None, access_share=share or 0.0
+                )
+            ) as url,
+        ):
+            for model in ("m", "nothing"):
+                await Client(url, "openai-chat", parallel=None, model=model).ask(User.of("Hello?"))
+
+    try:
+        run(story)
+    finally:
+        log.removeHandler(handler)
+        log.setLevel("NOTSET")
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    logged = [line for line in lines if line.get("event") == "request"]
+    assert [line["status"] for line in logged] == ([] if share is None else [200, 404] if share else [404])
+    if share:
+        first = logged[0]
+        assert (first["alias"], first["client"], first["input"], first["output"]) == ("m", "openai-chat", 7, 3)
+        assert first["upstream"] == "openai-chat:big-model"
+        assert first["failed"] is None
+        assert isinstance(first["seconds"], float)
+        assert len(first["request"]) == 16

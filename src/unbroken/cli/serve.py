@@ -28,7 +28,7 @@ from unbroken.gateway.settings import HOST, PORT, GatewaySettings
 from unbroken.gateway.upstreams.demo_model import NAME as DEMO
 from unbroken.gateway.upstreams.pool import Pool
 from unbroken.gateway.upstreams.upstream import Upstream
-from unbroken.logs import LogLevel, chosen_level, set_up_logs
+from unbroken.logs import chosen_level, set_up_logs
 
 if TYPE_CHECKING:
     from unbroken.gateway.from_litellm import Translation
@@ -150,7 +150,7 @@ def serve_command(
 
 def _serve(said: ServeOptions, source: str | Translation, check: bool, json: bool, log_level: str) -> None:
     """`source` is the file to read, empty if there is none."""
-    level: LogLevel = chosen_level(log_level, "info") or "info"
+    chosen = chosen_level(log_level, None)
     opened = Opened()
     with ExitStack() as starting:
         if is_terminal(sys.stderr):
@@ -175,7 +175,8 @@ def _serve(said: ServeOptions, source: str | Translation, check: bool, json: boo
             show("")
         else:
             again = ConfigSource(file, asdict(said), is_litellm=not isinstance(source, str))
-            serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level), source=again)
+            logs = partial(set_up_logs, json or settings.log_json, chosen or settings.log_level)
+            serve(settings, show, app=Gateway, logs=logs, source=again)
 
 
 def _translated(file: str, write: str, others: str) -> Translation | None:

@@ -88,7 +88,8 @@ class Gateway:
             self.store = CircuitBreakerStore(self.store)
         self._now = now
         self._limits = KeyLimits()
-        self._stats = Stats(catalog.upstreams.values(), settings.hold_timeout, now, settings.access_log)
+        self._stats = Stats(catalog.upstreams.values(), settings.hold_timeout, now)
+        self._stats.log_requests(settings.access_log, settings.access_share)
         self._reloader = None if source is None else Reloader(source, self, self._stats, now)
         self._additions: Additions | None = _additions(settings, source)
         self._following: asyncio.Task[None] | None = None
@@ -155,7 +156,8 @@ class Gateway:
             from unbroken.gateway.durable_runs import guard_runs  # noqa: PLC0415 - start-up time
 
             guard_runs(self._runs, settings, keys, self._limits)
-        self._stats.use(catalog.upstreams.values(), settings.hold_timeout, settings.access_log)
+        self._stats.use(catalog.upstreams.values(), settings.hold_timeout)
+        self._stats.log_requests(settings.access_log, settings.access_share)
         self._configured = self._configure(settings, catalog, handling, recordings, recording_pages)
         old.catalog.stop_probes()
         catalog.start_probes()

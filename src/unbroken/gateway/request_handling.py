@@ -171,7 +171,7 @@ class RequestHandling:
             if state.outcome.trace is not None:
                 state.outcome.trace.end(outlet.status, failure)
             failed = state.outcome.error_kind or (failure.upstream if failure is not None else "")
-            self.stats.end(state.summary(outlet.status, failure), failed, state.scope)
+            self.stats.end(state.summary(outlet.status, failure, outlet.head.upstream), failed, state.scope)
 
     def failure(self, error: Exception, state: RequestState | None = None) -> Failure:
         failure = failure_from(error)

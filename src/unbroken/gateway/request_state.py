@@ -60,7 +60,8 @@ class RequestState:
     def scope(self) -> str:
         return self.key.id if self.key is not None else ""
 
-    def summary(self, status: int, failure: Failure | None) -> RecentRequest:
+    def summary(self, status: int, failure: Failure | None, upstream: str = "") -> RecentRequest:
+        """`upstream`: the model that answered, or its deployment."""
         outcome = self.outcome
         return RecentRequest(
             at=self.at,
@@ -71,6 +72,7 @@ class RequestState:
             key=self.key_name,
             client=self.client or client_name(self.headers),
             upstream_wire=self.upstream_wire,
+            upstream=upstream,
             streamed=outcome.stream,
             first_token=outcome.first_after,
             calls=outcome.calls,

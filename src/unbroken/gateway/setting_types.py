@@ -32,6 +32,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.spending.allowance import Allowance, read_allowance
 from unbroken.gateway.stores import SCHEMES
+from unbroken.logs import LEVELS, LogLevel
 from unbroken.messages import Effort
 from unbroken.models.addresses import ip_version, read_base
 from unbroken.models.providers import find_provider
@@ -279,6 +280,7 @@ _Real: TypeAlias = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)
 Flag: TypeAlias = Annotated[StrictBool, expect("has to be true or false")]
 Number: TypeAlias = Annotated[_Real, Field(ge=-MOST, le=MOST), expect("has to be a number")]
 Weight: TypeAlias = Annotated[_Real, Field(gt=0, le=1_000_000), expect("has to be a number above 0")]
+LogLevelName: TypeAlias = Annotated[LogLevel, one_of(LEVELS)]
 Share: TypeAlias = Annotated[_Real, Field(ge=0, le=1), expect("has to be a number from 0 to 1")]
 _Seconds: TypeAlias = Annotated[_Real, Field(gt=0, le=MOST), _in_units(_DURATIONS)]
 Seconds: TypeAlias = Annotated[_Seconds, expect(_TIME)]

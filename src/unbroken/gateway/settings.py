@@ -52,6 +52,8 @@ NEEDS_RESTART = (
     "telemetry_endpoint",
     "telemetry_content",
     "telemetry_propagate",
+    "log_level",
+    "log_json",
 )
 """Settings that a reload does not change: what they describe exists once, for as long as the gateway runs."""
 
@@ -274,6 +276,12 @@ class GatewaySettings:
     """Send `traceparent` and the like on to providers."""
     access_log: Annotated[values.Flag, values.In("server")] = False
     """A line in the log for each request."""
+    access_share: Annotated[values.Share, values.In("log", "access_share")] = 1.0
+    """With `access_log`: the fraction of successful requests that gets a line, from 0 to 1. Others always get one."""
+    log_level: Annotated[values.LogLevelName, values.In("log", "level")] = "info"
+    """From which level on lines are logged. The option of the command and UNBROKEN_LOG come before it."""
+    log_json: Annotated[values.Flag, values.In("log", "json")] = False
+    """Each line is a JSON object."""
     spend: Annotated[values.Flag, values.In("spend", "enabled")] = False
     """Whether it is counted what requests cost. Budgets turn it on."""
     spend_kept: Annotated[values.Seconds, values.In("spend", "keep")] = 400 * 86400.0

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from random import random
 
 from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
 from unbroken.gateway.keys import GatewayKey
@@ -39,6 +40,8 @@ class RecentRequest:
     """The program that sent it, as it calls itself."""
     upstream_wire: str = ""
     """Empty if the model has none."""
+    upstream: str = ""
+    """The model that answered, or its deployment."""
     streamed: bool = False
     first_token: float | None = None
     """Seconds from the request to the first token."""
@@ -147,7 +150,6 @@ class Stats:
         upstreams: Iterable[Upstream],
         hold_timeout: float,
         now: Callable[[], float],
-        access_log: bool = False,
     ) -> None:
         self._upstreams = list(upstreams)
         self._tallies = {upstream.alias: _Tally() for upstream in self._upstreams}
@@ -158,7 +160,8 @@ class Stats:
         self._own_counts: dict[str, Counts] = {}
         """By caller."""
         self._now = now
-        self._access_log = access_log
+        self._logged_share: float | None = None
+        """The part of the successful requests that is logged; None: no requests are logged."""
         self.metrics = GatewayMetrics(self._tallies)
         self._listen()
         self.recent = Recent()
@@ -166,7 +169,11 @@ class Stats:
         self.in_flight = 0
         self.is_stopping = False
 
-    def use(self, upstreams: Iterable[Upstream], hold_timeout: float, access_log: bool) -> None:
+    def log_requests(self, access_log: bool, share: float) -> None:
+        """Whether requests are logged, and which part of the successful ones."""
+        self._logged_share = share if access_log else None
+
+    def use(self, upstreams: Iterable[Upstream], hold_timeout: float) -> None:
         """From now on, these are the models. What was counted stays, also of models that are gone."""
         self._upstreams = list(upstreams)
         for upstream in self._upstreams:
@@ -174,7 +181,6 @@ class Stats:
         self.metrics.know(self._tallies)
         self._listen()
         self.pending.hold_timeout = hold_timeout
-        self._access_log = access_log
 
     def _listen(self) -> None:
         for upstream in self._upstreams:
@@ -196,18 +202,8 @@ class Stats:
         self._counts.add(request.status)
         if scope:
             self._own_counts.setdefault(scope, Counts()).add(request.status)
-        if self._access_log:
-            log.info(
-                "request key=%s client=%s alias=%s status=%d seconds=%.3f calls=%d handed=%s repairs=%s",
-                request.key or "-",
-                request.client_wire,
-                request.alias or "-",
-                request.status,
-                request.seconds,
-                len(request.calls),
-                request.handed or "-",
-                ",".join(request.repairs) or "-",
-            )
+        if (share := self._logged_share) is not None and (request.status >= 400 or share >= 1 or random() < share):
+            log_request(request)
         tally = self._tallies.get(request.alias)
         if tally is None:
             return
@@ -280,6 +276,27 @@ def _status(
         tally.last_error_at,
         deployments,
         tuple(tally.times),
+    )
+
+
+def log_request(request: RecentRequest) -> None:
+    """The line of the access log."""
+    log.info(
+        "request key=%s client=%s alias=%s status=%d seconds=%.3f calls=%d handed=%s repairs=%s upstream=%s input=%d "
+        "output=%d first=%s failed=%s",
+        request.key or "-",
+        request.client_wire,
+        request.alias or "-",
+        request.status,
+        request.seconds,
+        len(request.calls),
+        request.handed or "-",
+        ",".join(request.repairs) or "-",
+        request.upstream or "-",
+        request.input_tokens,
+        request.output_tokens,
+        "-" if request.first_token is None else round(request.first_token, 3),
+        ",".join(request.restarts) or "-",
     )
 
 

@@ -280,6 +280,7 @@ def _recording(request: RecentRequest) -> Cell:
 def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
     how = "streamed" if request.streamed else "not streamed"
     first = "" if request.first_token is None else f"first after {_seconds(request.first_token)}"
+    shown = request.upstream or request.upstream_wire
     held = bool(request.handed) and not request.handed.startswith("1/")
     tokens = f"{request.input_tokens:,} in", f"{request.output_tokens:,} out"
     sent = f"call {request.handed.replace('/', ' of ')}" if request.handed else ""
@@ -287,7 +288,7 @@ def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
     return (
         Cell(_ago(now - request.at), _clock(request.at)),
         _client(request, how),
-        Cell(request.alias or "unknown", "a held call: the model was not asked" if held else request.upstream_wire),
+        Cell(request.alias or "unknown", "a held call: the model was not asked" if held else shown),
         Cell(str(request.status), state="good" if request.status < 400 else "warn" if request.status < 500 else "bad"),
         Cell(_seconds(request.seconds), first),
         Cell(*tokens) if request.input_tokens or request.output_tokens else Cell(""),
