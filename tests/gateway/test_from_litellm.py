@@ -314,6 +314,15 @@ def test_what_cannot_be_translated_is_listed_with_its_place() -> None:
     )
 
 
+def test_a_null_in_the_body_cannot_be_written_and_is_reported() -> None:
+    translated = translate(
+        "model_list:\n"
+        "- {model_name: a, litellm_params: {model: groq/x, extra_body: {a: null, b: [1, null], c: {d: null}}}}\n"
+    )
+    assert translated.document["models"][0]["extra"] == {"b": [1], "c": {}}
+    assert [found.path for found in translated.findings] == ["model_list[0].litellm_params.extra_body"]
+
+
 def test_files_are_included_once_and_their_lists_are_joined() -> None:
     Path("more").mkdir()
     Path("more/models.yaml").write_text(

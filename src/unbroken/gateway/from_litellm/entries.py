@@ -318,7 +318,11 @@ class EntryReader:
         if "max_tokens" not in params:
             entry.put("max_tokens", number(params.get("max_completion_tokens")), params.get("max_completion_tokens"))
         if (stop := params.get("stop")) is not None:
-            entry.put("stop", [stop.data] if isinstance(stop.data, str) else stop.plain, stop)
+            texts = [stop] if isinstance(stop.data, str) else list(stop)
+            if not texts or not all(isinstance(each.data, str) for each in texts):
+                self._findings.wrong(stop, "has to be a text, or a list of texts")
+            else:
+                entry.put("stop", [each.data for each in texts], stop)
         entry.put("reasoning", self._variables.text(params.get("reasoning_effort")), params.get("reasoning_effort"))
         entry.put("organization", self._variables.text(params.get("organization")), params.get("organization"))
         waits = params.get("stream_timeout") or params.get("timeout")
@@ -370,7 +374,9 @@ class EntryReader:
             at = body or entry.at
             self._findings.missing(at, "a field that holds a secret is not sent with each request: use api_key")
             extra = {}
-        entry.put("extra", extra, body)
+        if _has_null(extra):
+            self._findings.missing(body or entry.at, "a field is null, which TOML does not have: it is left out")
+        entry.put("extra", _without_null(extra), body)
 
     def _information(self, entry: Entry, at: Value | None) -> None:
         information = as_mapping(at)
@@ -387,6 +393,22 @@ class EntryReader:
 
 
 _CARRIED = {("anthropic-messages", key) for key in _ON_ANTHROPIC}
+
+
+def _has_null(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        inside: list[Any] = [*(value.values() if isinstance(value, dict) else value)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType] - JSON
+        return any(map(_has_null, inside))
+    return value is None
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        items: list[tuple[str, Any]] = [*value.items()]  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType] - JSON
+        return {key: _without_null(inner) for key, inner in items if inner is not None}
+    if isinstance(value, list):
+        return [_without_null(inner) for inner in value if inner is not None]  # pyright: ignore[reportUnknownVariableType] - JSON
+    return value
 
 
 def _has_secret(value: Any, name: str = "") -> bool:
