@@ -277,7 +277,10 @@ def test_a_phone_shows_how_each_run_ended_and_how_long_it_took(folder: Path) -> 
     async def act(tab: chromium.Tab, address: str) -> None:
         await tab.size(420, 800)
         shown = await text(tab, ".item")
-        assert all(words in shown for words in ("long.jsonl", "answered", "4.55 s", "unfinished"))
+        assert all(words in shown for words in ("long.jsonl", "answered", "4.55 s", "unfinished", "unknown"))
+        cut = "[...document.querySelectorAll('.asked > span')].some((one) => one.scrollWidth > one.clientWidth)"
+        assert not await tab.run(cut)
+        assert "Failed calls" in await text(tab, ".head")
         assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
         right = "[...document.querySelectorAll('.item > *')].map((node) => node.getBoundingClientRect().right)"
         assert max(await tab.run(right)) <= 420

@@ -135,6 +135,25 @@ def test_everything_is_reached_with_the_keyboard_and_has_a_name(folder: Path) ->
     in_browser(folder, act)
 
 
+def test_a_request_of_a_client_has_its_calls_its_cost_and_the_same_time_as_in_the_list(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        (listed,) = [row for row in await texts(tab, ".item.runs") if "gateway.jsonl" in row]
+        await go(tab, address, "gateway")
+        assert "get_weather Beijing · get_weather Shanghai (held) · get_weather Guangzhou (held)" in await text(
+            tab, "#summary"
+        )
+        facts = dict(zip(await texts(tab, "#facts dt"), await texts(tab, "#facts dd"), strict=True))
+        assert (facts["cost"], facts["held calls"], facts["retries"]) == ("$0.0030", "2", "1 (the answer broke off)")
+        assert facts["took"] in listed
+        assert "tool calls" in listed
+        await go(tab, address, "killed")
+        banner = await text(tab, ".banner")
+        assert "Its last line is from 2023-11-14" in banner
+        assert "`unbroken resume killed.jsonl --tools tools.py` continues it" in banner
+
+    in_browser(folder, act)
+
+
 # Texts of strangers
 
 

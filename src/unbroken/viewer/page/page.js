@@ -5,7 +5,7 @@ const place = (...nodes) => byId("view").replaceChildren(...nodes);
 const fact = (name, value, kind = "") => (value === "" || value === null ? null : make("div", { class: MINOR.has(name) ? "minor" : "" }, make("dt", {}, name), make("dd", { class: kind, title: String(value) }, value)));
 const MINOR = new Set(["schedule", "started early", "shared results", "began", "streamed", "agent", "rounds"]); // a narrow window has no room for them
 const leave = () => { show?.end?.(); show = null; byId("filter").hidden = false; byId("detail").hidden = true; byId("detail").replaceChildren(); };
-const say = (...texts) => byId("banners").replaceChildren(...texts.map((text) => make("p", { class: "banner" }, text)));
+const say = (...texts) => byId("banners").replaceChildren(...texts.map((text) => make("p", { class: "banner", tabindex: text.length > 200 ? "0" : null }, text)));
 const tab = (name) => {
   if (!state.picture) return;
   leave();
