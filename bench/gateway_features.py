@@ -35,10 +35,22 @@ def _deployments(*names: str) -> str:
     return "".join(f'\n[[models.deployments]]\nname = "{name}"\n' for name in names)
 
 
+def _guardrail(use: str, option: str) -> str:
+    return f'\n[[models.guardrails]]\nuse = "{use}"\n{option}\n'
+
+
+HOOKS = """def on_request(request, info):
+    if "forbidden" in str(request.messages[-1]):
+        raise ValueError
+"""
+
 FEATURES = (
     Feature("keys with limits", keys=True),
     Feature("two deployments", of_model=_deployments("east", "west")),
     Feature("the access log", "[server]\naccess_log = true\n"),
+    Feature("a redaction", of_model=_guardrail("redact", "pattern = '[0-9]{4}( [0-9]{4}){3}'")),
+    Feature("a veto of calls", of_model=_guardrail("check_calls", "veto = 'rm -rf'")),
+    Feature("a hook on requests", of_model="hooks = 'hooks.py'\n"),
     Feature("recording all requests", '[record]\nfolder = "recordings"\n'),
 )
 
@@ -47,6 +59,7 @@ FEATURES = (
 def with_feature(feature: Feature, upstream: int, directory: Path, name: str) -> Generator[tuple[Server, bytes]]:
     """A gateway with the feature, and the request for it."""
     more, headers = feature.more, ""
+    (directory / "hooks.py").write_text(HOOKS)
     if feature.keys:
         file = directory / f"{name}-keys.json"
         key = GatewayKey("bench", requests_per_minute=10_000_000, in_flight=10_000)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -26,6 +28,7 @@ SECRET = "4111 1111 1111 1111"
 CARD = GuardrailSettings("redact", "cards", pattern=r"\d{4}( \d{4}){3}", by="[card]", arguments=True)
 NO_SHANGHAI = GuardrailSettings("check_calls", "cities", veto="Shanghai", message="not that city")
 HERE = __name__
+CSV = f"data:text/csv;base64,{b64encode(SECRET.encode()).decode()}"
 
 
 def guarded(*guardrails: GuardrailSettings, **more: Any) -> dict[str, Any]:
@@ -290,6 +293,7 @@ def test_no_part_of_a_request_carries_a_secret_past_a_redaction() -> None:
                 {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": SECRET}]},
                 {"role": "user", "name": SECRET, "content": [{"type": "text", "text": SECRET, "own": SECRET}]},
                 {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"http://x/{SECRET}"}}]},
+                {"role": "user", "content": [{"type": "file", "file": {"filename": "a.csv", "file_data": CSV}}]},
             ]
             reply = await client.post(body)
             assert (reply.status, reply.response.text) == (200, "One.")
@@ -300,12 +304,23 @@ def test_no_part_of_a_request_carries_a_secret_past_a_redaction() -> None:
             thought = {"type": "thinking", "thinking": SECRET, "signature": "c2ln"}
             body["messages"] += [
                 {"role": "assistant", "content": [thought, {"type": "text", "text": "Yes"}]},
-                {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": SECRET}}]},
+                {"role": "user", "content": [text_document(SECRET), {"type": "text", "text": f"data: {SECRET}"}]},
             ]
+            body["metadata"] = {"user_id": f"data:{SECRET}"}
             assert (await anthropic.post(body)).status == 200
-            assert SECRET not in str(on.upstream.bodies[1])
+            for sent in on.upstream.bodies:
+                assert SECRET not in str(sent)
+                files = re.findall(r"base64,([A-Za-z0-9+/=]+)", str(sent))
+                assert all(SECRET not in b64decode(file).decode("utf-8", "replace") for file in files)
+            assert (
+                b64encode(b"[card]").decode() in str(on.upstream.bodies) or str(on.upstream.bodies[1]).count("card") > 1
+            )
 
     run(story)
+
+
+def text_document(text: str) -> dict[str, Any]:
+    return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
 
 
 def tool_call(id: str, city: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -16,6 +18,10 @@ from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.model import closing
 from unbroken.redacting import HeldAnswer, Redaction
 from unbroken.tools.threads import call_anywhere
+
+_DATA_URL = re.compile(r"(data:[\w.+/-]*(?:;[\w.+=-]+)*;base64,)([A-Za-z0-9+/=]*)")
+_TEXTUAL = re.compile(r"(?i)text/|json|xml|yaml|csv|javascript")
+"""Types of files that are text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +124,30 @@ class GatewayRedaction(Guard, Redaction):
                 return message
 
     def _media(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Files are not opened; only their names and addresses are text."""
+        """Text files, and the names and addresses of others, which are not opened."""
         return tuple(
             replace(
                 each,
+                data=self._data(each.mime, each.data),
                 name=self._clean(each.name),
-                url=each.url if each.url.startswith("data:") else self._clean(each.url),
+                url=self._json(each.url),
                 native=self._native(each.native),
             )
             if isinstance(each, Media)
             else each
             for each in parts
         )
+
+    def _data(self, mime: str, data: str) -> str:
+        """The contents of a file, as base64."""
+        if not _TEXTUAL.search(mime):
+            return data
+        try:
+            text = b64decode(data, validate=True).decode()
+        except ValueError:
+            return self._clean(data)
+        cleaned = self._clean(text)
+        return data if cleaned == text else b64encode(cleaned.encode("utf-8", "surrogatepass")).decode()
 
     def _tool(self, tool: ToolSpec) -> ToolSpec:
         return replace(
@@ -145,7 +163,9 @@ class GatewayRedaction(Guard, Redaction):
     def _json(self, value: Any) -> Any:
         """With the names of fields, which a client may choose too."""
         if isinstance(value, str):
-            return value if value.startswith("data:") else self._clean(value)
+            if (file := _DATA_URL.fullmatch(value)) is not None:
+                return f"{file[1]}{self._data(file[1], file[2])}"
+            return self._clean(value)
         if isinstance(value, Mapping):
             return {self._clean(name): self._json(each) for name, each in cast("Mapping[str, Json]", value).items()}
         if isinstance(value, list | tuple):

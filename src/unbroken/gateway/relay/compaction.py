@@ -15,14 +15,15 @@ from unbroken.gateway.http.routes import ClientRequest, check_body, check_held, 
 from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.passthrough import relayed, send_on
 from unbroken.gateway.relay.stored_responses import StoredResponses
-from unbroken.messages import Assistant, Media, Message, Request, System, ToolMessage, Usage, User
+from unbroken.messages import Assistant, Json, Media, Message, Request, System, ToolMessage, Usage, User
 from unbroken.models.model import Model, closing
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.values import as_text
 
 ASK = """\
-You compact conversations between a user and an assistant that uses tools. You are given the transcript of one. Write \
+You compact conversations between a user and an assistant that uses tools. You are given the transcript of one, a JSON \
+object on each line: `from` names who wrote it. Write \
 a summary that the assistant can continue from without seeing the transcript. Keep every fact, decision, name, number, \
 identifier, file path and exact wording that may matter later; what the user wants; what was done, with which result; \
 what is unfinished, and what comes next. Leave out greetings and repetitions. Do not answer the user, and do not \
@@ -113,20 +114,21 @@ async def _summarise(incoming: ClientRequest, request: Request, model: Model, ou
 
 
 def transcript(messages: tuple[Message, ...]) -> str:
-    """The conversation as text, for a model that is not part of it."""
-    lines: list[str] = []
+    """The conversation as text, for a model that is not part of it. Each message is JSON on a line of its own, so that
+    no text, such as the result of a tool, can pretend to be another message."""
+    lines: list[dict[str, Json]] = []
     for message in messages:
         match message:
             case System():
-                lines.append(f"[system] {message.text}")
+                lines.append({"from": "system", "text": message.text})
             case User():
-                media = sum(isinstance(part, Media) for part in message.parts)
-                lines.append(f"[user] {message.text}" + f" ({media} files)" * bool(media))
+                files = sum(isinstance(part, Media) for part in message.parts)
+                lines.append({"from": "user", "text": message.text} | ({"files": files} if files else {}))
             case Assistant():
-                lines += [f"[assistant] {message.text}"] if message.text else []
+                lines += [{"from": "assistant", "text": message.text}] if message.text else []
                 for call in message.calls:
-                    said = call.raw or json.dumps(call.arguments, ensure_ascii=False)
-                    lines.append(f"[assistant calls {call.name}] {said}")
+                    arguments = call.raw if call.arguments is None else call.arguments
+                    lines.append({"from": "assistant", "calls": call.name, "arguments": arguments})
             case ToolMessage():
-                lines += [f"[result] {result.text}" for result in message.results]
-    return "\n\n".join(lines)
+                lines += [{"from": "tool", "text": result.text} for result in message.results]
+    return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
