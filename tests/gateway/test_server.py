@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ import pytest
 from unbroken.asgi import Receive, Scope, Send
 from unbroken.errors import UserError
 from unbroken.gateway.http.protocol import MOST_WAITING
-from unbroken.gateway.http.uvicorn_server import running, serve
+from unbroken.gateway.http.uvicorn_server import App, running, serve
 from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
 
 SETTINGS = GatewaySettings(upstreams=(), port=0)
@@ -59,6 +59,15 @@ class Echo:
         length = str(len(body)).encode()
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", length)]})
         await send({"type": "http.response.body", "body": body})
+
+
+def giving(app: App) -> Callable[[GatewaySettings], App]:
+    """Makes always the same application."""
+
+    def make(settings: GatewaySettings) -> App:
+        return app
+
+    return make
 
 
 async def read(receive: Receive) -> bytes:
@@ -234,7 +243,7 @@ def test_too_many_pipelined_requests_end_the_connection(url: str) -> None:
 
 def test_a_disconnect_is_noticed_even_after_pipelined_requests() -> None:
     app = Echo(SETTINGS)
-    with running(SETTINGS, app=lambda settings: app) as url:
+    with running(SETTINGS, app=giving(app)) as url:
         with connect(url) as connection:
             connection.sendall(post("/wait") + post())
         assert app.gone.wait(5)
@@ -243,7 +252,7 @@ def test_a_disconnect_is_noticed_even_after_pipelined_requests() -> None:
 def test_a_client_that_does_not_read_counts_as_gone() -> None:
     settings = GatewaySettings(upstreams=(), port=0, write_timeout=0.05)
     app = Echo(settings)
-    with running(settings, app=lambda settings: app) as url, connect(url) as connection:
+    with running(settings, app=giving(app)) as url, connect(url) as connection:
         connection.sendall(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
         assert app.gone.wait(5)
 
@@ -260,7 +269,7 @@ def test_an_application_that_does_not_start_is_reported() -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no"})
 
-    with pytest.raises(UserError, match="starting the gateway failed"), running(SETTINGS, app=lambda _: broken):
+    with pytest.raises(UserError, match="starting the gateway failed"), running(SETTINGS, app=giving(broken)):
         pass
 
 
@@ -273,7 +282,7 @@ def test_the_gateway_itself_is_served(tmp_path: Path) -> None:
 
 
 SERVED = """
-import os, sys
+import asyncio, os, sys
 from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
 from unbroken.gateway.http.uvicorn_server import serve
 from unbroken.gateway.settings import GatewaySettings
@@ -281,6 +290,10 @@ from unbroken.gateway.settings import GatewaySettings
 class App:
     def __init__(self, settings):
         self.metrics = GatewayMetrics(["here"])
+        self.ends = asyncio.Event()
+
+    def end_streams(self):
+        self.ends.set()
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "lifespan":
@@ -292,7 +305,11 @@ class App:
         self.metrics.request("here", "openai-chat", "gemini", 200, 0.1)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         body = self.metrics.render()[0] if scope["path"] == "/metrics" else str(os.getpid()).encode()
-        await send({"type": "http.response.body", "body": body, "more_body": scope["path"] == "/stream"})
+        lasts = scope["path"] in ("/stream", "/watch")
+        await send({"type": "http.response.body", "body": body, "more_body": lasts})
+        if scope["path"] == "/watch":
+            await self.ends.wait()
+            await send({"type": "http.response.body", "body": b" and the end"})
         if scope["path"] == "/stream":
             if (await receive())["type"] == "http.request":
                 await receive()  # the end of a body that is sent in two
@@ -332,9 +349,9 @@ class Served:
         assert answer(connection)[0] == 200
         return connection
 
-    def begin_stream(self) -> socket.socket:
+    def begin_stream(self, path: str = "/stream") -> socket.socket:
         connection = connect(self.url)
-        connection.sendall(post("/stream")[:-1])
+        connection.sendall(post(path)[:-1])
         head = connection.recv(1000)
         while b"\r\n\r\n" not in head or not head.endswith(b"\r\n"):
             head += connection.recv(1000)
@@ -352,6 +369,14 @@ def test_a_signal_lets_streams_end_and_then_the_process(tmp_path: Path) -> None:
         assert connection.makefile("rb").read().endswith(b" and the end\r\n0\r\n\r\n")
         assert served.process.wait(10) == 0
         assert served.process.communicate()[1] == ""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_streams_that_would_last_are_ended_in_every_worker(tmp_path: Path, workers: int) -> None:
+    with Served(tmp_path, workers, stop_timeout=60) as served, served.begin_stream("/watch") as connection:
+        served.process.send_signal(signal.SIGTERM)
+        assert connection.makefile("rb").read().endswith(b" and the end\r\n0\r\n\r\n")
+        assert served.process.wait(20) == 0
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:

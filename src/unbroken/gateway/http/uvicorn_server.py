@@ -363,12 +363,28 @@ def _worker_app(app: MakeApp, settings: GatewaySettings, logs: SetUpLogs | None)
         if isinstance(made, Reloads) and _SIGHUP is not None:
             begin = partial(asyncio.get_running_loop().call_soon_threadsafe, made.reload)
             signal.signal(_SIGHUP, lambda number, frame: begin() and None)
+        if isinstance(made, EndsStreams):
+            _end_streams_on(signal.SIGTERM, made)
+            _end_streams_on(signal.SIGINT, made)
         if isinstance(made, HasReadiness) and _NOT_READY is not None:
             signal.signal(_NOT_READY, lambda number, frame: made.fail_readiness())
         return made
     except Exception as error:  # noqa: BLE001 - any error here would hit every restarted worker too
         uvicorns_log.error("starting a worker failed: %s", error)
         raise SystemExit(STARTUP_FAILURE) from None
+
+
+def _end_streams_on(number: signal.Signals, app: EndsStreams) -> None:
+    """A worker has uvicorn's own server: before its handler of the signal, streams are ended that would last."""
+    stop = signal.getsignal(number)
+    end = partial(asyncio.get_running_loop().call_soon_threadsafe, app.end_streams)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        end()
+        if callable(stop):
+            stop(number, frame)
+
+    signal.signal(number, handle)
 
 
 def _settled_app(app: MakeApp, settings: GatewaySettings) -> App:
