@@ -183,7 +183,7 @@ def test_version_is_printed() -> None:
     ("arguments", "words"),
     [
         (["run", "Hi.", "--limit", "3"], "no such option: --limit; `unbroken run --help` lists the options"),
-        (["serve", "--alais", "x"], "no such option: --alais (Possible options: --alias); `unbroken serve --help`"),
+        (["serve", "--wokers", "2"], "no such option: --wokers"),
         (["run"], "missing argument 'PROMPT'; `unbroken run --help`"),
         (["keys", "create"], "missing argument 'NAME'; `unbroken keys create --help`"),
         (["run", "Hi.", "--rounds", "x"], "invalid value for '--rounds': "),

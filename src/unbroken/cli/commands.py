@@ -13,7 +13,22 @@ from unbroken.cli.exits import MISUSED, print_line
 from unbroken.cli.main import print_version
 
 COMMANDS = [
-    *("run", "resume", "chat", "replay", "runs", "worker", "dph", "serve", "keys", "decode", "probe", "faults", "view"),
+    *(
+        "run",
+        "resume",
+        "chat",
+        "replay",
+        "runs",
+        "worker",
+        "dph",
+        "serve",
+        "keys",
+        "admin",
+        "decode",
+        "probe",
+        "faults",
+        "view",
+    ),
     *("top", "stats", "eval", "mcp"),
 ]
 """In the order in which `--help` lists them."""
@@ -63,6 +78,8 @@ def _load(name: str) -> Any:
             from unbroken.cli.serve import serve_command as command  # noqa: PLC0415 - start-up time
         case "keys":
             from unbroken.cli.keys import app as command  # noqa: PLC0415 - start-up time
+        case "admin":
+            from unbroken.cli.admin import app as command  # noqa: PLC0415 - start-up time
         case "decode":
             from unbroken.cli.decode import decode_command as command  # noqa: PLC0415 - start-up time
         case "probe":

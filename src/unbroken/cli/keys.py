@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from json import dumps
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from unbroken.cli.exits import print_line
@@ -55,59 +56,75 @@ Name: TypeAlias = Annotated[
 ]
 
 
+Aliases: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A model that the key may use; may be repeated.", show_default="all"),
+]
+PerMinute: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="Requests per minute.", show_default="no limit")
+]
+InFlight: TypeAlias = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Requests at the same time, in each worker.", show_default="no limit"),
+]
+Passes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pass",
+        metavar="'METHOD /v1/PATH'",
+        help="A request that the key may pass through to the provider, `none` for no request; may be repeated.",
+        show_default="as in [passing]",
+    ),
+]
+Operator: TypeAlias = Annotated[
+    bool,
+    typer.Option("--operator", help="The key may see the status, the metrics and the durable runs of all keys."),
+]
+Admin: TypeAlias = Annotated[
+    bool, typer.Option("--admin", help="The key may also change the gateway through the admin API.")
+]
+Tenant: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="Whose durable runs the key sees.", show_default="its own name")
+]
+Expires: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME", help="When it expires: in 90d, 12h, 30m, or on a day, 2027-01-31.", show_default="never"
+    ),
+]
+Team: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="The team whose budgets and limits it shares.", show_default="none")
+]
+Budgets: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AMOUNT",
+        help="What may be spent with it: 20usd/day, 200usd/month, 9usd/total, 500000tokens/day; may be repeated.",
+        show_default="no limit",
+    ),
+]
+TokensPerMinute: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens per minute, input and output.", show_default="no limit")
+]
+Keep: TypeAlias = Annotated[
+    str, typer.Option(metavar="TIME", help="How long the old key stays valid: 0, 30m, 24h, 7d.")
+]
+
+
 @app.command("create")
 def create_command(
     name: Name,
-    alias: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A model that the key may use; may be repeated.", show_default="all"),
-    ] = None,
-    requests_per_minute: Annotated[
-        int | None, typer.Option(metavar="N", help="Requests per minute.", show_default="no limit")
-    ] = None,
-    in_flight: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Requests at the same time, in each worker.", show_default="no limit"),
-    ] = None,
-    pass_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pass",
-            metavar="'METHOD /v1/PATH'",
-            help="A request that the key may pass through to the provider, `none` for no request; may be repeated.",
-            show_default="as in [passing]",
-        ),
-    ] = None,
-    operator: Annotated[
-        bool,
-        typer.Option("--operator", help="The key may see the status, the metrics and the durable runs of all keys."),
-    ] = False,
-    admin: Annotated[
-        bool, typer.Option("--admin", help="The key may also change the gateway through the admin API.")
-    ] = False,
-    tenant: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose durable runs the key sees.", show_default="its own name")
-    ] = "",
-    expires: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="When it expires: in 90d, 12h, 30m, or on a day, 2027-01-31.", show_default="never"
-        ),
-    ] = "",
-    team: Annotated[
-        str, typer.Option(metavar="NAME", help="The team whose budgets and limits it shares.", show_default="none")
-    ] = "",
-    budget: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="AMOUNT",
-            help="What may be spent with it: 20usd/day, 200usd/month, 9usd/total, 500000tokens/day; may be repeated.",
-            show_default="no limit",
-        ),
-    ] = None,
-    tokens_per_minute: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens per minute, input and output.", show_default="no limit")
-    ] = None,
+    alias: Aliases = None,
+    requests_per_minute: PerMinute = None,
+    in_flight: InFlight = None,
+    pass_: Passes = None,
+    operator: Operator = False,
+    admin: Admin = False,
+    tenant: Tenant = "",
+    expires: Expires = "",
+    team: Team = "",
+    budget: Budgets = None,
+    tokens_per_minute: TokensPerMinute = None,
     file: KeysFile = "",
     store: StoreUrl = "",
 ) -> None:
@@ -154,21 +171,25 @@ def list_command(
         print_line(f"no keys in {where}; `unbroken keys create NAME` creates one")
     elif not is_terminal(sys.stdout):
         for key in keys:
-            typer.echo("\t".join(_row(key)))
+            typer.echo("\t".join(row(key)))
     else:
-        head = ("name", "models", "a minute", "in flight", "created", "passes", "sees", "expires", "team", "budgets")
-        table = Table(*head, box=None, pad_edge=False)
-        for key in keys:
-            table.add_row(*_row(key))
-        Console(highlight=False).print(table)
+        print_table(HEAD, map(row, keys))
+
+
+HEAD = ("name", "models", "a minute", "in flight", "created", "passes", "sees", "expires", "team", "budgets")
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(*head, box=None, pad_edge=False)
+    for each in rows:
+        table.add_row(*map(escape, each))
+    Console(highlight=False).print(table)
 
 
 @app.command("rotate")
 def rotate_command(
     name: Name,
-    keep: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the old key stays valid: 0, 30m, 24h, 7d.")
-    ] = "24h",
+    keep: Keep = "24h",
     file: KeysFile = "",
     store: StoreUrl = "",
 ) -> None:
@@ -221,7 +242,7 @@ def _fits(alias: str, served: str) -> bool:
     return alias == served or bool(star and alias.startswith(before) and alias.endswith(after))
 
 
-def _row(key: GatewayKey) -> tuple[str, ...]:
+def row(key: GatewayKey) -> tuple[str, ...]:
     created = _shown(key.created)
     passes = "as configured" if key.passes is None else ", ".join(map(str, key.passes)) or "nothing"
     return (

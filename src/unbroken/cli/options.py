@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     pass
 
 
+ADMIN_KEY = "UNBROKEN_ADMIN_KEY"
+"""The variable that holds the key for the admin API of a gateway."""
 SCHEDULES = [schedule.value for schedule in Schedule]
 
 ModelName: TypeAlias = Annotated[

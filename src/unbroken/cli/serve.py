@@ -19,10 +19,10 @@ from yarl import URL
 
 from unbroken.cli.exits import MISUSED, STOPPED, print_line
 from unbroken.cli.main import is_terminal
-from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
+from unbroken.cli.options import ADMIN_KEY, ApiKeyEnv, BaseUrl, LogLevelName, WireName
 from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
-from unbroken.gateway.config.opening import Opened
+from unbroken.gateway.config.opening import IN_A_FILE, Opened
 from unbroken.gateway.reloading import ConfigSource
 from unbroken.gateway.settings import HOST, PORT, GatewaySettings
 from unbroken.gateway.upstreams.demo_model import NAME as DEMO
@@ -37,7 +37,6 @@ _EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The local address of a machine that listens on all addresses."""
 
-_IN_A_FILE = {"pass api_key=…": "name a variable with `api_key_env`", "pass base_url=…": "write `base_url`"}
 _AS_OPTIONS = {"pass api_key=…": "name a variable with --api-key-env", "pass base_url=…": "give --base-url"}
 """The advice in an error message, and what does the same here."""
 
@@ -86,6 +85,13 @@ AccessLog: TypeAlias = Annotated[bool, typer.Option("--access-log", help="Log a 
 Check: TypeAlias = Annotated[
     bool, typer.Option("--check", help="Print what would be served, or all mistakes, and exit.")
 ]
+Against: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="URL|FILE",
+        help=f"With --check: what would change for the gateway there (key in {ADMIN_KEY}), or compared with that file.",
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Log lines as JSON.")]
 
 
@@ -110,6 +116,7 @@ def serve_command(
     workers: Workers = None,
     access_log: AccessLog = False,
     check: Check = False,
+    against: Against = "",
     json: AsJson = False,
     log_level: LogLevelName = "",
 ) -> None:
@@ -121,7 +128,7 @@ def serve_command(
     Exit codes: 0 stopped, or --check found nothing wrong; 2 the options or the file are wrong, or the port is taken; 3
     it could not start; 4 with --check or --write, a part of the LiteLLM file is not translated.
     """
-    with _telling(_AS_OPTIONS if upstream else _IN_A_FILE):
+    with _telling(_AS_OPTIONS if upstream else IN_A_FILE):
         said = ServeOptions(
             upstream=upstream,
             alias=alias,
@@ -143,12 +150,16 @@ def serve_command(
         translated = _translated(from_litellm, write, config or upstream)
         if translated is not None and write:
             raise typer.Exit(_write(translated, write))
-        _serve(said, translated or _file(config, upstream), check, json, log_level)
+        if against and not check:
+            raise UserError("--against goes with --check, which is missing")
+        _serve(said, translated or _file(config, upstream), check, json, log_level, against)
         if translated is not None and check and not translated.is_complete:
             raise typer.Exit(STOPPED)
 
 
-def _serve(said: ServeOptions, source: str | Translation, check: bool, json: bool, log_level: str) -> None:
+def _serve(
+    said: ServeOptions, source: str | Translation, check: bool, json: bool, log_level: str, against: str
+) -> None:
     """`source` is the file to read, empty if there is none."""
     chosen = chosen_level(log_level, None)
     opened = Opened()
@@ -173,10 +184,28 @@ def _serve(said: ServeOptions, source: str | Translation, check: bool, json: boo
 
         if check:
             show("")
+            if against:
+                _compare(settings, against, said)
         else:
             again = ConfigSource(file, asdict(said), is_litellm=not isinstance(source, str))
             logs = partial(set_up_logs, json or settings.log_json, chosen or settings.log_level)
             serve(settings, show, app=Gateway, logs=logs, source=again)
+
+
+def _compare(settings: GatewaySettings, against: str, said: ServeOptions) -> None:
+    """Prints what would change for a running gateway, or compared with another file."""
+    from unbroken.cli.admin_client import ask  # noqa: PLC0415 - start-up time
+    from unbroken.gateway.config.changes import describe, find_changes  # noqa: PLC0415 - start-up time
+
+    is_running = against.startswith(("http://", "https://"))
+    old = ask(against, "GET", "/config") if is_running else describe(read_config(against, said))
+    changes = find_changes(old, describe(settings))
+    for change in changes:
+        _line("would change", str(change))
+    if not changes:
+        _line("would change", f"nothing compared with {against}")
+    elif any(change.restart for change in changes):
+        print_line("a reload leaves what needs a restart as it is; everything else takes effect at once")
 
 
 def _translated(file: str, write: str, others: str) -> Translation | None:

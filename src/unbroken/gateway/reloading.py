@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.gateway.settings import NEEDS_RESTART, GatewaySettings
 
-if TYPE_CHECKING:  # it loads prometheus_client, an optional extra
+if TYPE_CHECKING:  # they load pydantic, and prometheus_client, an optional extra
     from unbroken.gateway.admin.stats import Stats
+    from unbroken.gateway.config import ServeOptions
+    from unbroken.gateway.config.opening import Opened
 
 log = logging.getLogger("unbroken.gateway")
 
@@ -41,10 +43,22 @@ class ConfigSource:
 
     def read(self, added: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> GatewaySettings:
         """`added`: what the admin API has added. Raises `UserError` with all mistakes."""
-        from unbroken.gateway.config import ServeOptions, read_config, settings_from_options  # noqa: PLC0415 - see above
-        from unbroken.gateway.config.opening import Opened  # noqa: PLC0415 - see above
+        from unbroken.gateway.config import ServeOptions  # noqa: PLC0415 - see above
+        from unbroken.gateway.config.opening import IN_A_FILE, Opened  # noqa: PLC0415 - see above
 
-        options, opened = ServeOptions(**self.options), Opened()
+        try:
+            return self._read(ServeOptions(**self.options), Opened(), added)
+        except UserError as error:
+            words = str(error)
+            for spelled, here in IN_A_FILE.items():
+                words = words.replace(spelled, here)
+            raise UserError(words) from None
+
+    def _read(
+        self, options: ServeOptions, opened: Opened, added: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    ) -> GatewaySettings:
+        from unbroken.gateway.config import read_config, settings_from_options  # noqa: PLC0415 - see above
+
         if self.is_litellm:
             from unbroken.gateway.from_litellm import read_litellm  # noqa: PLC0415 - see above
 

@@ -38,7 +38,7 @@ from unbroken.gateway.admin.api_bodies import (
 )
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.config.added import NAME_OF, ONE_OF
-from unbroken.gateway.config.changes import describe
+from unbroken.gateway.config.changes import ADDED, describe
 from unbroken.gateway.config.opening import admin_key
 from unbroken.gateway.config.reading import TABLES
 from unbroken.gateway.http.admission import Admission, sent_key
@@ -234,7 +234,9 @@ class AdminApi:
         }
 
     async def show_config(self, name: str, body: None) -> Answer:
-        return 200, describe(self._gateway.settings)
+        added = {} if self._gateway.additions is None else self._gateway.additions.tables
+        names = {array: [*tables] for array, tables in added.items()}
+        return 200, {**describe(self._gateway.settings), ADDED: names}
 
     async def reload(self, name: str, body: None) -> Answer:
         if self._gateway.reloader is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -121,6 +122,13 @@ def key_as_json(key: GatewayKey) -> dict[str, Any]:
         "budgets": [*map(str, key.budgets)],
         "tokens_per_minute": key.tokens_per_minute,
     }
+
+
+def key_from_json(table: Mapping[str, Any]) -> GatewayKey:
+    """The key that `key_as_json` has described."""
+    body = NewKey.model_validate({name: value for name, value in table.items() if name != "created"})
+    tenant = "" if body.tenant == body.name else body.tenant
+    return replace(new_key(body), created=float(table["created"]), tenant=tenant)
 
 
 def read_seconds(text: str, what: str) -> float:

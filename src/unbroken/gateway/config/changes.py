@@ -22,6 +22,8 @@ Described: TypeAlias = dict[str, Any]
 _ARRAYS = {"upstreams": "models"}
 """Arrays of tables whose field has another name."""
 _ONE = {"models": "model", "clients": "client", "budgets": "budget", "teams": "team"}
+ADDED = "added"
+"""The names of the tables that come from the admin API: a file that does not have them does not remove them."""
 _HIDDEN = "(secret)"
 RESTART = frozenset(".".join(PLACES[name]) for name in NEEDS_RESTART)
 
@@ -66,8 +68,10 @@ def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]
     """What `new` changes; both are `Described`."""
     changes = [*_settings_changes(old.get("settings", {}), new.get("settings", {}))]
     for array in dict.fromkeys((*old, *new)):
-        if array != "settings":
-            changes += _table_changes(_ONE.get(array, array), old.get(array, {}), new.get(array, {}))
+        if array not in ("settings", ADDED):
+            added, after = old.get(ADDED, {}).get(array, ()), new.get(array, {})
+            before = {name: each for name, each in old.get(array, {}).items() if name not in added or name in after}
+            changes += _table_changes(_ONE.get(array, array), before, after)
     return changes
 
 

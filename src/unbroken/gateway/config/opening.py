@@ -13,6 +13,8 @@ from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import check_store, journal_url, store_url
 from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
 
+IN_A_FILE = {"pass api_key=…": "name a variable with `api_key_env`", "pass base_url=…": "write `base_url`"}
+"""The advice in an error message, and what does the same in a configuration."""
 SHORTEST_KEY = 24
 """Characters of an admin key."""
 

@@ -1,0 +1,318 @@
+"""`unbroken admin`: administers a running gateway through its admin API. `unbroken keys` does the same with keys that
+this machine can read: a file, or the store."""
+
+from __future__ import annotations
+
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from json import dumps
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from unbroken.cli import keys as offline
+from unbroken.cli.admin_client import URL, ask
+from unbroken.cli.exits import FAILED, MISUSED, print_line
+from unbroken.cli.main import is_terminal
+from unbroken.cli.options import ADMIN_KEY
+from unbroken.cli.terminal_text import clean_line
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.gateway.admin.api_bodies import key_from_json
+from unbroken.gateway.config.added import NAME_OF, ONE_OF
+from unbroken.gateway.config.reading import TABLES
+
+app = typer.Typer(
+    help=f"Administer a running gateway through its admin API. The key is in the variable {ADMIN_KEY}.",
+    no_args_is_help=True,
+)
+keys = typer.Typer(help="The keys of a running gateway.", no_args_is_help=True)
+turns = typer.Typer(help="The turns whose calls are held.", no_args_is_help=True)
+
+Url: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The address of the gateway.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="The answer of the gateway as JSON.")]
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help='A key of the table, as in the file: serial=true, fallback=["b"].'),
+]
+
+
+@contextmanager
+def _ending() -> Generator[None]:
+    """Errors as a line and an exit code: 2 it was refused, 3 the gateway did not answer."""
+    try:
+        yield
+    except UnbrokenError as error:
+        print_line(str(error))
+        raise typer.Exit(MISUSED if isinstance(error, UserError) else FAILED) from None
+
+
+def _ask(url: str, method: str, path: str, body: object = None) -> Any:
+    with _ending():
+        return ask(url, method, path, body)
+
+
+def _show(answer: Any, json: bool, words: str) -> None:
+    typer.echo(dumps(answer, ensure_ascii=False, indent=2) if json else words)
+    for change in () if json else answer.get("changes", ()):
+        typer.echo(clean_line(change))
+    if not json and answer.get("needs_restart"):
+        print_line(f"these settings need a restart: {', '.join(answer['needs_restart'])}")
+
+
+def _rows(answer: Any, json: bool, head: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """A table on a terminal, lines with tabs in a pipe."""
+    texts = [[clean_line("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if json:
+        typer.echo(dumps(answer, ensure_ascii=False, indent=2))
+    elif not texts:
+        print_line(empty)
+    elif not is_terminal(sys.stdout):
+        for row in texts:
+            typer.echo("\t".join(row))
+    else:
+        offline.print_table(head, texts)
+
+
+@app.command("version")
+def version_command(url: Url = URL, json: AsJson = False) -> None:
+    """Show the version of the gateway, and its last reload."""
+    answer = _ask(url, "GET", "/version")
+    last = answer["last_reload"]
+    reloaded = "" if last is None else ", not reloaded: " + last["problem"] if last["problem"] else ", reloaded"
+    _show(answer, json, clean_line(f"unbroken {answer['version']}, {answer['workers']} worker(s){reloaded}"))
+
+
+@app.command("reload")
+def reload_command(url: Url = URL, json: AsJson = False) -> None:
+    """Make the gateway read its configuration again, and show what has changed."""
+    answer = _ask(url, "POST", "/reload", {})
+    _show(answer, json, "reloaded" if answer["changes"] else "reloaded, nothing has changed")
+
+
+@app.command("requests")
+def requests_command(url: Url = URL, json: AsJson = False) -> None:
+    """List the last hundred requests of the process that answers, the newest first."""
+    answer = _ask(url, "GET", "/requests")
+    head = ("when", "key", "client", "model", "status", "seconds", "tokens", "calls", "error")
+    _rows(answer, json, head, map(_request, answer["requests"]), "there were no requests yet")
+
+
+def _request(one: Mapping[str, Any]) -> Sequence[object]:
+    tokens = f"{one['input_tokens']}+{one['output_tokens']}"
+    calls = ", ".join(one["calls"])
+    client = one["client"] or one["client_wire"]
+    return (
+        _when(one["at"]),
+        one["key"],
+        client,
+        one["alias"],
+        one["status"],
+        f"{one['seconds']:.3f}",
+        tokens,
+        calls,
+        one["error"],
+    )
+
+
+@turns.command("list")
+def list_turns_command(url: Url = URL, json: AsJson = False) -> None:
+    """List the turns whose calls are held, in the process that answers."""
+    answer = _ask(url, "GET", "/turns")
+    rows = (
+        (
+            one["session"],
+            one["alias"],
+            one["key"],
+            one["client"],
+            one["waiting"],
+            _when(one["since"]),
+            _when(one["expires"]),
+        )
+        for one in answer["turns"]
+    )
+    head = ("turn", "model", "key", "client", "calls", "since", "expires")
+    _rows(answer, json, head, rows, "no turn is held")
+
+
+@turns.command("drop")
+def drop_turn_command(name: Name, url: Url = URL, json: AsJson = False) -> None:
+    """Give up a held turn: its calls are not released, and the model is asked instead."""
+    _show(_ask(url, "DELETE", f"/turns/{name}"), json, f"turn `{name}` was dropped")
+
+
+@keys.command("list")
+def list_keys_command(url: Url = URL, json: AsJson = False) -> None:
+    """List the keys: their owners and permissions, not the keys themselves."""
+    answer = _ask(url, "GET", "/keys")
+    rows = (offline.row(key_from_json(key)) for key in answer["keys"])
+    _rows(answer, json, offline.HEAD, rows, "there are no keys")
+
+
+@keys.command("create")
+def create_key_command(
+    name: offline.Name,
+    alias: offline.Aliases = None,
+    requests_per_minute: offline.PerMinute = None,
+    in_flight: offline.InFlight = None,
+    pass_: offline.Passes = None,
+    operator: offline.Operator = False,
+    admin: offline.Admin = False,
+    tenant: offline.Tenant = "",
+    expires: offline.Expires = "",
+    team: offline.Team = "",
+    budget: offline.Budgets = None,
+    tokens_per_minute: offline.TokensPerMinute = None,
+    url: Url = URL,
+    json: AsJson = False,
+) -> None:
+    """Create a key. It is printed only now: it cannot be shown again."""
+    body = {
+        "name": name,
+        "aliases": alias,
+        "requests_per_minute": requests_per_minute,
+        "in_flight": in_flight,
+        "pass": [rule for rule in pass_ if rule != "none"] if pass_ else None,
+        "operator": operator,
+        "admin": admin,
+        "tenant": tenant,
+        "expires": expires,
+        "team": team,
+        "budgets": budget,
+        "tokens_per_minute": tokens_per_minute,
+    }
+    given = {
+        field: value for field, value in body.items() if value not in (None, "", False) or (field == "pass" and pass_)
+    }
+    _show_secret(_ask(url, "POST", "/keys", given), json, f"this is the key of `{name}`; it cannot be shown again")
+
+
+@keys.command("change")
+def change_key_command(
+    name: offline.Name,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help='What to change: in_flight=4, aliases=["a"], team=none.'),
+    ] = None,
+    url: Url = URL,
+    json: AsJson = False,
+) -> None:
+    """Change what a key may do. The key itself stays; `none` removes a limit."""
+    with _ending():
+        body = {field: None if value == "none" else value for field, value in _values(set_).items()}
+    if not body:
+        print_line("nothing to change: give --set FIELD=VALUE")
+        raise typer.Exit(MISUSED)
+    _show(_ask(url, "PATCH", f"/keys/{name}", body), json, f"the key of `{name}` was changed")
+
+
+@keys.command("rotate")
+def rotate_key_command(name: offline.Name, keep: offline.Keep = "24h", url: Url = URL, json: AsJson = False) -> None:
+    """Make a new key in place of one, with the same limits."""
+    answer = _ask(url, "POST", f"/keys/{name}/rotate", {"keep": keep})
+    _show_secret(
+        answer, json, f"this is the new key of `{name}`; it cannot be shown again. The old one is valid for {keep} more"
+    )
+
+
+@keys.command("revoke")
+def revoke_key_command(name: offline.Name, url: Url = URL, json: AsJson = False) -> None:
+    """Revoke a key."""
+    _show(_ask(url, "DELETE", f"/keys/{name}"), json, f"the key of `{name}` was revoked")
+
+
+def _show_secret(answer: Any, json: bool, words: str) -> None:
+    typer.echo(dumps(answer, ensure_ascii=False, indent=2) if json else answer["secret"])
+    if not json:
+        print_line(words)
+
+
+def _tables(array: str) -> typer.Typer:
+    """The commands for one array of tables: models, teams, budgets."""
+    one, path = ONE_OF[array], f"/{'aliases' if array == 'models' else array}"
+    group = typer.Typer(help=f"The {array} of a running gateway.", no_args_is_help=True)
+
+    @group.command("list", help=f"List the {array}: of the file, and those that were added here.")
+    def list_command(url: Url = URL, json: AsJson = False) -> None:
+        answer = _ask(url, "GET", path)
+        rows = [(row[NAME_OF[array]], row.get("model", ""), row["from"], _details(row, array)) for row in answer[array]]
+        _rows(answer, json, (one, "model", "from", "settings"), rows, f"there are no {array}")
+
+    @group.command("remove", help=f"Remove one that was added here, not one of the file: {one} NAME.")
+    def remove_command(name: Name, url: Url = URL, json: AsJson = False) -> None:
+        _show(_ask(url, "DELETE", f"{path}/{name}"), json, f"{one} `{name}` was removed")
+
+    def send(method: str, name: str, table: Mapping[str, Any], url: str, json: bool) -> None:
+        at, done = (path, "added") if method == "POST" else (f"{path}/{name}", "changed")
+        body = {**table, NAME_OF[array]: name}
+        _show(_ask(url, method, at, body), json, f"{one} `{name}` was {done}")
+
+    for method, word in (("POST", "add"), ("PUT", "change")):
+        words = f"{word.capitalize()} {one} NAME for all gateways that share the store."
+        group.command(word, help=words)((_with_model if array == "models" else _with_settings)(send, method))
+    return group
+
+
+Send: TypeAlias = Callable[[str, str, Mapping[str, Any], str, bool], None]
+
+
+def _with_model(send: Send, method: str) -> Callable[..., None]:
+    def command(
+        name: Name,
+        model: Annotated[str, typer.Argument(metavar="PROVIDER:MODEL", help="The model that answers.")],
+        set_: Settings = None,
+        url: Url = URL,
+        json: AsJson = False,
+    ) -> None:
+        with _ending():
+            table = {"model": model, **_values(set_)}
+        send(method, name, table, url, json)
+
+    return command
+
+
+def _with_settings(send: Send, method: str) -> Callable[..., None]:
+    def command(name: Name, set_: Settings = None, url: Url = URL, json: AsJson = False) -> None:
+        with _ending():
+            table = _values(set_)
+        send(method, name, table, url, json)
+
+    return command
+
+
+def _values(given: list[str] | None) -> dict[str, Any]:
+    """`KEY=VALUE`, where the value is TOML, or a text without quotes."""
+    values: dict[str, Any] = {}
+    for one in given or ():
+        key, equals, text = one.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set {one}: write it as KEY=VALUE")
+        try:
+            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except ValueError:
+            values[key.strip()] = text.strip()
+    return values
+
+
+def _details(row: Mapping[str, Any], array: str) -> str:
+    left = {NAME_OF[array], "model", "from", "options", "deployments"}
+    left |= set() if row.get("deployments") else {"choose", "cooldown"}
+    parts = [
+        f"{key}={value}" for key, value in row.items() if value not in (None, "", [], {}, False) and key not in left
+    ]
+    parts += [f"deployments={','.join(row['deployments'])}"] if row.get("deployments") else []
+    return " ".join(parts)
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else ""
+
+
+app.add_typer(keys, name="keys")
+for _array in NAME_OF:
+    if _array in TABLES:
+        app.add_typer(_tables(_array), name="aliases" if _array == "models" else _array)
+app.add_typer(turns, name="turns")
