@@ -18,8 +18,11 @@ from gateway_client import IDS, THREE_CALLS, Client, run, serving
 from unbroken.gateway.admin.api import BASE, OPERATIONS
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.config import ServeOptions, read_config
+from unbroken.gateway.config.added import FILE_ONLY
+from unbroken.gateway.config.reading import TABLES
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
 from unbroken.gateway.reloading import ConfigSource
+from unbroken.gateway.setting_types import ConnectOptions
 from unbroken.gateway.stores import open_store
 from unbroken.messages import User
 from unbroken.testing import ScriptedServer
@@ -345,9 +348,16 @@ def test_what_is_added_is_checked_like_the_file_and_cannot_touch_the_machine(
         ({"alias": "x", "model": "openai:gpt-5", "serail": True}, "unknown key `serail`, did you mean `serial`?"),
         ({"alias": "x", "model": "openai:gpt-5", "fallback": ["nothing"]}, "names `nothing`, which is neither"),
         ({"alias": "x y", "model": "openai:gpt-5"}, "has to be a name without spaces"),
-        ({"alias": "x", "model": "python:os:getcwd"}, "a Python model can be named in the file only"),
+        ({"alias": "x", "model": "python:os:getcwd"}, "`model` names Python code"),
         ({"alias": "x", "model": "openai:gpt-5", "api_key_file": "/etc/passwd"}, "`api_key_file` names a file"),
         ({"alias": "x", "model": "openai:gpt-5", "raw_log": "/tmp/x"}, "`raw_log` names a file"),
+        ({"alias": "x", "model": "openai:gpt-5", "hooks": "/tmp/x.py"}, "`hooks` names a file or code"),
+        ({"alias": "x", "model": "openai:gpt-5", "fallback": ["python:os:getcwd"]}, "`fallback` names Python code"),
+        ({"alias": "x", "model": "openai:gpt-5", "guardrails": [{"use": "python:os:x"}]}, "`use` names Python code"),
+        (
+            {"alias": "x", "model": "openai:gpt-5", "guardrails": [{"use": "check_input", "check": "os:system"}]},
+            "`check` names a file or code",
+        ),
         (
             {"alias": "x", "model": "openai:gpt-5", "api_key_env": "DATABASE_PASSWORD"},
             "only be a variable of a provider",
@@ -381,7 +391,43 @@ def test_what_is_added_is_checked_like_the_file_and_cannot_touch_the_machine(
         async with administered(tmp_path) as gateway, serving(gateway.settings, gateway=gateway):
             assert [*gateway.upstreams] == ["demo"]
             version = (await call(gateway, "GET", f"{BASE}/version", secret)).body
-            assert "a Python model can be named in the file only" in version["last_reload"]["problem"]
+            assert "`model` names Python code" in version["last_reload"]["problem"]
+
+    run(work)
+
+
+def test_every_setting_of_a_model_was_judged_for_the_admin_api() -> None:
+    """A new setting that names a file or code belongs into `FILE_ONLY`; the others are listed here."""
+    harmless = {
+        *("alias", "model", "base_url", "api_key_env", "wire", "fallback", "serial", "all_calls", "recover"),
+        *("deployments", "choose", "sticky", "cooldown", "probe", "name", "weight", "priority", "guardrails", "price"),
+        *("hook_timeout", "use", "pattern", "by", "arguments", "veto", "message", "tools", "retries"),
+        *(set(ConnectOptions.__annotations__) - {"raw_log"}),
+    }
+    keys = {key for table in ("models", "models.deployments", "models.guardrails") for key in TABLES[table]}
+    assert keys - harmless == set(FILE_ONLY)
+
+
+def test_teams_and_budgets_are_added_changed_and_removed(tmp_path: Path) -> None:
+    secret = make_admin(tmp_path)
+
+    async def work() -> None:
+        async with administered(tmp_path) as gateway:
+            team = await call(gateway, "POST", f"{BASE}/teams", secret, {"name": "red", "requests_per_minute": 9})
+            assert (team.status, team.body["changes"]) == (201, ["team `red`: added"])
+            body = {"name": "red a day", "team": "red", "amount": "20usd/day"}
+            assert (await call(gateway, "POST", f"{BASE}/budgets", secret, body)).status == 201
+            assert [each.name for each in gateway.settings.budgets] == ["red a day"]
+            body = {"team": "red", "amount": "30usd/day"}
+            put = await call(gateway, "PUT", f"{BASE}/budgets/red a day", secret, body)
+            assert put.body["changes"] == ["budget `red a day`: amount: 20usd/day -> 30usd/day"]
+            wrong = await call(gateway, "PUT", f"{BASE}/budgets/red a day", secret, {"amount": "much"})
+            assert (wrong.status, "budget `red a day` of the admin API" in wrong.error) == (422, True)
+            listed = await call(gateway, "GET", f"{BASE}/budgets", secret)
+            assert [(each["name"], each["from"]) for each in listed.body["budgets"]] == [("red a day", "the admin API")]
+            assert (await call(gateway, "DELETE", f"{BASE}/budgets/red a day", secret)).status == 200
+            assert (await call(gateway, "DELETE", f"{BASE}/teams/red", secret)).status == 200
+            assert (gateway.settings.budgets, gateway.settings.teams) == ((), ())
 
     run(work)
 

@@ -1,7 +1,7 @@
 """Adds what the admin API has added to the tables of the file. Tables of the file win over added ones of the same name.
 
-An admin key is not a login to the machine: what is added cannot run Python code, read or write files, or send variables
-that hold no provider's key.
+An admin key is not a login to the machine: what is added cannot name Python code or files, or send variables that hold
+no provider's key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from unbroken.models.providers import PROFILES
 NAME_OF = {"models": "alias", "teams": "name", "budgets": "name"}
 """The arrays that the admin API may add to, and the key that names their tables."""
 ONE_OF = {"models": "alias", "teams": "team", "budgets": "budget"}
-_FILES = ("api_key_file", "raw_log")
+FILE_ONLY = ("api_key_file", "raw_log", "hooks", "check")
+"""Keys of models, deployments and guardrails that name a file or code."""
+CODE = "python:"
 
 
 def add_tables(
@@ -61,15 +63,19 @@ def _variables(rows: list[Any]) -> Iterator[str]:
 
 
 def _refuse(where: tuple[str, int], table: Mapping[str, Any], variables: set[str], mistakes: Mistakes) -> None:
-    deployments: object = table.get("deployments")
-    inner = cast("list[Any]", deployments) if isinstance(deployments, list) else []
+    lists = [table.get(key) for key in ("deployments", "guardrails")]
+    inner = [each for rows in lists if isinstance(rows, list) for each in cast("list[Any]", rows)]
     known = variables | {variable for provider in PROFILES for variable in provider.keys}
     for row in (table, *(cast("dict[str, Any]", each) for each in inner if isinstance(each, dict))):
-        if str(row.get("model", "")).startswith("python:"):
-            mistakes.note(where, "a Python model can be named in the file only")
-        for key in _FILES:
+        for key in ("model", "use"):
+            if str(row.get(key, "")).startswith(CODE):
+                mistakes.note(where, f"`{key}` names Python code: it can be written in the configuration file only")
+        for key in FILE_ONLY:
             if key in row:
-                mistakes.note(where, f"`{key}` names a file: it can be written in the configuration file only")
+                mistakes.note(where, f"`{key}` names a file or code: it can be written in the configuration file only")
+        for name in cast("list[Any]", row.get("fallback")) if isinstance(row.get("fallback"), list) else ():
+            if str(name).startswith(CODE):
+                mistakes.note(where, "`fallback` names Python code: it can be written in the configuration file only")
         variable = row.get("api_key_env")
         if isinstance(variable, str) and variable not in known:
             mistakes.note(where, "`api_key_env` can only be a variable of a provider, or one that the file names")
