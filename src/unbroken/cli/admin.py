@@ -8,8 +8,9 @@ import time
 import tomllib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from json import dumps
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -23,6 +24,7 @@ from unbroken.errors import UnbrokenError, UserError
 from unbroken.gateway.admin.api_bodies import key_from_json
 from unbroken.gateway.config.added import NAME_OF, ONE_OF
 from unbroken.gateway.config.reading import TABLES
+from unbroken.gateway.settings import BudgetSettings, TeamSettings, UpstreamSettings
 
 app = typer.Typer(
     help=f"Administer a running gateway through its admin API. The key is in the variable {ADMIN_KEY}.",
@@ -297,13 +299,19 @@ def _values(given: list[str] | None) -> dict[str, Any]:
     return values
 
 
+_DEFAULTS: Mapping[str, Any] = {
+    "models": UpstreamSettings("", ""),
+    "teams": TeamSettings(""),
+    "budgets": BudgetSettings("", cast("Any", None)),
+}
+
+
 def _details(row: Mapping[str, Any], array: str) -> str:
-    left = {NAME_OF[array], "model", "from", "options", "deployments"}
-    left |= set() if row.get("deployments") else {"choose", "cooldown"}
-    parts = [
-        f"{key}={value}" for key, value in row.items() if value not in (None, "", [], {}, False) and key not in left
-    ]
-    parts += [f"deployments={','.join(row['deployments'])}"] if row.get("deployments") else []
+    """What differs from the defaults."""
+    usual = {**asdict(_DEFAULTS[array]), "options": {}}
+    left = (NAME_OF[array], "model", "from", "options")
+    named = {key: ",".join(value) if key == "deployments" else value for key, value in row.items() if key not in left}
+    parts = [f"{key}={value}" for key, value in named.items() if value and value != usual.get(key)]
     return " ".join(parts)
 
 
