@@ -28,6 +28,7 @@ from unbroken.asgi import (
 from unbroken.gateway.admin.pages import Pages, open_page
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.forwarded_requests import ForwardedRequests
+from unbroken.gateway.http import cors
 from unbroken.gateway.http.admission import Admission, KeyLimits, sent_key
 from unbroken.gateway.http.routes import error_wire, find_route, find_stored
 from unbroken.gateway.http.websocket import HandshakeResponse, WebSocket
@@ -259,6 +260,16 @@ class Gateway:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
+    async def _answers_preflight(self, scope: Scope, response: Response) -> bool:
+        """Adds the headers for web pages to the response. True if the request only asked for them."""
+        headers = read_headers(scope)
+        more = cors.cors_headers(self.settings.cors_origins, scope, headers)
+        response.add_headers(more)
+        if not cors.is_preflight(scope, headers):
+            return False
+        await cors.answer_preflight(response, headers, "access-control-allow-origin" in more)
+        return True
+
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         id = new_request_id()
@@ -268,6 +279,8 @@ class Gateway:
         wire = route.wire if route is not None else error_wire(path)
         configured = self._configured
         try:
+            if configured.settings.cors_origins and await self._answers_preflight(scope, response):
+                return
             if route is not None:
                 await configured.models.open(route, scope, receive, response)
             elif (page := configured.pages.find(path)) is not None:

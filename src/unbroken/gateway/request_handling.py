@@ -19,6 +19,7 @@ from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.http.admission import UNLIMITED, Admission, KeyLimits
 from unbroken.gateway.http.client_response import ClientResponse, Failure, failure_from, whole_seconds, without_address
+from unbroken.gateway.http.compressed import decompressed
 from unbroken.gateway.http.large_requests import LargeRequests, MemoryBudget, StoreOnMainLoop, is_large
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.relay.references import ProviderIds, Reference
@@ -145,6 +146,8 @@ class RequestHandling:
                     share.received,
                     connection_of(scope),
                 )
+                if encoding := state.headers.get("content-encoding"):
+                    data = await decompressed(encoding, data, settings.max_body, share.received)
                 with CancelOnDisconnect(scope, receive):
                     if is_large(data):
                         state.share = share

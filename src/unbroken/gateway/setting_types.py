@@ -243,6 +243,14 @@ def _rule(text: str) -> str:
         raise ValueError(f"has an entry that cannot be read: {error}") from None
 
 
+def _origin(text: str) -> str:
+    if text != "*" and not re.fullmatch(
+        r"https?://[a-z0-9.-]+(?::\d{1,5})?|https?://\[[0-9a-f:]+\](?::\d{1,5})?", text
+    ):
+        raise ValueError('has an entry that is no origin: write "https://app.example.org", without a path, or "*"')
+    return text
+
+
 def _public(texts: Mapping[str, object]) -> dict[str, str]:
     """Headers or query parameters, none of which may be a key."""
     for name, text in texts.items():
@@ -298,6 +306,7 @@ Text: TypeAlias = Annotated[
 ]
 Texts: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 PassRules: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_rule)], ...], BeforeValidator(_listed)]
+Origins: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], BeforeValidator(_listed)]
 FilePath: TypeAlias = Annotated[Text, AfterValidator(_beside)]
 Variable: TypeAlias = Annotated[str, expect(_VARIABLE, is_variable)]
 Host: TypeAlias = Annotated[

@@ -232,6 +232,8 @@ class GatewaySettings:
     """The requests that are passed through to a provider, `METHOD /v1/path` each; a key may have a list of its own."""
     open_to_all: Annotated[values.Flag, values.In("server")] = False
     """Confirms that the gateway may listen on a public address without keys."""
+    cors_origins: Annotated[values.Origins, values.In("server")] = ()
+    """Web pages that may use the API from a browser: their origins, or `*` for all."""
     max_body: Annotated[values.Size, values.In("server")] = 32 << 20
     max_values: Annotated[int, *values.whole(1000), values.In("server")] = 250_000
     """Maximum number of values (texts, numbers, objects, lists) in the JSON of one request."""

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 from unbroken.asgi import Refused, Scope, is_foreign
 from unbroken.clock import Clock, RealClock
+from unbroken.gateway.http.cors import is_api
 from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.settings import GatewaySettings
 
@@ -47,6 +48,8 @@ class Admission:
     def admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
         """None if the gateway requires no keys. Raises `Refused`."""
         if self.keys is None:
+            if headers.get("origin") in self._settings.cors_origins and is_api(scope["path"]):
+                headers = {"host": headers.get("host", "")}
             if not self._settings.open_to_all and is_foreign(headers, self._settings.host):
                 raise Refused(403, "this gateway refuses requests from other web pages: turn keys on, and send one")
             return None
