@@ -57,7 +57,7 @@ router_settings:
   timeout: 120
   model_group_alias: {gpt-4: gpt}
   redis_host: redis.internal
-litellm_settings: {drop_params: true, callbacks: [prometheus, otel]}
+litellm_settings: {drop_params: true, callbacks: [prometheus, otel], max_budget: 500, budget_duration: 30d}
 general_settings: {master_key: os.environ/LITELLM_MASTER_KEY, max_request_size_mb: 8}
 """
 ENVIRONMENT = {
@@ -119,6 +119,8 @@ def test_a_configuration_of_a_team_is_translated() -> None:
     assert translated.document == {
         "server": {"port": 4000, "max_body": "8 MiB"},
         "telemetry": {"enabled": True},
+        "spend": {"enabled": True},
+        "budgets": [{"amount": "500usd/month"}],
         "keys": {"required": True, "in_store": True},
         "admin": {"key_env": "LITELLM_MASTER_KEY"},
         "store": {"url": "redis://redis.internal:6379/0"},
@@ -192,8 +194,9 @@ def test_a_configuration_of_a_team_is_translated() -> None:
             },
         ),
         (
-            "{model: perplexity/sonar}",
+            "{model: perplexity/sonar, input_cost_per_token: 0.000001, output_cost_per_token: 1.5e-5}",
             {
+                "price": {"input": 1.0, "output": 15.0},
                 "model": "compatible:sonar",
                 "base_url": "https://api.perplexity.ai",
                 "api_key_env": "PERPLEXITYAI_API_KEY",
@@ -271,7 +274,8 @@ def test_what_cannot_be_translated_is_listed_with_its_place() -> None:
     translated = translate(
         """
         model_list:
-          - {model_name: ok, litellm_params: {model: openai/x, tags: [paid], num_ctx: 5, input_cost_per_token: 1}}
+          - {model_name: ok, litellm_params: {model: openai/x, tags: [paid], num_ctx: 5, input_cost_per_token: 1,
+             input_cost_per_second: 1}}
           - {model_name: sage, litellm_params: {model: sagemaker/x}}
           - {model_name: star, litellm_params: {model: "*"}}
           - {model_name: a b, litellm_params: {model: openai/x}}
@@ -279,7 +283,7 @@ def test_what_cannot_be_translated_is_listed_with_its_place() -> None:
         router_settings:
           fallbacks: [{ok: [sage, openai/gpt-4o]}]
           retry_policy: {TimeoutErrorRetries: 1}
-        litellm_settings: {callbacks: [langfuse], cache: true, max_budget: 10, novelty: 1}
+        litellm_settings: {callbacks: [langfuse], cache: true, max_budget: 10, budget_duration: 7d, novelty: 1}
         general_settings: {custom_auth: auth.check, database_url: os.environ/DB, alerting: [slack]}
         guardrails: [{guardrail_name: pii}]
         mcp_servers: {}
@@ -291,25 +295,26 @@ def test_what_cannot_be_translated_is_listed_with_its_place() -> None:
         (3, "model_list[0].litellm_params.tags"): "missing",
         (3, "model_list[0].litellm_params.num_ctx"): "missing",
         (3, "model_list[0].litellm_params.input_cost_per_token"): "note",
-        (4, "model_list[1].litellm_params.model"): "missing",
-        (5, "model_list[2].litellm_params.model"): "missing",
-        (6, "model_list[3].model_name"): "missing",
-        (7, "model_list[4].model_info.team_id"): "missing",
-        (9, "router_settings.fallbacks[0].ok[0]"): "missing",
-        (10, "router_settings.retry_policy"): "missing",
-        (11, "litellm_settings.callbacks[0]"): "missing",
-        (11, "litellm_settings.cache"): "missing",
-        (11, "litellm_settings.max_budget"): "unsafe",
-        (11, "litellm_settings.novelty"): "missing",
-        (12, "general_settings.custom_auth"): "unsafe",
-        (12, "general_settings.database_url"): "missing",
-        (12, "general_settings.alerting"): "missing",
-        (13, "guardrails"): "unsafe",
-        (15, "surprise"): "missing",
+        (4, "model_list[0].litellm_params.input_cost_per_second"): "note",
+        (5, "model_list[1].litellm_params.model"): "missing",
+        (6, "model_list[2].litellm_params.model"): "missing",
+        (7, "model_list[3].model_name"): "missing",
+        (8, "model_list[4].model_info.team_id"): "missing",
+        (10, "router_settings.fallbacks[0].ok[0]"): "missing",
+        (11, "router_settings.retry_policy"): "missing",
+        (12, "litellm_settings.callbacks[0]"): "missing",
+        (12, "litellm_settings.cache"): "missing",
+        (12, "litellm_settings.budget_duration"): "unsafe",
+        (12, "litellm_settings.novelty"): "missing",
+        (13, "general_settings.custom_auth"): "unsafe",
+        (13, "general_settings.database_url"): "missing",
+        (13, "general_settings.alerting"): "missing",
+        (14, "guardrails"): "unsafe",
+        (16, "surprise"): "missing",
     }
     assert [model["alias"] for model in translated.document["models"]] == ["ok"]
     assert translated.document["models"][0]["fallback"] == ["openai-chat:gpt-4o"]
-    assert "config.yaml:4: not translated: model_list[1].litellm_params.model: the provider sagemaker" in "\n".join(
+    assert "config.yaml:5: not translated: model_list[1].litellm_params.model: the provider sagemaker" in "\n".join(
         words(translated)
     )
 

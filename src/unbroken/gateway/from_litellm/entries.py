@@ -54,8 +54,15 @@ _AWS = {
     "aws_session_token": "AWS_SESSION_TOKEN",
     "aws_profile_name": "AWS_PROFILE",
 }
+_PRICES = {
+    "input_cost_per_token": "input",
+    "output_cost_per_token": "output",
+    "cache_read_input_token_cost": "cached",
+    "cache_creation_input_token_cost": "cache_write",
+}
 _READ = {
     *_AWS,
+    *_PRICES,
     *_NUMBERS,
     *("model", "api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider"),
     *("weight", "order", "rpm", "tpm", "timeout", "stream_timeout", "max_retries", "num_retries", "stop"),
@@ -336,9 +343,25 @@ class EntryReader:
                 entry.shares[key] = share
         entry.is_last = entry.shares.get("weight") == 0
         entry.put("priority", number(params.get("order")), params.get("order"))
+        self._price(entry, params)
         for key in ("extra_headers", "headers"):
             if key in params:
                 entry.put("headers", self._texts(params[key]), params[key])
+
+    def _price(self, entry: Entry, params: Mapping[str, Value]) -> None:
+        """LiteLLM has dollars for a token, we have them for a million."""
+        prices = {
+            kind: round(float(price) * 1_000_000, 9)
+            for key, kind in _PRICES.items()
+            if (price := self._variables.number(params.get(key))) is not None
+        }
+        if {"input", "output"} <= prices.keys():
+            entry.put("price", prices, params["input_cost_per_token"])
+        for key in _PRICES if prices and "price" not in entry.table else ():
+            if key in params:
+                self._findings.note(
+                    params[key], "a price needs input and output: that of the package genai-prices is used"
+                )
 
     def _texts(self, value: Value) -> dict[str, str]:
         texts: dict[str, str] = {}
@@ -362,7 +385,7 @@ class EntryReader:
                 report: Callable[[Value, str], None] = getattr(self._findings, kind)
                 report(value, words)
             elif "cost_per" in key or key.endswith("_cost"):
-                self._findings.note(value, "prices come from the package genai-prices")
+                self._findings.note(value, "this price is not used: others come from the package genai-prices")
             elif key in _TO_BODY and (wire == "openai-chat" or (wire, key) in _CARRIED):
                 extra[key] = value.plain
             else:

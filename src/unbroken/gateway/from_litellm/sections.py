@@ -49,6 +49,8 @@ TRANSLATED: Mapping[str, frozenset[str]] = {
             "cache",
             "cache_params",
             "cooldown_time",
+            "max_budget",
+            "budget_duration",
         ]
     ),
     "general_settings": frozenset(
@@ -132,9 +134,10 @@ ADVICE: Mapping[str, Mapping[str, Advice]] = {
         "alerting_config": ("missing", _METRICS),
     },
     "litellm_settings": {
-        "max_budget": ("unsafe", "budgets are those of keys and teams: unbroken keys create NAME --budget 20usd/day"),
-        "budget_duration": ("note", "belongs to max_budget"),
-        "guardrails": ("unsafe", "guardrails are not translated: see docs/gateway.md for its own"),
+        "guardrails": (
+            "unsafe",
+            "guardrails are not translated: [[models.guardrails]] has its own (docs/guardrails.md)",
+        ),
         "allowed_fails": ("note", "a deployment rests at once after a 429 or no connection, else after three failures"),
         "service_callbacks": ("missing", _METRICS),
         "s3_callback_params": ("missing", "requests are recorded to a folder: [record] in unbroken.toml"),
@@ -178,8 +181,8 @@ ADVICE: Mapping[str, Mapping[str, Advice]] = {
 }
 
 OTHER_SECTIONS: Mapping[str, Advice] = {
-    "guardrails": ("unsafe", "guardrails are not translated: see docs/gateway.md for its own"),
-    "policies": ("unsafe", "guardrails are not translated: see docs/gateway.md for its own"),
+    "guardrails": ("unsafe", "guardrails are not translated: [[models.guardrails]] has its own (docs/guardrails.md)"),
+    "policies": ("unsafe", "guardrails are not translated: [[models.guardrails]] has its own (docs/guardrails.md)"),
     "policy_attachments": ("unsafe", "guardrails are not translated"),
     "pass_through_endpoints": ("missing", "only requests to the providers of the models pass: [passing]"),
     "mcp_servers": ("missing", "the gateway serves models, no MCP servers: connect clients to them directly"),
@@ -213,6 +216,12 @@ OTHER_CALLBACK: Advice = (
     "missing",
     "is not called: use /metrics, or [record] or [telemetry] (OpenTelemetry) in unbroken.toml",
 )
+
+PERIODS: Mapping[str, str] = {
+    **dict.fromkeys(("1d", "24h", "daily"), "day"),
+    **dict.fromkeys(("30d", "31d", "1mo", "monthly"), "month"),
+}
+"""Of a budget. Here days and months are those of the calendar, in UTC."""
 
 STRATEGIES: Mapping[str, tuple[str, str]] = {
     "simple-shuffle": ("weighted", ""),

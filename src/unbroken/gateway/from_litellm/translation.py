@@ -23,6 +23,7 @@ from unbroken.gateway.from_litellm.sections import (
     NEEDS_NOTHING,
     OTHER_CALLBACK,
     OTHER_SECTIONS,
+    PERIODS,
     STRATEGIES,
     TRANSLATED,
 )
@@ -116,6 +117,7 @@ class _Translator:
             self._report_section(section, values)
         self._callbacks()
         self._server()
+        self._budget()
         self._store()
         self._models()
 
@@ -169,6 +171,21 @@ class _Translator:
             if (size := self._variables.number(self._general.get(key))) is not None:
                 self.document["server"][setting] = f"{size} MiB"
                 self.lines["server", setting] = self._general[key].line
+
+    def _budget(self) -> None:
+        """Money is counted if LiteLLM counts it, which it does with a database or a budget."""
+        most, period = self._litellm.get("max_budget"), self._litellm.get("budget_duration")
+        if most is None and "database_url" not in self._general:
+            return
+        self.document["spend"] = {"enabled": True}
+        if (amount := self._variables.number(most)) is None:
+            return
+        each = PERIODS.get(self._variables.text(period))
+        if each is None and period is not None:
+            self._findings.unsafe(period, "a budget is for a day (1d), a month (30d, 1mo), or without an end")
+        else:
+            self.document["budgets"] = [{"amount": f"{amount}usd/{each or 'total'}"}]
+            self.lines["budgets", 0] = (most or self._root).line
 
     def _store(self) -> None:
         """Where LiteLLM's instances share their counts, gateways share what they hold."""
