@@ -171,9 +171,9 @@ def test_the_list_has_a_line_for_each_run_and_the_reason_for_other_files(long_ru
     (tmp_path / "good.jsonl").write_bytes(long_run.read_bytes())
     (tmp_path / "bad.jsonl").write_text("{}\n")
     lines = [line.plain for line in list_lines(Shelf(tmp_path).rows(), 100)]
-    assert a_long_run.QUESTION in lines[1]
     assert "answered" in lines[1]
-    assert "not a recording" in " ".join(lines[2:])
+    assert lines[2:4] == [f"  {a_long_run.QUESTION}", "  good.jsonl"]
+    assert "not a recording" in " ".join(lines[4:])
 
 
 def test_the_command_shows_a_recording_in_a_pipe(long_run: Path) -> None:
@@ -246,7 +246,7 @@ def test_the_list_names_the_file_of_each_run_at_any_width(long_run: Path, tmp_pa
     lines = [line.plain for line in list_lines(Shelf(tmp_path).rows(), width)]
     assert max(map(cell_len, lines)) <= width
     shown = " ".join(" ".join(lines).split())
-    for words in ("good.jsonl", "unfinished.jsonl", "4.55 s", "Plan a day in", "1 failed" if width < 80 else " 8 1 "):
+    for words in ("good.jsonl", "unfinished.jsonl", "4.55 s", "Plan a day in", "1 failed"):
         assert words in shown
 
 

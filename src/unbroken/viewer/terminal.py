@@ -247,7 +247,7 @@ def seconds_in_words(value: float) -> str:
 
 
 _NARROWEST = 20
-_WITH_COST = 90
+_WITH_COST = 70
 """Columns of a terminal from which on a list of runs has their cost."""
 _PROMPT = 20
 """The least columns for a prompt in the line of its run."""
@@ -290,42 +290,46 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
 
 
 def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
-    """The list of runs; files that are not recordings come last. The name of the file is in the line of its run if it
-    fits, else below: `unbroken view` and `unbroken replay` need it."""
+    """The list of runs; files that are not recordings come last. What was asked and the name of the file, which
+    `unbroken view` and `unbroken replay` need, are in the line of the run if they fit, else below."""
     width = max(width, _NARROWEST)
     runs = [row for row in rows if not row.problem]
     priced = width >= _WITH_COST and any(row.cost is not None for row in runs)
-    head = f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>10}{'cost' if priced else '':>{12 * priced}}  "
+    head = f"{'when':<19} {'end':<12}{'calls':>15}{'time':>10}{'cost' if priced else '':>{12 * priced}}"
     longest = max((cell_len(in_line(row.name)) for row in runs), default=0)
     asked = max((cell_len(in_line(row.prompt)) for row in runs), default=0)
-    wide = width >= len(head) + max(min(asked + 1, 2 * _PROMPT), _PROMPT) + 2 + longest
-    room = width - len(head) - (longest + 2 if wide else 0)
-    if runs and room >= _PROMPT:
-        yield Text(f"{head}{fit('prompt', room)}{'  file' if wide else ''}".rstrip(), "dim")
+    room = width - len(head) - longest - 4
+    wide = room >= max(min(asked + 1, 2 * _PROMPT), _PROMPT)
+    if runs and width >= len(head):
+        yield Text(f"{head}  {fit('prompt', room)}  file" if wide else head, "dim")
     for row in runs:
         prompt = in_line(row.prompt)
-        if room < _PROMPT:
+        if width < len(head):
             yield from _wrapped(_in_short(row), width, _tone(row))
             yield from _wrapped(prompt, width, "", "  ") if prompt else ()
-            yield from _wrapped(in_line(row.name), width, "dim", "  ")
-            continue
-        failed = "?" if row.failed is None else str(row.failed)
-        line = Text.assemble(
-            (f"{_day(row.time):<19} ", "dim"),
-            (fit(in_line(shown_end(row.state, row.agent)), 12), _tone(row)),
-            f"{'-' if row.calls is None else row.calls:>7}",
-            (f"{failed:>8}", FAILED if row.failed else ""),
-            f"{seconds_in_words(row.seconds):>10}",
-            f"{shown_cost(row.cost, row.currency) if priced else '':>{12 * priced}}  ",
-            fit(prompt, room) if wide else fit(prompt, room).rstrip(),
-            (f"  {in_line(row.name)}" if wide else "", "dim"),
-        )
-        yield line
+        else:
+            yield _in_columns(row, priced, room if wide else 0)
+            yield from [Text(f"  {fit(prompt, width - 2).rstrip()}")] if prompt and not wide else ()
         if not wide:
             yield from _wrapped(in_line(row.name), width, "dim", "  ")
     for row in rows:
         if row.problem:
             yield from _wrapped(f"! {in_line(row.problem)}", width, "yellow")
+
+
+def _in_columns(row: Row, priced: bool, room: int) -> Text:
+    """With `room` for the prompt, it and the file follow."""
+    calls = "-" if row.calls is None else str(row.calls)
+    calls += f", {row.failed} failed" if row.failed else ""
+    cost = shown_cost(row.cost, row.currency) if priced else ""
+    return Text.assemble(
+        (f"{_day(row.time):<19} ", "dim"),
+        (fit(in_line(shown_end(row.state, row.agent)), 12), _tone(row)),
+        (f"{calls:>15}", FAILED if row.failed else ""),
+        f"{seconds_in_words(row.seconds):>10}{cost:>{12 * priced}}",
+        f"  {fit(in_line(row.prompt), room)}" if room else "",
+        (f"  {in_line(row.name)}" if room else "", "dim"),
+    )
 
 
 def _tone(row: Row) -> str:
