@@ -19,7 +19,7 @@ from gateway_client import CITIES, QUESTION, SOME_PAIRS, THREE_CALLS, Client, St
 from unbroken.deltas import Delta, TextDelta
 from unbroken.gateway.settings import GuardrailSettings
 from unbroken.guardrails import Retry, Veto
-from unbroken.messages import Assistant, Request, System, ToolCall, ToolMessage, ToolResult, ToolSpec, User
+from unbroken.messages import Assistant, Media, Request, System, Text, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.middleware import Ask, Middleware
 from unbroken.testing import Call, Say, Think, Uses
 
@@ -339,6 +339,58 @@ def test_a_secret_is_found_across_pieces_in_reasoning_and_among_other_characters
             assert (reply.response.text, reply.response.message.reasoning) == ("Hello X and X.", "X?")
             assert (await client.ask(User.of("Зоя"))).response.text == "X " * 5_000
             assert "Зоя" not in str(on.asked)
+
+    run(story)
+
+
+@pytest.mark.parametrize("wire", ["openai-chat", "anthropic-messages", "gemini"])
+def test_a_secret_is_found_across_the_parts_of_a_message(wire: str) -> None:
+    async def story() -> None:
+        parts = (Text("a 4111 1111"), Text(" 1111 "), Text("1111"), Media(url="https://x.example/a.png"), Text("b"))
+        async with stage("openai-chat", "One.", **guarded(CARD)) as on:
+            client = on.client(wire)
+            reply = await client.post(client.body([User(parts)]))
+            assert (reply.status, reply.headers[HEADER]) == (200, "cards changed")
+            assert "a [card]" in str(on.upstream.bodies)
+            assert "1111" not in str(on.upstream.bodies)
+
+    run(story)
+
+
+def test_a_veto_finds_what_json_escapes_and_names_of_arguments_are_redacted() -> None:
+    async def story() -> None:
+        no_rm = GuardrailSettings("check_calls", veto=r"rm\s+-rf", message="no")
+        escaped = [Call("get_weather", city="rm\t-rf /"), Uses(1, 1)]
+        arguments: dict[str, Any] = {"city": "Oslo", SECRET: [SECRET]}
+        named = [Call("get_weather", **arguments)]
+        async with stage("openai-chat", escaped, "Fine.", named, **guarded(no_rm, CARD)) as on:
+            client = on.client("anthropic-messages", parallel=None)
+            assert (await client.ask(User.of("Hi"))).response.text == "Fine."
+            reply = await client.ask(User.of("And?"))
+            assert reply.calls == [("get_weather", {"city": "Oslo", "[card]": ["[card]"]})]
+
+    run(story)
+
+
+async def on_this_loop(text: str) -> None:
+    await asyncio.sleep(0)
+    LOOPS.append(asyncio.get_running_loop())
+
+
+LOOPS: list[asyncio.AbstractEventLoop] = []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_large_request_is_guarded_too_and_async_checks_run_on_the_loop_of_the_server(stream: bool) -> None:
+    async def story() -> None:
+        check = GuardrailSettings("check_input", check=f"{HERE}:on_this_loop")
+        async with stage("openai-chat", f"Card {SECRET}.", **guarded(check, CARD, NO_SHANGHAI)) as on:
+            LOOPS.clear()
+            long = f"{SECRET} " * 60_000
+            reply = await on.client("anthropic-messages", stream).ask(User.of(long))
+            assert (reply.status, reply.response.text) == (200, "Card [card].")
+            assert on.asked[0][-1] == User.of("[card] " * 60_000)
+            assert [asyncio.get_running_loop()] == LOOPS
 
     run(story)
 

@@ -322,6 +322,10 @@ Alias: TypeAlias = Annotated[
 ModelName: TypeAlias = Annotated[Text, AfterValidator(_model)]
 WireName: TypeAlias = Annotated[str, one_of(list(WIRES))]
 Address: TypeAlias = Annotated[str, expect(_ADDRESS), AfterValidator(_address)]
+GuardName: TypeAlias = Annotated[
+    str,
+    expect("has to be a name of letters, digits and . _ -, at most 64", re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch),
+]
 GuardrailName: TypeAlias = Annotated[Text, AfterValidator(_guardrail)]
 Pattern: TypeAlias = Annotated[str, AfterValidator(_pattern), expect("has to be a regular expression")]
 FunctionName: TypeAlias = Annotated[Text, expect("has to be module:function", re.compile(r"[\w.]+:[\w.]+").fullmatch)]

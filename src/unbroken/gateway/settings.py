@@ -85,7 +85,7 @@ class GuardrailSettings:
     use: values.GuardrailName
     """`redact`, `check_input`, `check_answers`, `check_calls`, `check_output`, or `python:module:function` that returns
     any `Middleware`."""
-    name: values.Alias = ""
+    name: values.GuardName = ""
     """For headers and metrics; by default what `use` says."""
     pattern: values.Pattern = ""
     """What `redact` replaces: a regular expression."""

@@ -8,12 +8,25 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
 from typing import Any, Self, cast
 
 from unbroken.deltas import Delta, Ended, ServerCallEnded, ServerCallOpened, ServerCallSeen
 from unbroken.errors import UserError
 from unbroken.gateway.http.large_requests import MAIN_LOOP
-from unbroken.messages import Assistant, Json, Media, Message, Native, Request, ToolCall, ToolMessage, ToolSpec, User
+from unbroken.messages import (
+    Assistant,
+    Json,
+    Media,
+    Message,
+    Native,
+    Request,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    User,
+)
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.model import closing
 from unbroken.redacting import HeldAnswer, Redaction
@@ -155,6 +168,27 @@ class GatewayRedaction(Guard, Redaction):
             description=self._clean(tool.description),
             parameters=self._json(tool.parameters),
             native=self._native(tool.native),
+        )
+
+    def _values(self, value: Any) -> Any:
+        return self._json(value)
+
+    def _cleaned_parts(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Texts in a row are one text for the model, so a match may reach from one into the next."""
+        cleaned: list[Any] = []
+        for is_text, group in groupby(parts, lambda part: isinstance(part, Text)):
+            run = [*group]
+            if is_text and len(run) > 1 and self._reaches([part.text for part in run]):
+                run = [replace(run[-1], text="".join([part.text for part in run]))]
+            cleaned += run
+        return super()._cleaned_parts(tuple(cleaned))
+
+    def _reaches(self, texts: Sequence[str]) -> bool:
+        """Is there a match from one text into the next?"""
+        borders = {*accumulate(len(text) for text in texts[:-1])}
+        return any(
+            not borders.isdisjoint(range(found.start() + 1, found.end()))
+            for found in self._pattern.finditer("".join(texts))
         )
 
     def _native(self, native: Native | None) -> Native | None:

@@ -102,7 +102,7 @@ class Guarding:
     # Reports
 
     def _note(self, name: str, outcome: str) -> None:
-        noted = f"{name} {outcome}"
+        noted = f"{name} {outcome}".encode("ascii", "replace").decode()  # it goes into a header
         if noted not in self._noted:
             self._noted[noted] = None
             self._headers[HEADER] = ", ".join(self._noted)
@@ -209,7 +209,7 @@ class Guarding:
 
     async def stream(self, model: Model, request: Request) -> AsyncIterator[Sequence[Delta]]:
         if self.refusal:
-            yield _said(self.refusal)
+            yield [UsageReported(Usage()), *_said(self.refusal)]
             return
         ask: Ask = partial(self._ask, model)
         for name, guard in reversed(self._guards):

@@ -128,8 +128,7 @@ def read_hooks(path: Path) -> Mapping[str, Callable[..., Any]]:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's file may raise anything
         del sys.modules[module.__name__]
-        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
-        raise UserError(f"hooks: {path} cannot be used: {type(error).__name__}: {error}{line}") from None
+        raise UserError(f"hooks: {path} cannot be used: {type(error).__name__}: {error}") from None
 
 
 def _functions(module: ModuleType, path: Path) -> dict[str, Callable[..., Any]]:

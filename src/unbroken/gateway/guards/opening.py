@@ -7,9 +7,9 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from json import dumps
-from typing import Any
+from typing import Any, cast
 
 from unbroken.errors import UserError
 from unbroken.gateway.guards.guard import GatewayRedaction, call_user
@@ -17,7 +17,7 @@ from unbroken.gateway.guards.guarding import Guardrails
 from unbroken.gateway.guards.hook_file import HookFile
 from unbroken.gateway.settings import GuardrailSettings, UpstreamSettings
 from unbroken.guardrails import REFUSED, Veto, check_answers, check_calls, check_input, check_output
-from unbroken.messages import Assistant, ToolCall
+from unbroken.messages import Assistant, Json, ToolCall
 from unbroken.middleware import Middleware
 
 CHECKS: dict[str, Callable[..., Middleware]] = {
@@ -90,9 +90,23 @@ def _veto(settings: GuardrailSettings) -> Callable[..., Any]:
     return veto
 
 
+def _strings(value: Json) -> Iterator[str]:
+    """The texts in a value: in JSON some of their characters are escaped."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in cast("dict[str, Json]", value).values():
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in cast("list[Json]", value):
+            yield from _strings(each)
+
+
 def _text(value: object) -> str:
     if isinstance(value, ToolCall):
-        return dumps(value.arguments, ensure_ascii=False) if value.arguments is not None else value.raw
+        if value.arguments is None:
+            return value.raw
+        return "\n".join((dumps(value.arguments, ensure_ascii=False), *_strings(value.arguments)))
     if isinstance(value, Assistant):
         return value.text
     return value if isinstance(value, str) else dumps(value, ensure_ascii=False, default=str)
