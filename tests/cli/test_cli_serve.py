@@ -148,11 +148,21 @@ def test_serial_releases_the_three_calls_of_the_demo_model_one_by_one() -> None:
     assert Path("turns.db").exists()
 
 
-def test_workers_share_a_port_and_a_store() -> None:
-    with serving("--workers", "2") as server:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_share_a_port_and_a_store_and_reload_on_a_signal(workers: int) -> None:
+    Path("unbroken.toml").write_text('[[models]]\nmodel = "demo"\n')
+    with serving("--workers", str(workers)) as server:
         assert server.said("store") == "sqlite:unbroken-gateway.db"
         status, answer = server.post("/v1/messages", {**question(), "tools": [], "max_tokens": 99})
         assert (status, answer["stop_reason"]) == (200, "end_turn")
+        Path("unbroken.toml").write_text('[[models]]\nmodel = "demo"\nalias = "other"\n')
+        server.process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + PATIENCE
+        while Path("log").read_text().count("config_reloaded changes=2 restart=-") < workers:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        for _ in range(2 * workers):
+            assert [model["id"] for model in server.get("/v1/models")[1]["data"]] == ["other"]
         assert server.stop() == 0
 
 

@@ -191,6 +191,45 @@ def test_every_key_with_every_method_and_path_gets_what_it_may_and_no_more(tmp_p
     assert run(work) > 2500
 
 
+ENCODED = (
+    "/admin/v1/keys%2f",
+    "/admin/v1/keys/%2e%2e/config%2f",
+    "/admin/v1/keys/../keys",
+    "/admin/v1%2fkeys",
+    "/admin%2fv1%2fkeys",
+    "/admin/v1/%2e/keys",
+    "/admin/v1/keys%00",
+    "/admin/v1/keys%0d%0aX:1",
+    "/admin/v1/keys%5cbob",
+    "/admin/v1/keys%252f",
+    "/v1/../admin/v1/keys",
+    "/v1/models/../../admin/v1/keys",
+    "/healthz/../admin/v1/keys",
+    "http://x/admin/v1/keys",
+    "/%61dmin/v1/keys",
+)
+
+
+def test_over_real_http_no_trick_in_the_path_gets_past_the_key(tmp_path: Path) -> None:
+    secrets = ["", make(tmp_path, "plain")]
+
+    async def work() -> None:
+        async with administered(tmp_path) as gateway, serving(gateway.settings, gateway=gateway) as url:
+            host, port = url.removeprefix("http://").split(":")
+            for secret, method, path in product(secrets, ("GET", "POST", "DELETE", "HEAD"), ENCODED):
+                head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n"
+                head += "X-Original-URL: /healthz\r\nX-HTTP-Method-Override: GET\r\n"
+                head += "Content-Length: 0\r\nConnection: close\r\n\r\n"
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(head.encode())
+                answer = await reader.read()
+                writer.close()
+                assert answer.split(b" ")[1][:1] == b"4", (secret, method, path, answer[:300])
+                assert b'"keys"' not in answer
+
+    run(work)
+
+
 def test_a_gateway_without_keys_has_no_admin_api_unless_a_variable_holds_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from gateway_client import IDS, THREE_CALLS, Client, run, serving
 from unbroken.deltas import Delta, Ended, TextDelta, Verdict
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.config import ServeOptions, read_config
-from unbroken.gateway.config.changes import describe, find_changes
+from unbroken.gateway.config.changes import RESTART, describe, find_changes
 from unbroken.gateway.keys import GatewayKey, create_key
 from unbroken.gateway.reloading import ConfigSource, Reload, Reloader
 from unbroken.gateway.settings import GatewaySettings
@@ -305,6 +305,16 @@ def test_changes_never_show_a_secret() -> None:
         "store.url: redis://host:6379/0 -> redis://host:6380/0 (needs a restart)",
         "keys.required: false -> true",
     ]
+
+
+def test_the_page_lists_every_setting_that_needs_a_restart() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "administration.md").read_text("utf-8")
+    listed = page.partition("These settings need a restart:")[2].partition("A reload uses")[0]
+    for name in RESTART:
+        table, _, key = name.partition(".")
+        assert f"[{table}]" in listed, name
+        assert f"`{key}`" in listed, name
+    assert listed.count("`") // 2 == len(RESTART) + len({name.partition(".")[0] for name in RESTART})
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")

@@ -308,7 +308,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 def _details(row: Mapping[str, Any], array: str) -> str:
     """What differs from the defaults."""
-    usual = {**asdict(_DEFAULTS[array]), "options": {}}
+    usual: dict[str, Any] = asdict(_DEFAULTS[array])
     left = (NAME_OF[array], "model", "from", "options")
     named = {key: ",".join(value) if key == "deployments" else value for key, value in row.items() if key not in left}
     parts = [f"{key}={value}" for key, value in named.items() if value and value != usual.get(key)]

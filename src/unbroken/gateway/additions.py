@@ -78,7 +78,10 @@ async def follow(
     """Reads the keys and the additions every second, until it is cancelled."""
     while True:
         await asyncio.sleep(LOOKED_AFTER)
-        await read_once(store, ring(), additions(), reload)
+        try:
+            await read_once(store, ring(), additions(), reload)
+        except Exception:  # otherwise no change would ever be noticed again
+            log.exception("reading what is shared through the store failed")
 
 
 async def read_once(
