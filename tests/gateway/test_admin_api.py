@@ -230,6 +230,22 @@ def test_over_real_http_no_trick_in_the_path_gets_past_the_key(tmp_path: Path) -
     run(work)
 
 
+def test_web_pages_that_may_use_the_models_may_not_use_the_admin_api(tmp_path: Path) -> None:
+    secret = make_admin(tmp_path)
+    page = {"origin": "https://app.example.com", "access-control-request-method": "POST"}
+
+    async def work() -> None:
+        async with administered(tmp_path, '[server]\ncors_origins = ["*"]\n' + CONFIG) as gateway:
+            models = await call(gateway, "GET", "/v1/models", secret, headers=page)
+            assert "access-control-allow-origin" in models.headers
+            for method, path in product(("OPTIONS", "GET", "POST"), PATHS):
+                answer = await call(gateway, method, path, secret, {}, headers=page)
+                assert not {name for name in answer.headers if name.startswith("access-control")}, (method, path)
+                assert method != "OPTIONS" or answer.status == 405
+
+    run(work)
+
+
 def test_a_gateway_without_keys_has_no_admin_api_unless_a_variable_holds_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,7 +261,10 @@ class Gateway:
                 return
 
     async def _answers_preflight(self, scope: Scope, response: Response) -> bool:
-        """Adds the headers for web pages to the response. True if the request only asked for them."""
+        """Adds the headers for web pages to the response. True if the request only asked for them. No page may use the
+        admin API."""
+        if scope["path"].startswith("/admin/"):
+            return False
         headers = read_headers(scope)
         more = cors.cors_headers(self.settings.cors_origins, scope, headers)
         response.add_headers(more)
