@@ -148,7 +148,7 @@ def test_a_chat_that_the_server_has_forgotten_starts_again() -> None:
         assistant.sessions.forget(await tab.run("chat.session"))
         await reload(tab)
         await tab.until("!document.querySelector('#note').hidden")
-        assert "The server has forgotten that chat" in (await texts(tab, "#note p"))[0]
+        assert "That chat does not exist any more" in (await texts(tab, "#note p"))[0]
         assert await tab.run("!document.querySelector('#welcome').hidden && location.hash === ''")
         assert await texts(tab, "#chats a") == []
         assert [words for words in tab.complaints if "404" not in words] == []  # Chromium reports every 404
