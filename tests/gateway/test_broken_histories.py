@@ -1,5 +1,5 @@
 """Faults in the history that a client sends (rows 30 to 34 of the fault list), for all client wires and all upstream
-wires. Reasoning that a client lost (row 31) is tested in test_own_message."""
+wires (`make faults`: all pairs). Reasoning that a client lost (row 31) is tested in test_own_message."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from gateway_client import (
     CITIES,
-    PAIRS,
     RETRY,
     SAYS_ONE_CALL,
+    SOME_PAIRS,
     THREE_CALLS,
     Client,
     error_in,
@@ -200,7 +200,7 @@ def _given(value: Any, ids: tuple[str, ...], change: Callable[[Object, str], Obj
 
 
 @pytest.mark.parametrize("how", ["empty", "absent"])
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_fault_30_calls_and_results_without_ids_belong_together_in_order(
     client_wire: str, upstream_wire: str, how: str
 ) -> None:
@@ -268,7 +268,7 @@ def test_fault_30_is_refused_by_a_strict_gateway_with_the_reason(wire: str) -> N
     run(story)
 
 
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_a_strict_gateway_accepts_calls_that_it_held_itself(client_wire: str, upstream_wire: str) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "Done.") as upstream:
@@ -383,7 +383,7 @@ def says_one_call(wire: str, body: Object) -> bool:
     return body.get("parallel_tool_calls") is False
 
 
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_fault_33_one_call_at_a_time_is_requested_in_the_upstreams_own_format(
     client_wire: str, upstream_wire: str
 ) -> None:
@@ -449,7 +449,7 @@ def own_ids(wire: str) -> list[str]:
 
 
 @pytest.mark.parametrize("serial", [False, True], ids=["at-once", "one-by-one"])
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_fault_34_a_client_gets_ids_that_its_wire_allows_and_the_model_its_own(
     client_wire: str, upstream_wire: str, serial: bool
 ) -> None:
@@ -473,7 +473,7 @@ def test_fault_34_a_client_gets_ids_that_its_wire_allows_and_the_model_its_own(
     run(story)
 
 
-@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), SOME_PAIRS)
 def test_fault_34_foreign_ids_are_adapted_to_the_upstream_in_call_and_result(
     client_wire: str, upstream_wire: str
 ) -> None:

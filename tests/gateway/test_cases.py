@@ -14,6 +14,7 @@ import valkey_server
 from gateway_client import (
     CITIES,
     QUESTION,
+    SOME_PAIRS,
     THREE_CALLS,
     Client,
     Reply,
@@ -53,6 +54,7 @@ UPSTREAM = {
 
 every_client = pytest.mark.parametrize("wire", list(UPSTREAM))
 every_upstream = pytest.mark.parametrize("upstream", list(WIRES))
+some_pairs = pytest.mark.parametrize(("wire", "upstream"), SOME_PAIRS)
 streamed_and_whole = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 HELD: dict[str, Any] = {"serial": True}
@@ -627,8 +629,7 @@ def test_a_gateway_that_is_restarted_continues_where_it_stopped(wire: str, tmp_p
     run(story)
 
 
-@every_upstream
-@every_client
+@some_pairs
 def test_a_late_result_is_ordinary_history(wire: str, upstream: str) -> None:
     async def story() -> None:
         answers = [[Think("Three cities."), *THREE_CALLS], "Late.", "Bye."]
@@ -647,8 +648,7 @@ def test_a_late_result_is_ordinary_history(wire: str, upstream: str) -> None:
     run(story)
 
 
-@every_upstream
-@every_client
+@some_pairs
 def test_without_its_state_a_turn_is_ordinary_history(wire: str, upstream: str) -> None:
     async def story() -> None:
         answers = [[Think("Three cities."), *THREE_CALLS], "Late."]
@@ -769,9 +769,8 @@ def fill_text(messages: list[Message]) -> list[Message]:
 TWO_TURNS = [[Think("Hm."), *THREE_CALLS], calls("Oslo", "Rome", mark="B", text="Two more."), "Done."]
 
 
-@every_upstream
+@some_pairs
 @pytest.mark.parametrize("habit", [rewrite_ids, strip_text, fill_text])
-@every_client
 def test_a_client_that_changes_its_history_gets_all_calls_of_both_turns(wire: str, habit: Any, upstream: str) -> None:
     async def story() -> None:
         async with stage(upstream, *TWO_TURNS, **HELD) as on:
@@ -899,8 +898,7 @@ def test_a_forced_tool_choice_is_kept() -> None:
     run(story)
 
 
-@every_upstream
-@every_client
+@some_pairs
 def test_an_alias_can_require_one_call_at_a_time(wire: str, upstream: str) -> None:
     async def story() -> None:
         async with stage(upstream, THREE_CALLS, serial=True) as on:
