@@ -24,11 +24,14 @@ from unbroken.gateway.keys import GatewayKey, create_key
 class Feature:
     name: str
     more: str = ""
-    """Tables of the configuration."""
+    """Tables of the configuration. `{upstream}` stands for the port of the upstream."""
     of_model: str = ""
     """More settings of each model."""
     keys: bool = False
     """A key with limits is required and sent."""
+
+
+_PRICE = "price = { input = 1.0, output = 2.0 }\n"
 
 
 def _deployments(*names: str) -> str:
@@ -47,6 +50,9 @@ HOOKS = """def on_request(request, info):
 FEATURES = (
     Feature("keys with limits", keys=True),
     Feature("two deployments", of_model=_deployments("east", "west")),
+    Feature("spend", "[spend]\nenabled = true\n", of_model=_PRICE),
+    Feature("a budget", '[[budgets]]\namount = "1000000usd/day"\n', of_model=_PRICE),
+    Feature("OpenTelemetry", '[telemetry]\nenabled = true\nendpoint = "http://127.0.0.1:{upstream}"\n'),
     Feature("the access log", "[server]\naccess_log = true\n"),
     Feature("a redaction", of_model=_guardrail("redact", "pattern = '[0-9]{4}( [0-9]{4}){3}'")),
     Feature("a veto of calls", of_model=_guardrail("check_calls", "veto = 'rm -rf'")),
@@ -58,7 +64,7 @@ FEATURES = (
 @contextmanager
 def with_feature(feature: Feature, upstream: int, directory: Path, name: str) -> Generator[tuple[Server, bytes]]:
     """A gateway with the feature, and the request for it."""
-    more, headers = feature.more, ""
+    more, headers = feature.more.replace("{upstream}", str(upstream)), ""
     (directory / "hooks.py").write_text(HOOKS)
     if feature.keys:
         file = directory / f"{name}-keys.json"
