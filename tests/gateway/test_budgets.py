@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import valkey_server
 from gateway_client import Client, Clock, Reply, assert_error, run, serving, settings_for, upstream_settings
@@ -19,7 +21,7 @@ from unbroken.gateway.app import Gateway
 from unbroken.gateway.config import read_config
 from unbroken.gateway.keys import GatewayKey, create_key
 from unbroken.gateway.settings import BudgetSettings, TeamSettings
-from unbroken.gateway.spending.allowance import read_allowance
+from unbroken.gateway.spending.allowance import NANO, read_allowance
 from unbroken.gateway.spending.report import read_budgets
 from unbroken.gateway.stores import MemoryStore, Store, StoreUnavailable, open_store
 from unbroken.gateway.stores.store import Addition
@@ -249,3 +251,38 @@ def test_budgets_and_teams_in_a_file_are_checked(tmp_path: Path) -> None:
     ]
     assert len(lines) == len(expected), lines
     assert [line for line, words in zip(lines, expected, strict=True) if not line.startswith(words)] == []
+
+
+def test_an_operator_sees_all_spending_and_a_key_its_own(tmp_path: Path) -> None:
+    async def story() -> None:
+        ann = GatewayKey("ann", budgets=(read_allowance("5usd/day"),))
+        keys = [ann, GatewayKey("bob"), GatewayKey("ops", operator=True)]
+        async with shop(tmp_path, *keys, spend=True) as it, aiohttp.ClientSession() as session:
+
+            async def get(path: str, key: str = "") -> tuple[int, str]:
+                headers = {"Authorization": f"Bearer {it.keys[key]}"} if key else {}
+                async with session.get(it.gateways[0][0] + path, headers=headers) as answer:
+                    return answer.status, await answer.text()
+
+            for key in ("ann", "ann", "bob"):
+                await it.ask(key)
+            seen = {key: json.loads((await get("/spend.json", key))[1]) for key in it.keys}
+            assert {key: {row["key"] for row in data["spend"]} for key, data in seen.items()} == {
+                "ann": {"ann"},
+                "bob": {"bob"},
+                "ops": {"ann", "bob"},
+            }
+            assert {key: [each["spent"] for each in data["budgets"]] for key, data in seen.items()} == {
+                "ann": [NANO // 5],
+                "bob": [],
+                "ops": [NANO // 5],
+            }
+            assert (await get("/spend.json"))[0] == 401
+            status, page = await get("/spend", "ops")
+            assert status == 200
+            assert "0.30 USD" in page
+            assert "USD" not in (await get("/spend"))[1].partition("<main>")[2].partition("</main>")[0]
+            recent = json.loads((await get("/status.json", "bob"))[1])["status"]
+            assert (recent["cost"], [request["cost"] for request in recent["recent"]]) == (NANO // 10, [NANO // 10])
+
+    run(story)

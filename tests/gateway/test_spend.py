@@ -314,7 +314,9 @@ def test_an_own_price_comes_first_and_an_unknown_one_is_unknown(monkeypatch: pyt
     usage = Usage(1_000_000, 100_000, cached_tokens=200_000)
     assert prices.cost("own", "openai:gpt-4o-mini", usage, 0.0) == 2_700_000_000
     assert prices.cost("unknown", "openai:gpt-99-imaginary", usage, 0.0) is None
+    assert prices.cost("unknown", "openai:gpt-4o-mini", usage, 0.0) == 2_700_000_000  # `own` as its fallback
     pytest.importorskip("genai_prices")
+    assert prices.cost("listed", "openai:gpt-4o-mini", usage, 1_700_000_000.0) == 195_000_000
     only_listed = Prices(models[:1], open_upstreams(models[:1]))
     assert only_listed.cost("listed", "openai:gpt-4o-mini", usage, 1_700_000_000.0) == 195_000_000
 

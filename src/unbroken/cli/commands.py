@@ -29,7 +29,7 @@ COMMANDS = [
         "faults",
         "view",
     ),
-    *("top", "stats", "eval", "mcp"),
+    *("top", "stats", "spend", "eval", "mcp"),
 ]
 """In the order in which `--help` lists them."""
 
@@ -92,6 +92,8 @@ def _load(name: str) -> Any:
             from unbroken.cli.top import top_command as command  # noqa: PLC0415 - start-up time
         case "stats":
             from unbroken.cli.stats import stats_command as command  # noqa: PLC0415 - start-up time
+        case "spend":
+            from unbroken.cli.spend import spend_command as command  # noqa: PLC0415 - start-up time
         case "eval":
             from unbroken.cli.eval import eval_command as command  # noqa: PLC0415 - start-up time
         case "mcp":

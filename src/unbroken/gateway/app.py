@@ -132,7 +132,17 @@ class Gateway:
             handling,
             ModelRequests(handling, catalog, recordings),
             ForwardedRequests(handling, catalog),
-            Pages(settings, catalog.upstreams, self.store, self._stats, self._limits, self._reloader, self._now),
+            Pages(
+                settings,
+                catalog.upstreams,
+                self.store,
+                self._stats,
+                self._limits,
+                self._reloader,
+                self._now,
+                handling.meter,
+                handling.admission.keys,
+            ),
             recordings,
             recording_pages,
         )

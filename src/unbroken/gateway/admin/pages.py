@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from unbroken import __version__
 from unbroken.asgi import Refused, Response, Scope, read_headers
 from unbroken.gateway.admin.openapi import openapi
 from unbroken.gateway.admin.stats import RecentRequest, Stats
-from unbroken.gateway.admin.status_page import GatewayStatus, StoreStatus, status_json, status_page
+from unbroken.gateway.admin.status_page import GatewayStatus, StoreStatus, View, render_page, status_json, status_page
 from unbroken.gateway.http.admission import Admission, KeyLimits, sent_key
-from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.reloading import Reloader
 from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.spending.switch import MeteringSwitch
 from unbroken.gateway.stores import Store, StoreUnavailable, store_url
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.wires.jsontext import dumps
@@ -64,7 +65,11 @@ class Pages:
         limits: KeyLimits,
         reloader: Reloader | None,
         now: Callable[[], float],
+        meter: MeteringSwitch,
+        keys: KeyRing | None,
     ) -> None:
+        self._meter = meter
+        self._keys = keys
         self._settings = settings
         self._upstreams = upstreams
         self._store = store
@@ -78,6 +83,8 @@ class Pages:
             "/readyz": Page(self._send_readiness, private=False),
             "/openapi.json": Page(self._describe, private=False),
             "/status.json": Page(self._send_status),
+            "/spend": Page(self._show_spend, private=False),
+            "/spend.json": Page(self._send_spend),
             "/metrics": Page(self._send_metrics, operators=True),
             **dict.fromkeys(_LISTS, Page(self._list_models)),
         }
@@ -148,6 +155,27 @@ class Pages:
     async def _send_status(self, response: Response, viewer: Viewer) -> None:
         await response.complete(200, status_json(await self._status(viewer)), {"cache-control": "no-store"})
 
+    async def _show_spend(self, response: Response, viewer: Viewer) -> None:
+        view = (await self._spend(viewer))[0] if viewer.may_see else None
+        body, headers = render_page(view)
+        await response.complete(200, body, headers, b"text/html; charset=utf-8")
+
+    async def _send_spend(self, response: Response, viewer: Viewer) -> None:
+        view, data = await self._spend(viewer)
+        await response.complete(200, dumps({**data, "view": asdict(view)}), {"cache-control": "no-store"})
+
+    async def _spend(self, viewer: Viewer) -> tuple[View, dict[str, Any]]:
+        """With what this process has not written yet. Keys that are not an operator's see their own."""
+        from unbroken.gateway.admin.spend_page import read_page  # noqa: PLC0415 - start-up time
+
+        metering = self._meter.metering
+        if metering is not None:
+            await metering.ledger.flush()
+        own = viewer.key if viewer.key is not None and not viewer.is_operator else None
+        keys = self._keys.all() if self._keys is not None else ()
+        counts = metering is not None and metering.records
+        return await read_page(self._store, self._settings, keys, self._now(), own, counts)
+
     async def _send_metrics(self, response: Response, viewer: Viewer) -> None:
         body, content_type = self._stats.counts()
         await response.complete(200, body, content_type=content_type.encode())
@@ -174,6 +202,7 @@ class Pages:
             keys=self._settings.keys,
             workers=self._settings.workers,
             reload=None if self._reloader is None else self._reloader.last,
+            cost=self._stats.counted().cost if self._counts_cost else None,
         )
 
     def _shown(self, requests: tuple[RecentRequest, ...]) -> tuple[RecentRequest, ...]:
@@ -195,7 +224,12 @@ class Pages:
             keys=True,
             key=key.name,
             workers=self._settings.workers,
+            cost=self._stats.counted(key.id).cost if self._counts_cost else None,
         )
+
+    @property
+    def _counts_cost(self) -> bool:
+        return self._meter.metering is not None and self._meter.metering.records
 
 
 async def open_page(page: Page, scope: Scope, response: Response, admission: Admission) -> None:

@@ -110,8 +110,11 @@ class Counts:
     """The client made a mistake, or left (4xx)."""
     failed: int = 0
     """5xx."""
+    cost: int = 0
+    """In nano-dollars, of those whose cost is known."""
 
-    def add(self, status: int) -> None:
+    def add(self, status: int, cost: int | None = None) -> None:
+        self.cost += cost or 0
         if status < 400:
             self.answered += 1
         elif status < 500:
@@ -199,9 +202,9 @@ class Stats:
         if request.first_token is not None:
             self.metrics.first_token(request.alias, request.first_token)
         self.recent.add(request, scope)
-        self._counts.add(request.status)
+        self._counts.add(request.status, request.cost)
         if scope:
-            self._own_counts.setdefault(scope, Counts()).add(request.status)
+            self._own_counts.setdefault(scope, Counts()).add(request.status, request.cost)
         if (share := self._logged_share) is not None and (request.status >= 400 or share >= 1 or random() < share):
             log_request(request)
         tally = self._tallies.get(request.alias)

@@ -22,6 +22,7 @@ import orjson
 from unbroken.asgi import page_headers
 from unbroken.gateway.admin.stats import Counts, DeploymentStatus, RecentRequest, UpstreamStatus
 from unbroken.gateway.reloading import Reload
+from unbroken.gateway.spending.allowance import dollars
 from unbroken.gateway.turns.pending import HeldTurn
 
 _PAGE = Path(__file__).with_name("status.html").read_text("utf-8")
@@ -64,6 +65,8 @@ class GatewayStatus:
     workers: int = 1
     reload: Reload | None = None
     """The last time that the configuration was read again."""
+    cost: int | None = None
+    """What the requests cost since the start, in nano-dollars. None if it is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,13 @@ def status_json(status: GatewayStatus) -> bytes:
 
 def status_page(status: GatewayStatus | None) -> tuple[bytes, dict[str, str]]:
     """The page and its headers. Without a status it is empty and asks for a key."""
+    return render_page(None if status is None else view(status))
+
+
+def render_page(shown: View | None) -> tuple[bytes, dict[str, str]]:
+    """A page with this view, and its headers. Its script reads the data of its path again every two seconds."""
     body, data = "", "null"
-    if status is not None:
-        shown = view(status)
+    if shown is not None:
         # Nothing is escaped inside a script element, so the JSON must not contain what would close it.
         body, data = _html(shown), _dumps(shown).decode().replace("<", "\\u003c")
     return "".join((_TOP, body, _MIDDLE, data, _BOTTOM)).encode("utf-8", "replace"), _HEADERS
@@ -149,15 +156,18 @@ def _facts(status: GatewayStatus) -> Sequence[Fact]:
     failed = Fact("Model errors", Cell(f"{errors:,}", _share(errors, counts.all), "warn" if errors else ""))
     since = f"the oldest for {_span(status.now - status.held[0].since)}" if status.held else ""
     held = Fact("Held turns", Cell(f"{len(status.held):,}", since or "calls that wait for others"))
+    cost = [Fact("Cost", Cell(dollars(status.cost or 0), "since the start", link="spend"))]
+    cost = cost if status.cost is not None else []
     store = status.store
     if store is None:
-        return asked, answered, failed, held, Fact("Key", Cell(status.key, "its own requests only"))
+        return asked, answered, failed, held, *cost, Fact("Key", Cell(status.key, "its own requests only"))
     kept = f"{_number(store.entries, 'entry', 'entries')}, {_size(store.bytes)}"
     return (
         asked,
         answered,
         failed,
         held,
+        *cost,
         Fact("Store", Cell(store.kind, store.problem or kept, "bad" if store.problem else "")),
         Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "open to anyone who can reach it")),
         *([] if status.reload is None else [Fact("Configuration", _reload(status.reload, status.now))]),
@@ -262,6 +272,10 @@ def _held(status: GatewayStatus) -> Table:
 def _requests(status: GatewayStatus) -> Table:
     columns = ("When", "Client", "Model", "Status", "Time", "Tokens", "Calls", "Notes")
     rows = tuple(_request(request, status.now) for request in status.recent)
+    if status.cost is not None:
+        columns = (*columns, "Cost")
+        costs = (Cell("" if request.cost is None else dollars(request.cost)) for request in status.recent)
+        rows = tuple((*row, cell) for row, cell in zip(rows, costs, strict=True))
     if any(request.recording for request in status.recent):
         columns = (*columns, "Recording")
         shown = (_recording(request) for request in status.recent)

@@ -19,33 +19,42 @@ class Prices:
     def __init__(self, settings: Sequence[UpstreamSettings], upstreams: Mapping[str, Upstream]) -> None:
         self._own: dict[tuple[str, str], ModelPrices] = {}
         """By alias and model. The empty alias is for a model that answered as the fallback of another alias."""
-        self._any: dict[str, ModelPrices] = {}
-        """By an alias with a `*`, whose models are not known in advance."""
+        self._any: dict[str, tuple[str, str, ModelPrices]] = {}
+        """By an alias with a `*`, whose models are not known in advance: how their names begin and end."""
+        self._models: set[tuple[str, str]] = set()
+        """The models of each alias itself, without its fallbacks."""
         for each in settings:
             upstream = upstreams.get(each.alias)
-            if each.price and "*" in each.alias:
-                self._any[each.alias] = _read(each.price)
-            elif each.price and upstream is not None:
+            if "*" in each.alias:
+                if each.price:
+                    before, _, after = each.model.partition("*")
+                    self._any[each.alias] = before, after, _read(each.price)
+            elif upstream is not None:
                 self._add(each.alias, upstream.model.name, each.price)
-            models = (
-                {one.name: one.model.name for one in upstream.pool.deployments} if upstream and upstream.pool else {}
-            )
-            for one in each.deployments:
-                if one.price and one.name in models:
-                    self._add(each.alias, models[one.name], one.price)
+                models = {one.name: one.model.name for one in upstream.pool.deployments} if upstream.pool else {}
+                for one in each.deployments:
+                    self._add(each.alias, models[one.name], one.price or each.price)
 
     def cost(self, alias: str, model: str, usage: Usage, at: float) -> int | None:
         """In nano-dollars. None if the price is not known."""
         if usage.cost is not None:  # an agent knows what its models cost
             return round(usage.cost * NANO)
-        own = self._own.get((alias, model)) or self._own.get(("", model)) or self._any.get(alias)
+        own = self._own.get((alias, model)) or self._of_any(alias, model)
+        if own is None and (alias, model) not in self._models:  # a fallback
+            own = self._own.get(("", model))
         prices = own or find_prices(model, at)
         cost = None if prices is None else prices.of(usage)
         return None if cost is None else round(cost * NANO)
 
+    def _of_any(self, alias: str, model: str) -> ModelPrices | None:
+        before, after, prices = self._any.get(alias, ("", "", None))
+        return prices if model.startswith(before) and model.endswith(after) else None
+
     def _add(self, alias: str, model: str, price: Mapping[str, float]) -> None:
-        self._own[alias, model] = _read(price)
-        self._own.setdefault(("", model), self._own[alias, model])
+        self._models.add((alias, model))
+        if price:
+            self._own[alias, model] = _read(price)
+            self._own.setdefault(("", model), self._own[alias, model])
 
 
 def _read(price: Mapping[str, float]) -> ModelPrices:
