@@ -6,7 +6,8 @@
     fail-over  what a deployment that does not answer adds to the first byte, one request at a time
 
 The histories are read by the checker of the torture test. Besides, every conversation has to finish, the tokens that
-the gateways have counted have to be those that the clients saw, and no connection may break where none has to.
+the gateways have counted and the money that they have booked have to be those of the answers that the clients saw, and
+no connection may break where none has to.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import re
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -31,11 +33,15 @@ from rich.console import Console
 from torture import clients
 from torture.checker import Report, check
 from torture.clients import PATIENCE, ClientPlan
-from torture.history import Record, read_histories
+from torture.faults import HEALTH_EVERY, STARVED
+from torture.history import History, Record, read_histories
 from torture.processes import Valkey
 from torture.rounds import write_violations
 from torture.served import Manner, Served, free_port, model_of, start_provider
 from torture.upstream import FIRST_NUMBER
+from unbroken.gateway.spending.allowance import dollars
+from unbroken.gateway.spending.report import Spend, add_up, day_of, read_spend
+from unbroken.gateway.stores import open_store
 
 CONSOLE = Console(soft_wrap=True, markup=False, highlight=False)
 LONGEST_FAIL_OVER = 0.050
@@ -67,6 +73,8 @@ class Stage:
     valkey: Valkey
     providers: list[Child]
     gateways: list[Served]
+    is_whole: bool = True
+    """No provider was killed."""
     broken: list[str] = field(default_factory=list[str])
     """What should not have been, in words."""
 
@@ -92,6 +100,8 @@ def run_part(name: str, size: Size, seed: int, folder: Path, trouble: Callable[[
         idle = [gateway.megabytes() for gateway in gateways]
         started = [gateway.cpu() for gateway in gateways]
         began = time.monotonic()
+        watch = Watch(folder)
+        ending.callback(watch.close)
         crowds = [
             Child(clients.run, plan) for plan in _plans(name, size, seed, folder, [each.url for each in gateways])
         ]
@@ -101,6 +111,8 @@ def run_part(name: str, size: Size, seed: int, folder: Path, trouble: Callable[[
         took = time.monotonic() - began
         used = [gateway.cpu() - before for gateway, before in zip(gateways, started, strict=True)]
         counted = [_tokens(gateway.url) for gateway in gateways] if name == "load" else []
+        stage.broken += [f"a gateway ended with {code}" for gateway in gateways if (code := gateway.stop()) != 0]
+        spend = asyncio.run(_read_spend(valkey.url))
     stage.broken += [f"a process of clients ended with {code}" for code in codes if code != 0]
     records = read_histories(folder)
     report = check(records)
@@ -110,6 +122,7 @@ def run_part(name: str, size: Size, seed: int, folder: Path, trouble: Callable[[
     _check_endings(name, records, stage)
     if counted:
         _check_tokens(records, counted, stage)
+    _check_spend(records, spend, stage)
     return stage.broken
 
 
@@ -176,6 +189,55 @@ def _check_tokens(records: Sequence[Record], counted: Sequence[dict[str, float]]
         stage.broken.append(f"the gateways have counted {total:,} tokens, and the clients saw {sum(seen):,}")
 
 
+async def _read_spend(url: str) -> Spend:
+    store = open_store(url)
+    try:
+        now = time.time()
+        rows = await read_spend(store, sorted({day_of(now - 3600.0), day_of(now)}))
+    finally:
+        await store.aclose()
+    total = add_up([replace(row, day="") for row in rows], ["alias"])
+    return total[0] if total else Spend()
+
+
+def _check_spend(records: Sequence[Record], spend: Spend, stage: Stage) -> None:
+    """What both gateways have written to their store together. If nothing broke off, it is what the providers have
+    reported, to the token, and what the clients saw. What an attempt that failed has reported counts too."""
+    reported = sum(record["number"] for record in records if record["op"] == "turn")
+    seen = sum(record["answer"] for record in records if record["op"] == "ok" and record["answer"] >= FIRST_NUMBER)
+    problems = [record["problem"] for record in records if record["op"] == "info"]
+    is_exact = stage.is_whole and all(problem.startswith(NOT_TAKEN) for problem in problems)
+    tokens = f"{spend.input:,} input and {spend.output:,} output tokens"
+    CONSOLE.print(f"  spend: {spend.requests:,} answers, {tokens}, {dollars(spend.cost)}")
+    CONSOLE.print(f"  input tokens that providers reported: {reported:,}, that clients saw: {seen:,}")
+    if spend.cost != 1000 * spend.input + 2000 * spend.output or spend.unpriced:
+        stage.broken.append(f"{spend.input:,} and {spend.output:,} tokens do not cost {dollars(spend.cost)}")
+    if not seen <= spend.input <= reported or (is_exact and not seen == spend.input == reported):
+        stage.broken.append(f"spend has {spend.input:,} input tokens")
+
+
+class Watch:
+    """Notes when this machine is too busy to judge others by the clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._history = History(folder / "machine.jsonl")
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        slept = time.monotonic()
+        while not self._closing.wait(HEALTH_EVERY):
+            if (lag := time.monotonic() - slept - HEALTH_EVERY) > STARVED / 2:
+                self._history.write("starved", seconds=round(lag, 2))
+            slept = time.monotonic()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+        self._history.close()
+
+
 # The troubles
 
 
@@ -183,6 +245,7 @@ def lose_a_provider(stage: Stage, size: Size) -> None:
     """Killed: its connections are reset, and nothing listens there any more."""
     time.sleep(size.seconds / 2)
     stage.providers[0].kill()
+    stage.is_whole = False
 
 
 def restart_gateways(stage: Stage, size: Size) -> None:

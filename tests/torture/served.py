@@ -33,6 +33,8 @@ load_first("torture.served")
 Manner: TypeAlias = Literal["good", "slow", "limits", "refuses"]
 BETWEEN = 1_000_000
 """Numbers of answers that belong to one provider."""
+PRICE = "price = { input = 1.0, output = 2.0 }"
+"""Dollars for a million tokens."""
 SETTINGS = """
 [server]
 port = {port}
@@ -40,6 +42,9 @@ stop_timeout = "30s"
 
 [store]
 url = {store}
+
+[spend]
+enabled = true
 
 [[clients]]
 name = "one call at a time"
@@ -103,7 +108,7 @@ class Served:
         self._process = subprocess.Popen(
             command, stdout=self._log, stderr=subprocess.STDOUT, env=environment, cwd=self.config.parent
         )
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 180.0
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() > until:
                 raise SystemExit(f"the gateway did not start: see {self._log.name}")
@@ -155,7 +160,7 @@ def model_of(alias: str, wire: str, urls: Sequence[str], more: str = "") -> str:
     """The table of a model with a deployment at each of these addresses."""
     provider = "anthropic" if wire == "anthropic-messages" else "openai"
     path = "" if wire == "anthropic-messages" else "/v1"
-    rows = [f'[[models]]\nalias = "{alias}"\nmodel = "{provider}:big-short"\nwire = "{wire}"\n{more}\n']
+    rows = [f'[[models]]\nalias = "{alias}"\nmodel = "{provider}:big-short"\nwire = "{wire}"\n{PRICE}\n{more}\n']
     for number, url in enumerate(urls):
         rows.append(f'[[models.deployments]]\nname = "deployment-{number}"\nbase_url = "{url}{path}"\n')
     return "\n".join(rows)
