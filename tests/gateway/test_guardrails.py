@@ -17,7 +17,8 @@ import pytest
 from gateway_client import CITIES, QUESTION, SOME_PAIRS, THREE_CALLS, Client, Stage, run, stage
 
 from unbroken.deltas import Delta, TextDelta
-from unbroken.gateway.settings import GuardrailSettings
+from unbroken.gateway.settings import DeploymentSettings, GuardrailSettings, UpstreamSettings
+from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.guardrails import Retry, Veto
 from unbroken.messages import Assistant, Media, Request, System, Text, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.middleware import Ask, Middleware
@@ -444,3 +445,16 @@ def test_a_recording_holds_what_the_provider_got_and_the_client_received(tmp_pat
     recorded = file.read_text("utf-8")
     assert SECRET not in recorded
     assert "It is [card]." in recorded
+
+
+def test_all_deployments_and_all_names_of_a_star_have_the_guardrails() -> None:
+    deployments = tuple(DeploymentSettings("openai-chat:m", name, base_url="http://127.0.0.1:1") for name in "ab")
+    pooled = UpstreamSettings("pooled", "openai-chat:m", deployments=deployments, guardrails=(CARD,))
+    starred = UpstreamSettings("any-*", "openai-chat:*", base_url="http://127.0.0.1:1", guardrails=(CARD,))
+    catalog = Catalog([pooled, starred, UpstreamSettings("plain", "demo")])
+    for name in ("pooled", "any-model"):
+        for _ in range(8):  # any of the deployments
+            found = catalog.find(name, None, {"messages": []}, "messages")
+            assert found.guards is not None
+            assert not found.passes("openai-chat")
+    assert catalog.find("plain", None).guards is None
