@@ -437,7 +437,7 @@ def _without_null(value: Any) -> Any:
 def _has_secret(value: Any, name: str = "") -> bool:
     match value:
         case dict():
-            return any(_has_secret(inner, str(key)) for key, inner in value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
+            return any(_has_secret(inner, str(key)) or holds_secret("", str(key)) for key, inner in value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
         case list():
             return any(_has_secret(inner, name) for inner in value)  # pyright: ignore[reportUnknownVariableType] - JSON
         case _:
