@@ -350,6 +350,10 @@ class Gateway:
                 await configured.handling.refuse(response, route.wire, configured.handling.failure(error))
 
         await receive()  # the handshake
+        if scope["path"] == "/v1/realtime":
+            REQUEST_ID.set(new_request_id())
+            await self._configured.forwarded.realtime(scope, receive, send)
+            return
         handling = self._configured.handling
         try:
             handling.admission.admit(read_headers(scope), scope)

@@ -3,14 +3,31 @@ responses."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs
 
-from unbroken.asgi import Receive, Refused, Response, Scope, read_headers
+from unbroken.asgi import Receive, Refused, Response, Scope, Send, read_headers
+from unbroken.gateway.http.admission import sent_key
 from unbroken.gateway.http.client_response import ClientResponse
-from unbroken.gateway.http.routes import error_wire
+from unbroken.gateway.http.routes import FORWARDED_HEADERS, error_wire
+from unbroken.gateway.http.websocket import HandshakeResponse
 from unbroken.gateway.keys import GatewayKey
-from unbroken.gateway.relay.passthrough import Permit, at_holder, choose, failed_by, pass_through, permit
-from unbroken.gateway.relay.references import Claiming, names_a_model, read_rule
+from unbroken.gateway.relay.passthrough import (
+    Permit,
+    at_holder,
+    choose,
+    failed_by,
+    other_model_refused,
+    pass_through,
+    permit,
+    rules_of,
+    speaking,
+)
+from unbroken.gateway.relay.references import Claiming, Reference, find_rule, names_a_model, read_rule
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
 from unbroken.gateway.spending.passed_usage import PassedUsage
@@ -20,6 +37,19 @@ from unbroken.wires.http_api import StoredPath
 
 PASSED = "passed"
 """Stands for the client's wire if nothing of the request could be read."""
+
+
+class _NoBody:
+    """`receive` of a request without a body, whose client is watched elsewhere."""
+
+    def __init__(self) -> None:
+        self._read = False
+
+    async def receive(self) -> Mapping[str, Any]:
+        if self._read:
+            await asyncio.Event().wait()
+        self._read = True
+        return {"type": "http.request", "body": b""}
 
 
 class ForwardedRequests:
@@ -63,6 +93,49 @@ class ForwardedRequests:
         outlet = ClientResponse(response)
         state = RequestState(PASSED, read_headers(scope), self._handling.now(), self._handling.handlers)
         await self._handling.handle(state, scope, receive, outlet, answer, error_wire(scope["path"]), admit)
+
+    async def realtime(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a WebSocket through to a provider; the handshake was received."""
+        from unbroken.gateway.relay import realtime  # noqa: PLC0415 - start-up time: loads a client for WebSockets
+
+        response = HandshakeResponse(scope, send).response()
+        outlet, settings = ClientResponse(response), self._handling.settings
+
+        def admit(key: GatewayKey | None) -> None:
+            if find_rule(rules_of(key, self._passes), "GET", ("v1", "realtime")) is None:
+                words = f"list `{realtime.RULE}` under `paths` in [passing], or with `unbroken keys create --pass`"
+                raise Refused(403, f"this gateway does not pass {realtime.PATH} through to a provider: {words}")
+
+        async def answer(state: RequestState, data: bytes) -> None:
+            query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+            asked = query.get("model", [""])[0]
+            upstream = self._catalog.look_up(asked, state.key)
+            models = speaking(upstream, in_turn=True) if upstream is not None else ()
+            if upstream is None or not models:
+                raise Refused(404, f"there is no model {asked[:100]!r} here for {realtime.PATH}: name it in `?model=`")
+            state.alias, state.upstream_wire = upstream.counted_as, models[0].wire
+            offered = [name for name in scope.get("subprotocols", ()) if name == "realtime"]
+            kept = {name: state.headers[name] for name in FORWARDED_HEADERS if name in state.headers}
+            model, provider, state.outcome.restarts = await realtime.connect(models, kept, offered, settings.max_body)
+            outlet.head.upstream = model.label or model.name
+            response.status = 101
+            await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None})
+            check = partial(self._check_message, state) if state.key is not None else None
+            await realtime.relay(model, provider, receive, send, check, lambda: self._is_admitted(state, scope))
+
+        state = RequestState(PASSED, read_headers(scope), self._handling.now(), self._handling.handlers)
+        body = _NoBody()
+        asked: Scope = {**scope, "type": "http", "method": "GET", "extensions": {}}
+        await self._handling.handle(state, asked, body.receive, outlet, answer, error_wire(scope["path"]), admit)
+
+    async def _check_message(self, state: RequestState, references: Sequence[Reference], chosen: Sequence[str]) -> None:
+        if state.key is not None and state.key.aliases and chosen:
+            raise other_model_refused(state.key, chosen[0])
+        await self._handling.check_ids(state, state.key, references)
+
+    def _is_admitted(self, state: RequestState, scope: Scope) -> bool:
+        keys = self._handling.admission.keys
+        return keys is None or keys.find(sent_key(state.headers, scope)) is not None
 
     async def open_stored(
         self, wire: str, stored: StoredPath, scope: Scope, receive: Receive, response: Response

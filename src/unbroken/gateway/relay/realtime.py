@@ -1,0 +1,174 @@
+"""Passes a WebSocket through to a provider: the Realtime API of OpenAI, at `/v1/realtime?model=ALIAS`.
+
+The provider gets its own key, never the client's. Messages go both ways as they are, one at a time, so a side that does
+not read slows the other down and nothing piles up here. If the alias has several deployments and one refuses the
+connection, the next is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as open_websocket
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from unbroken.asgi import Receive, Refused, Send
+from unbroken.errors import ProviderError, StreamError, Unreachable
+from unbroken.gateway.relay.passthrough import base_of, failed_by
+from unbroken.gateway.relay.references import Reference, other_models, provider_references
+from unbroken.models.http import HTTPModel
+from unbroken.wires.jsontext import loads
+from unbroken.wires.values import as_dict
+
+PATH = "/v1/realtime"
+RULE = "GET /v1/realtime"
+LOOKED_AFTER = 2.0
+"""Seconds after which it is checked whether the key of a connection is still valid."""
+CONNECTING = 10.0
+CLOSED, GOING_AWAY, POLICY_VIOLATION = 1000, 1001, 1008
+_PROTOCOL = "realtime"
+
+Check = Callable[[Sequence[Reference], Sequence[str]], Awaitable[None]]
+"""Gets what a message of the client refers to and the fields that choose another model; raises `Refused`."""
+
+
+class _WithoutRedirects(open_websocket):
+    """The key would be sent there too."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+async def connect(
+    models: Sequence[HTTPModel], headers: Mapping[str, str], protocols: Sequence[str], most: int
+) -> tuple[HTTPModel, ClientConnection, list[str]]:
+    """The first of these models that accepts, its connection, and the kinds of the failures before it."""
+    failed: list[str] = []
+    for model in models:
+        try:
+            return model, await _connect(model, headers, protocols, most), failed
+        except ProviderError as error:
+            kind = failed_by(error.status) or ("" if error.status else "unreachable")
+            if model is models[-1] or not kind:
+                raise
+            failed.append(kind)
+    raise AssertionError("there is at least one model")
+
+
+async def _connect(
+    model: HTTPModel, headers: Mapping[str, str], protocols: Sequence[str], most: int
+) -> ClientConnection:
+    base, observer, began = base_of(model), model.observer, time.perf_counter()
+    path = f"{base.path.rstrip('/')}/realtime"
+    url = (
+        base.with_scheme("wss" if base.scheme == "https" else "ws")
+        .with_path(path)
+        .with_query(model=model.endpoint.model)
+    )
+    if model.proxy_headers:
+        raise Refused(502, f"{PATH} cannot be passed through a proxy that needs a password")
+    if observer is not None:
+        observer.asked()
+    try:
+        connection = await _WithoutRedirects(
+            str(url),
+            subprotocols=[Subprotocol(name) for name in protocols],
+            additional_headers={**await model.headers(), **headers},
+            user_agent_header=None,
+            compression=None,
+            max_size=most,
+            max_queue=1,
+            open_timeout=CONNECTING,
+            close_timeout=2.0,
+            proxy=None if model.proxy is None else str(model.proxy),
+        )
+    except InvalidStatus as refused:
+        error = model.failure(refused.response.status_code, dict(refused.response.headers.raw_items()))
+    except (WebSocketException, OSError, EOFError) as lost:  # a TimeoutError is an OSError
+        kind = type(lost).__name__
+        error = Unreachable(f"provider `{model.endpoint.provider}` cannot be reached for {PATH}: {kind}")
+    else:
+        if observer is not None:
+            observer.answered(time.perf_counter() - began)
+        return connection
+    if observer is not None:
+        observer.failed(error)
+        observer.ended()
+    raise error
+
+
+async def relay(
+    model: HTTPModel,
+    provider: ClientConnection,
+    receive: Receive,
+    send: Send,
+    check: Check | None,
+    is_admitted: Callable[[], bool],
+) -> None:
+    """Returns when either side has closed the connection, or the key is not valid any more."""
+    up = asyncio.create_task(_to_provider(provider, receive, send, check))
+    down = asyncio.create_task(_to_client(model, provider, send))
+    code, reason = CLOSED, ""
+    try:
+        while True:
+            done, _ = await asyncio.wait((up, down), timeout=LOOKED_AFTER, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                code, reason = done.pop().result()
+                break
+            if not is_admitted():
+                code, reason = POLICY_VIOLATION, "the key of this connection is not valid any more"
+                break
+    finally:
+        for task in (up, down):
+            task.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
+        with suppress(OSError):
+            await provider.close()
+        if model.observer is not None:
+            model.observer.succeeded()
+            model.observer.ended()
+    with suppress(OSError, RuntimeError):  # the client may be gone
+        await send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+async def _to_provider(
+    provider: ClientConnection, receive: Receive, send: Send, check: Check | None
+) -> tuple[int, str]:
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return CLOSED, ""
+        data: bytes | None = message.get("bytes")
+        text: str = message.get("text") or (data or b"").decode("utf-8", "replace")
+        if check is not None:
+            try:
+                body = as_dict(loads(text.encode()))
+                session = as_dict(body.get("session")) or as_dict(body.get("response"))
+                await check([*provider_references(body), *provider_references(session)], [*other_models(body)])
+            except StreamError:
+                return POLICY_VIOLATION, "a message is not JSON"
+            except Refused as error:
+                return POLICY_VIOLATION, str(error)[:120]
+        try:
+            await provider.send(text)
+        except ConnectionClosed:
+            return GOING_AWAY, ""
+
+
+async def _to_client(model: HTTPModel, provider: ClientConnection, send: Send) -> tuple[int, str]:
+    try:
+        async for message in provider:
+            if isinstance(message, bytes):
+                await send({"type": "websocket.send", "bytes": message})
+            else:  # providers quote keys in their errors
+                shown = model.masked(message) if '"error"' in message else message
+                await send({"type": "websocket.send", "text": shown})
+    except ConnectionClosed:
+        pass
+    code = provider.close_code
+    return (code if code and (code == CLOSED or 3000 <= code < 5000) else GOING_AWAY), ""
