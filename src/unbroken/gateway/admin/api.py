@@ -249,7 +249,8 @@ class AdminApi:
 
     def _reload_other_workers(self) -> None:
         parent = multiprocessing.parent_process()
-        if parent is not None and parent.pid is not None and self._gateway.settings.workers > 1:
+        several = self._gateway.settings.workers > 1 and hasattr(signal, "SIGHUP")
+        if several and parent is not None and parent.pid is not None:
             os.kill(parent.pid, signal.SIGHUP)
 
     # Models, teams, budgets: tables of the file, and those that were added here
