@@ -12,6 +12,7 @@ from types import FrameType
 import pytest
 from leaks import NAMES
 from streams import chunk, sse
+from thorough import ALL
 
 from unbroken import Decoder
 from unbroken.decoding.prose import Prose
@@ -86,8 +87,17 @@ def counted(run: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.parametrize("size", [1, 64, 1 << 20])
-@pytest.mark.parametrize("name", TEXTS)
+SIZES = (1, 64, 1 << 20)
+WAYS = [
+    (name, size)
+    for number, name in enumerate(TEXTS)
+    for place, size in enumerate(SIZES)
+    if ALL or (number + place) % len(SIZES) == 0
+]
+"""Each text in pieces of one size, the next text in pieces of another; or each in all sizes."""
+
+
+@pytest.mark.parametrize(("name", "size"), WAYS)
 def test_the_work_is_linear_in_the_text(name: str, size: int) -> None:
     start, part = TEXTS[name]
     once, twice = work(start, part, 2_500, size), work(start, part, 5_000, size)
