@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from math import inf
 from typing import Literal, TypeAlias
 
@@ -57,9 +58,13 @@ def read_allowance(text: str) -> Allowance:
 def period_of(period: Period, now: float) -> tuple[str, float]:
     """The period that this time is in: its name (`2026-11-18`, `2026-11`, `total`), and when it ends, in seconds since
     1970. Days and months are those of UTC."""
-    at = datetime.fromtimestamp(now, UTC)
-    if period == "total":
-        return "total", inf
+    return ("total", inf) if period == "total" else _period(period, int(now // 60))
+
+
+@lru_cache(16)
+def _period(period: Period, minute: int) -> tuple[str, float]:
+    """Cached: each request needs it several times."""
+    at = datetime.fromtimestamp(minute * 60, UTC)
     if period == "day":
         start = at.replace(hour=0, minute=0, second=0, microsecond=0)
         return f"{start:%Y-%m-%d}", (start + timedelta(days=1)).timestamp()

@@ -19,7 +19,7 @@ from unbroken.gateway.http.large_requests import MAIN_LOOP, on_main_loop
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.settings import GatewaySettings
-from unbroken.gateway.spending.allowance import NANO, Period
+from unbroken.gateway.spending.allowance import NANO, Period, period_of
 from unbroken.gateway.spending.budgets import (
     MINUTE,
     Cap,
@@ -31,7 +31,7 @@ from unbroken.gateway.spending.budgets import (
 )
 from unbroken.gateway.spending.ledger import Ledger
 from unbroken.gateway.spending.prices import Prices
-from unbroken.gateway.spending.report import SPEND_GROUP, day_of
+from unbroken.gateway.spending.report import SPEND_GROUP
 from unbroken.gateway.stores import Store, StoreUnavailable
 from unbroken.gateway.stores.store import Addition
 from unbroken.gateway.upstreams.upstream import Upstream
@@ -44,6 +44,11 @@ log = logging.getLogger("unbroken.gateway")
 BUDGET = "x-unbroken-budget"
 FOR_EVER = 100 * 365 * 86400.0
 _PERIODS: tuple[Period, ...] = ("day", "month", "total")
+
+
+@lru_cache(4096)
+def _row(*names: str) -> str:
+    return json.dumps(names, ensure_ascii=True, separators=(",", ":"))
 
 
 class Metering:
@@ -234,9 +239,9 @@ class Metering:
 
     def _add_row(self, key: GatewayKey | None, alias: str, model: str, amounts: Mapping[str, int]) -> None:
         id, name, team = (key.id, key.name, key.team) if key is not None else ("", "", "")
-        row = json.dumps([id, name, team, alias, model], ensure_ascii=True, separators=(",", ":"))
+        row = _row(id, name, team, alias, model)
         counters = {f"{kind} {row}": amount for kind, amount in amounts.items() if amount}
-        self.ledger.add(f"{SPEND_GROUP}{day_of(self._now())}", counters, self._settings.spend_kept)
+        self.ledger.add(f"{SPEND_GROUP}{period_of('day', self._now())[0]}", counters, self._settings.spend_kept)
 
     def _note_unpriced(self, alias: str, model: str) -> None:
         self._metrics.uncounted(alias, "price")
