@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -13,6 +15,7 @@ from unbroken import clock
 from unbroken.errors import UserError
 from unbroken.gateway.settings import ClientProfile
 from unbroken.gateway.stores import Store, StoreUnavailable, check_store, open_store
+from unbroken.gateway.stores import redis as redis_store
 from unbroken.gateway.stores.sharded import ShardedStore
 from unbroken.gateway.stores.store import MARK, NOTHING, Addition, MemoryStore, part_of
 from unbroken.messages import Request, ToolMessage, User
@@ -195,6 +198,32 @@ def test_gateways_on_a_real_cluster_find_each_others_turns() -> None:
     finally:
         for server in servers:
             server.terminate()
+
+
+def test_an_answer_that_arrived_while_the_gateway_was_busy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop comes to the answer and to the end of the time limit at once."""
+    monkeypatch.setattr(redis_store, "_EXCHANGE", 0.05)
+    monkeypatch.setattr(redis_store, "_LATE", 0.01)
+
+    async def story() -> bytes:
+        store = redis_store.RedisStore("redis://127.0.0.1:1/0")
+        here, server = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=here)
+
+        def answer_while_busy() -> None:
+            server.sendall(b"x")
+            time.sleep(0.1)
+
+        try:
+            async with store.asking():
+                asyncio.get_running_loop().call_soon(answer_while_busy)
+                return await reader.readexactly(1)
+        finally:
+            writer.close()
+            server.close()
+            await store.aclose()
+
+    assert run(story) == b"x"
 
 
 def test_a_cluster_is_checked_without_contacting_it() -> None:

@@ -133,7 +133,7 @@ def _plans(name: str, size: Size, seed: int, folder: Path, urls: list[str]) -> l
             seed=f"{seed}/{name}",
             gateways=urls,
             keys=[],
-            seconds=size.seconds,
+            seconds=3 * size.seconds if name == "rolling" else size.seconds,  # both gateways have to be back by then
             crowd=size.clients // size.processes,
             history=str(folder / f"clients-{number}.jsonl"),
             hold_timeout=3600.0,

@@ -15,7 +15,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -44,6 +44,8 @@ PREFIX = f"unbroken:{FORMAT}:".encode()
 _CONNECTING = 2.0
 _EXCHANGE = 3.0
 """Seconds for a connection, and for a complete exchange."""
+_LATE, _GRACE = 0.1, 1.0
+"""Seconds by which a timer is late if this process is busy, and what the server gets then in addition."""
 _TOGETHER = 256
 _BYTES_TOGETHER = 16 << 20
 """Maximum size of one exchange."""
@@ -276,9 +278,14 @@ class RedisStore:
     @asynccontextmanager
     async def asking(self) -> AsyncGenerator[None]:
         """Turns every failure into `StoreUnavailable`."""
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_EXCHANGE):
-                yield
+            async with asyncio.timeout(None) as limit:
+                timer = loop.call_later(_EXCHANGE, _expire, loop, limit, loop.time() + _EXCHANGE)
+                try:
+                    yield
+                finally:
+                    timer.cancel()
         except TimeoutError:
             raise _Hangs(f"store `{self._label}` did not answer within {_EXCHANGE:g} s") from None
         except Exception as error:  # noqa: BLE001 - whatever the library raises, the callers need an answer
@@ -329,9 +336,24 @@ class ClusterStore(ShardedStore):
 def _connect_to_cluster(url: str) -> Any:
     factory: Any = RedisCluster
     try:
-        return factory.from_url(url, socket_connect_timeout=_CONNECTING, socket_timeout=_EXCHANGE)
+        return factory.from_url(url, socket_connect_timeout=_CONNECTING, socket_timeout=None)
     except (TypeError, ValueError, RedisClusterException):
         raise _unreadable() from None
+
+
+def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout, due: float) -> None:
+    """Ends an exchange, unless this process was too busy to read the answer in time: then it may be there, and gets one
+    more second. A timer that is late is called before what has arrived meanwhile is read."""
+    now = loop.time()
+    if now - due <= _LATE:
+        limit.reschedule(now)
+    else:
+        loop.call_later(_GRACE, _end, loop, limit)
+
+
+def _end(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+    with suppress(RuntimeError):  # the exchange is over
+        limit.reschedule(loop.time())
 
 
 def _fail(job: _Put | _Get | _Add, error: StoreUnavailable) -> None:
@@ -387,7 +409,7 @@ def _connect(url: str) -> Any:
         client = factory.from_url(
             url,
             socket_connect_timeout=_CONNECTING,
-            socket_timeout=_EXCHANGE,
+            socket_timeout=None,  # `asking` has a limit
             retry=Retry(NoBackoff(), 1),  # a closed connection is noticed only when it is used
             retry_on_error=[ReadOnlyError],  # another server has become the primary
         )
