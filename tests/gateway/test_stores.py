@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import valkey_server
@@ -536,6 +536,17 @@ def test_a_file_that_breaks_while_in_use_makes_the_store_unavailable(path: Path)
                     await asked
 
     asyncio.run(main())
+
+
+def test_an_error_in_the_thread_of_the_store_fails_that_operation_alone(path: Path) -> None:
+    async def story() -> None:
+        async with Place("sqlite", str(path)).opened() as store:
+            with pytest.raises(StoreUnavailable):
+                await store.add([Addition("a", {"n": cast("int", object())}, HOUR)])
+            await store.put({"b": b"2"}, HOUR)
+            assert await store.get(["b"]) == [b"2"]
+
+    asyncio.run(asyncio.wait_for(story(), 30))
 
 
 def test_a_full_disk_fails_only_the_puts_of_that_time(path: Path) -> None:

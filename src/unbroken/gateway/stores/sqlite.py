@@ -468,7 +468,7 @@ def _do_together(file: SQLiteFile, handoff: _Handoff, jobs: Sequence[_Job]) -> N
     if puts:
         try:
             file.trim(max(job.now for job in puts))
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 - as in `_attempt`
             LOG.warning("store `%s` could not be trimmed: %s", file.label, error)
     for job in jobs:
         if isinstance(job, _Ask):
@@ -490,6 +490,8 @@ def _attempt(file: SQLiteFile, handoff: _Handoff, jobs: Sequence[_Job], work: Ca
     outcomes: Sequence[object]
     try:
         outcomes = work()
-    except (sqlite3.Error, MemoryError, OverflowError) as error:
+    except Exception as error:
+        if not isinstance(error, sqlite3.Error | MemoryError | OverflowError):
+            LOG.error("store `%s` failed", file.label, exc_info=error)
         outcomes = [StoreUnavailable(f"store `{file.label}` failed: {error}") for _ in jobs]
     handoff.answer([(job.done, outcome) for job, outcome in zip(jobs, outcomes, strict=True)])
