@@ -167,14 +167,14 @@ def test_a_held_turn_is_released_after_a_reload_that_changed_its_model(tmp_path:
             async with reloading(tmp_path, HEAD + model) as running:
                 client = Client(running.url, "openai-chat", parallel=None)
                 first = await client.ask(User.of("The weather in three cities?"))
-                assert first.ids == [IDS[0]]
+                assert (first.ids, first.headers["x-unbroken-expires"]) == ([IDS[0]], "3600")
                 done = await running.reload(HEAD + "[serial]\nhold_timeout = 60\n" + model + "attempts = 1\n")
                 assert done.changes == (
                     "serial.hold_timeout: 3600 -> 60",
                     "model `m`: options.attempts: none -> 1",
                 )
                 second = await client.answer_calls()
-                assert second.ids == [IDS[1]]
+                assert (second.ids, second.headers["x-unbroken-expires"]) == ([IDS[1]], "60")
                 assert len(upstream.requests) == 1
                 assert isinstance(client.messages[-2], ToolMessage)
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
-from unbroken.asgi import Refused
 from unbroken.decoding.calls import too_many_calls
 from unbroken.decoding.decoder import look_at
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
@@ -55,10 +54,11 @@ from unbroken.gateway.relay.exchange import (
 )
 from unbroken.gateway.relay.keep_alive import KeepAlive
 from unbroken.gateway.relay.lost_calls import TURN, LostCalls
+from unbroken.gateway.relay.retried_requests import RetriedRequests
 from unbroken.gateway.relay.stored_responses import StoredResponses
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.turns.call_ids import is_ours
-from unbroken.gateway.turns.retries import Answered, InFlight, SavedAnswer
+from unbroken.gateway.turns.retries import Answered
 from unbroken.gateway.turns.serial import (
     AskModel,
     ReleaseCall,
@@ -105,14 +105,15 @@ class Responder:
         self._now = now
         self._lost_calls = LostCalls(settings, turn_store, stats)
         self._hold_seconds = whole_seconds(settings.hold_timeout)
-        self._in_flight = InFlight()
-        self._first_attempts: Counter[str] = Counter()
-        """Requests that are being answered, by their retry keys."""
+        self._retries = RetriedRequests(turn_store, settings.retry_window, now)
 
     def with_settings(self, settings: GatewaySettings, stored: StoredResponses) -> Responder:
         """The same with other settings. It knows the requests that this one is answering, for their retries."""
         other = copy(self)
         other._settings, other._stored = settings, stored
+        other._lost_calls = LostCalls(settings, self._turn_store, self._stats)
+        other._hold_seconds = whole_seconds(settings.hold_timeout)
+        self._retries.window = settings.retry_window
         self._turn_store.use(settings.ttl, settings.hold_timeout)
         return other
 
@@ -281,35 +282,14 @@ class Responder:
         if not exchange.serial:
             await self._ask_model(exchange, decision)
             return
-        joins = await self._may_join(exchange)
-        if joins and (answered := await self._in_flight.wait(exchange.retry_key)) is not None:
-            _check_same(answered.body, exchange)
+        if (answered := await self._retries.join(exchange)) is not None:
             await self._repeat(exchange, answered)
             return
-        async with self._in_flight.answering(exchange.retry_key) as outcome:
-            self._first_attempts[exchange.retry_key] += exchange.incoming.attempt.first
-            try:
-                if (answered := await self._answered_before(exchange)) is not None:
-                    exchange.answered = answered
-                    await self._repeat(exchange, answered)
-                else:
-                    await self._ask_model(exchange, decision)
-            finally:
-                self._first_attempts[exchange.retry_key] -= exchange.incoming.attempt.first
-                if not self._first_attempts[exchange.retry_key]:
-                    del self._first_attempts[exchange.retry_key]
-                if not outcome.done():
-                    outcome.set_result(exchange.answered)
-
-    async def _may_join(self, exchange: Exchange) -> bool:
-        """May it share the answer of an equal request in flight? Not if its SDK marks it as a first attempt, and not a
-        retry that could belong to several requests."""
-        attempt, key = exchange.incoming.attempt, exchange.retry_key
-        if attempt.key or not attempt.counted:
-            return True
-        if attempt.first or self._first_attempts[key] > 1:
-            return False
-        return self._settings.retry_window <= 0 or await self._turn_store.first_attempts(key) <= 1
+        async with self._retries.answering(exchange) as answered:
+            if answered is not None:
+                await self._repeat(exchange, answered)
+            else:
+                await self._ask_model(exchange, decision)
 
     async def _ask_model(self, exchange: Exchange, decision: AskModel) -> None:
         incoming, outcome = exchange.incoming, exchange.outcome
@@ -408,29 +388,6 @@ class Responder:
             ended = Ended(_as_verdict(error))
         return ended
 
-    async def _answered_before(self, exchange: Exchange) -> Answered | None:
-        """The recent answer to this request, if it is marked as a retry and its calls are still held."""
-        attempt, window = exchange.incoming.attempt, self._settings.retry_window
-        if window <= 0 or not (attempt.key or attempt.counted):
-            return None
-        if not attempt.key:
-            if not attempt.retry:
-                await self._turn_store.note_first_attempt(exchange.retry_key, window)
-                return None
-            if await self._turn_store.first_attempts(exchange.retry_key) > 1:
-                return None  # it could be a retry of any of them
-        turn, saved = await self._turn_store.answered(exchange.retry_key)
-        if saved is None:
-            return None
-        _check_same(saved.body, exchange)
-        if turn is None:
-            return None if saved.turn else Answered(saved.text, lost=saved.lost, body=saved.body)
-        if turn.held:
-            hold = (await self._turn_store.holds([turn])).get(turn.key)
-            if hold is None or self._now() > hold.until:
-                return None
-        return Answered(turn.text, ReleaseCall(turn, 0).call, turn, saved.lost, saved.body)
-
     def _count(self, exchange: Exchange, delta: Delta) -> None:
         outcome, alias = exchange.outcome, exchange.incoming.upstream.counted_as
         if isinstance(delta, AttemptFailed):
@@ -479,9 +436,8 @@ class Responder:
             if await self._turn_store.keep(incoming.scope, *turn, exchange.context, required=required):
                 self._metrics.kept("held" if holds else "turn")
         if exchange.serial:
-            await self._keep_for_retries(
-                exchange, client_stream.text, handed, turn[0] if turn is not None else None, headers
-            )
+            stored = turn[0] if turn is not None else None
+            await self._retries.keep(exchange, client_stream.text, handed, stored, headers.get(TURN, ""))
         if holds and turn is not None:
             outcome.calls, outcome.handed = outcome.calls[:1], f"1/{len(calls)}"
             headers[TURN] = ", ".join((*filter(None, [headers.get(TURN)]), f"handed {outcome.handed}"))
@@ -502,32 +458,12 @@ class Responder:
             headers[DROPPED] = ", ".join((*filter(None, [headers.get(DROPPED)]), _as_list(lost)))
         log.info("not passed on to a client of %s: %s", exchange.incoming.wire, _as_list(lost))
 
-    async def _keep_for_retries(
-        self, exchange: Exchange, text: str, call: ToolCall | None, turn: Turn | None, headers: Mapping[str, str]
-    ) -> None:
-        """Without an idempotency key, stores only answers with held calls, which would be lost otherwise."""
-        digest, lost = exchange.body_digest, headers.get(TURN, "")
-        exchange.answered = Answered(text, call, turn, lost, digest)
-        if self._settings.retry_window > 0 and (exchange.incoming.attempt.key or (turn is not None and turn.held)):
-            called = turn if call is not None else None
-            saved = SavedAnswer(called.key, digest, lost) if called else SavedAnswer("", digest, lost, text)
-            await self._turn_store.keep_answered(exchange.retry_key, saved, self._settings.retry_window)
-
 
 def _as_list(names: Sequence[str]) -> str:
     """For a header. The names may be the client's own: any number, of any length."""
     named = [name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..." for name in names[:_MOST_NAMED]]
     more = len(names) - len(named)
     return ", ".join([*named, f"and {more} more"] if more else named)
-
-
-def _check_same(body: str, exchange: Exchange) -> None:
-    if body != exchange.body_digest:
-        raise Refused(
-            422,
-            "this idempotency key was just used with a different body: send the same body with it, or use a new key "
-            "for each request",
-        )
 
 
 def _answers_one_of_ours(messages: Sequence[Message]) -> bool:
