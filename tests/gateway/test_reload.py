@@ -22,10 +22,11 @@ from gateway_client import IDS, THREE_CALLS, Client, run, serving
 from unbroken.deltas import Delta, Ended, TextDelta, Verdict
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.config import ServeOptions, read_config
-from unbroken.gateway.config.changes import RESTART, describe, find_changes
+from unbroken.gateway.config.changes import RESTART, Described, describe, find_changes
 from unbroken.gateway.keys import GatewayKey, create_key
 from unbroken.gateway.reloading import ConfigSource, Reload, Reloader
-from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.settings import BudgetSettings, GatewaySettings
+from unbroken.gateway.spending.allowance import read_allowance
 from unbroken.messages import Assistant, Request, ToolMessage, User
 from unbroken.testing import ScriptedServer
 
@@ -295,6 +296,14 @@ def test_deployments_keep_their_counts_and_their_cooling(tmp_path: Path) -> None
             assert running.gateway.upstreams["demo"] is demo
 
     run(work)
+
+
+def test_changes_name_the_key_of_a_budget() -> None:
+    def described(key: str) -> Described:
+        budget = BudgetSettings("a day", read_allowance("1usd/day"), key=key)
+        return describe(GatewaySettings((), budgets=(budget,)))
+
+    assert list(map(str, find_changes(described("ann"), described("bob")))) == ["budget `a day`: key: ann -> bob"]
 
 
 def test_changes_never_show_a_secret() -> None:

@@ -19,7 +19,7 @@ from unbroken.cli.admin_client import URL, ask
 from unbroken.cli.exits import FAILED, MISUSED, print_line
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import ADMIN_KEY
-from unbroken.cli.terminal_text import clean_line
+from unbroken.cli.terminal_text import clean_line, counted
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.gateway.admin.api_bodies import key_from_json
 from unbroken.gateway.config.added import NAME_OF, ONE_OF
@@ -65,7 +65,14 @@ def _show(answer: Any, json: bool, words: str) -> None:
         print_line(f"these settings need a restart: {', '.join(answer['needs_restart'])}")
 
 
-def _rows(answer: Any, json: bool, head: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+def _rows(
+    answer: Any,
+    json: bool,
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    empty: str,
+    show: Callable[[Sequence[str], Sequence[Sequence[str]]], None] = offline.print_table,
+) -> None:
     """A table on a terminal, lines with tabs in a pipe."""
     texts = [[clean_line("" if cell is None else str(cell)) for cell in row] for row in rows]
     if json:
@@ -76,7 +83,7 @@ def _rows(answer: Any, json: bool, head: Sequence[str], rows: Iterable[Sequence[
         for row in texts:
             typer.echo("\t".join(row))
     else:
-        offline.print_table(head, texts)
+        show(head, texts)
 
 
 @app.command("version")
@@ -85,7 +92,7 @@ def version_command(url: Url = URL, json: AsJson = False) -> None:
     answer = _ask(url, "GET", "/version")
     last = answer["last_reload"]
     reloaded = "" if last is None else ", not reloaded: " + last["problem"] if last["problem"] else ", reloaded"
-    _show(answer, json, clean_line(f"unbroken {answer['version']}, {answer['workers']} worker(s){reloaded}"))
+    _show(answer, json, clean_line(f"unbroken {answer['version']}, {counted(answer['workers'], 'worker')}{reloaded}"))
 
 
 @app.command("reload")
@@ -151,7 +158,7 @@ def list_keys_command(url: Url = URL, json: AsJson = False) -> None:
     """List the keys: their owners and permissions, not the keys themselves."""
     answer = _ask(url, "GET", "/keys")
     rows = (offline.row(key_from_json(key)) for key in answer["keys"])
-    _rows(answer, json, offline.HEAD, rows, "there are no keys")
+    _rows(answer, json, offline.HEAD, rows, "there are no keys", lambda _, texts: offline.print_keys(texts))
 
 
 @keys.command("create")

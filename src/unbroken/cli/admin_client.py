@@ -51,7 +51,8 @@ def ask(url: str, method: str, path: str, body: object = None) -> Any:
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise Unreachable(
-            f"the gateway at {base} does not answer: {getattr(reason, 'strerror', None) or reason}"
+            f"the gateway at {base} does not answer: {getattr(reason, 'strerror', None) or reason}; "
+            "check the address, and that it runs"
         ) from None
     except ValueError:
         raise UserError(f"{base} is not a gateway with an admin API: its answer is not JSON") from None

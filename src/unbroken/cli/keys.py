@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from unbroken.cli.exits import print_line
 from unbroken.cli.main import is_terminal
@@ -173,14 +173,30 @@ def list_command(
         for key in keys:
             typer.echo("\t".join(row(key)))
     else:
-        print_table(HEAD, map(row, keys))
+        print_keys(map(row, keys))
 
 
+def print_keys(rows: Iterable[Sequence[str]]) -> None:
+    """A table without the columns in which no key differs from a key that was created without options."""
+    rows = list(rows)
+    kept = [place for place, name in enumerate(HEAD) if any(row[place] != _USUAL.get(name) for row in rows)]
+    print_table([HEAD[place] for place in kept], [[row[place] for place in kept] for row in rows])
+
+
+_USUAL = {
+    "models": "all",
+    "a minute": "no limit",
+    "in flight": "no limit",
+    "passes": "as configured",
+    "expires": "never",
+    "team": "none",
+    "budgets": "none",
+}
 HEAD = ("name", "models", "a minute", "in flight", "created", "passes", "sees", "expires", "team", "budgets")
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(*head, box=None, pad_edge=False)
+    table = Table(*(Column(name, overflow="fold") for name in head), box=None, pad_edge=False)
     for each in rows:
         table.add_row(*map(escape, each))
     Console(highlight=False).print(table)

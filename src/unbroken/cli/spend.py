@@ -18,7 +18,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from unbroken.cli.exits import print_line
 from unbroken.cli.main import is_terminal
@@ -196,7 +196,9 @@ def _print_budgets(budgets: Sequence[BudgetStatus], json: bool) -> None:
         for row in rows:
             typer.echo("\t".join(row))
         return
-    table = Table("budget", "of", "spent", "amount", "", "starts again", box=None, pad_edge=False)
+    table = Table(Column("budget", overflow="fold"), Column("of", overflow="fold"), box=None, pad_edge=False)
+    for name in ("spent", "amount", "", "starts again"):
+        table.add_column(name, no_wrap=True)
     for row in rows:
         table.add_row(*row)
     Console(highlight=False).print(table)

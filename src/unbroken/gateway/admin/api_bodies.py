@@ -8,9 +8,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from unbroken.asgi import Refused
 from unbroken.errors import UserError
@@ -73,8 +75,17 @@ def read_body(kind: type[B], data: bytes) -> B:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        wrong = [f"`{'.'.join(map(str, each['loc']))}`: {each['msg'].lower()}" for each in error.errors()[:10]]
+        wrong = [f"`{'.'.join(map(str, each['loc']))}`: {_words(kind, each)}" for each in error.errors()[:10]]
         raise Refused(422, f"the body is not valid: {'; '.join(wrong)}") from None
+
+
+def _words(kind: type[BaseModel], mistake: ErrorDetails) -> str:
+    if mistake["type"] != "extra_forbidden":
+        return mistake["msg"].lower()
+    known = [field.alias or name for name, field in kind.model_fields.items()]
+    if near := get_close_matches(str(mistake["loc"][-1]), known, 1):
+        return f"unknown field, did you mean `{near[0]}`?"
+    return f"unknown field; there are: {', '.join(known)}"
 
 
 def _refuse_constant(name: str) -> float:

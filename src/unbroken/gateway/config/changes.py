@@ -60,7 +60,10 @@ def _tables(rows: tuple[Any, ...]) -> dict[str, Any]:
         table |= {name: str(value) for name in table if isinstance(value := getattr(row, name), Allowance)}
         if row_deployments := table.pop("deployments", ()):
             table["deployments"] = {each["name"]: each for each in row_deployments}
-        tables[str(next(iter(table.values())))] = _shown(table)
+        shown = _shown(table)
+        if "key" in table:  # of a client or a budget: the name of a gateway key
+            shown["key"] = _shown(table["key"])
+        tables[str(next(iter(table.values())))] = shown
     return tables
 
 

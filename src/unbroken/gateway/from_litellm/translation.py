@@ -164,7 +164,8 @@ class _Translator:
                 words = "is the key of the admin API here"
             else:
                 words = (
-                    f"is not taken over: the key of the admin API is in a variable, and has {SHORTEST_KEY} characters"
+                    "is not taken over: to be the key of the admin API, it has to be in a variable that is set "
+                    f"(os.environ/NAME) and have {SHORTEST_KEY} characters or more"
                 )
             self._findings.note(key, f"{words}; clients need keys of their own: unbroken keys create NAME")
         for key, setting in (("max_request_size_mb", "max_body"), ("max_response_size_mb", "max_response")):

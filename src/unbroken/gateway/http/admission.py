@@ -6,9 +6,11 @@ request does not count.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from types import TracebackType
 from urllib.parse import parse_qs
 
@@ -64,8 +66,15 @@ class Admission:
                 raise Refused(
                     401, f"the key of `{old.name}` has expired: `unbroken keys rotate {old.name}` makes a new one"
                 )
+            if self._is_admin_variable(secret):
+                raise Refused(401, "this key is for the admin API alone: `unbroken keys create` makes one for clients")
             raise Refused(401, "this gateway does not know the key that was sent: `unbroken keys create` makes one")
         return key
+
+    def _is_admin_variable(self, secret: str) -> bool:
+        variable = self._settings.admin_key_env
+        own = os.environ.get(variable, "").strip() if variable else ""
+        return bool(own) and compare_digest(secret.encode(), own.encode())
 
 
 class KeyLimits:
