@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ from gateway_client import run, serving, settings_for
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from unbroken.gateway.app import Gateway
 from unbroken.gateway.keys import GatewayKey, create_key, revoke_key
 from unbroken.gateway.relay import realtime
 from unbroken.gateway.relay.references import read_rule
-from unbroken.gateway.settings import DeploymentSettings, GatewaySettings, UpstreamSettings
+from unbroken.gateway.settings import DeploymentSettings, GatewaySettings, GuardrailSettings, UpstreamSettings
+from unbroken.gateway.spending.allowance import read_allowance
+from unbroken.gateway.spending.report import day_of, read_spend
 
 RULES = (read_rule(realtime.RULE),)
 
@@ -29,6 +34,7 @@ class Provider:
     def __init__(self, refuses: int = 0) -> None:
         self.url = ""
         self.refuses = refuses
+        self.usage: Any = None
         self.heard: list[Any] = []
         self.asked: list[web.Request] = []
 
@@ -51,7 +57,7 @@ class Provider:
             elif event["type"] == "fail":
                 await socket.send_json({"type": "error", "error": {"message": "bad key sk-provider"}})
             else:
-                await socket.send_json({"type": "response.done", "echo": event})
+                await socket.send_json({"type": "response.done", "echo": event, "response": {"usage": self.usage}})
         return socket
 
 
@@ -178,5 +184,74 @@ def test_a_rule_and_a_model_are_needed_and_a_revoked_key_ends_the_connection(
                     await socket.recv()
                 assert closed.value.rcvd is not None
                 assert closed.value.rcvd.code == 1008
+
+    run(story)
+
+
+def test_what_a_connection_uses_is_counted_and_ends_it_when_a_budget_is_spent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(realtime, "LOOKED_AFTER", 0.05)
+
+    async def story() -> None:
+        file = tmp_path / "keys"
+        amount = (read_allowance("100tokens/day"),)
+        headers = {"Authorization": f"Bearer {create_key(file, GatewayKey('ann', budgets=amount))}"}
+        async with providing(Provider()) as provider:
+            options = settings(monkeypatch, provider, keys=True, keys_file=str(file))
+            gateway = Gateway(options)
+            provider.usage = {"input_tokens": 50, "output_tokens": 9, "input_token_details": {"cached_tokens": 5}}
+            async with serving(options, gateway=gateway) as url:
+                address = f"{url}/v1/realtime?model=voice".replace("http", "ws")
+                async with connect(address, additional_headers=headers) as socket:
+                    await socket.recv()
+                    for conversation in ("none", "auto"):
+                        said = {"type": "response.create", "response": {"conversation": conversation}}
+                        await socket.send(json.dumps(said))
+                        await socket.recv()
+                    with pytest.raises(ConnectionClosed) as closed:
+                        await socket.recv()
+                    assert closed.value.rcvd is not None
+                    assert closed.value.rcvd.code == 1008
+                    assert closed.value.rcvd.reason.startswith("the budget is spent: ann 100tokens/day: 118 tokens")
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(address, additional_headers=headers)
+                assert refused.value.response.status_code == 402
+                assert gateway.metering is not None
+                await gateway.metering.ledger.flush()
+                (row,) = await read_spend(gateway.store, [day_of(time.time())])
+                counted = (row.key, row.alias, row.model, row.requests, row.input, row.cached, row.output)
+                assert counted == ("ann", "voice", "openai:gpt-realtime-1", 2, 100, 10, 18)
+
+    run(story)
+
+
+def test_a_model_with_guardrails_is_not_reached_and_every_part_of_a_message_is_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        file = tmp_path / "keys"
+        headers = {"Authorization": f"Bearer {create_key(file, GatewayKey('ann', ('voice',), passes=RULES))}"}
+        async with providing(Provider()) as provider:
+            options = settings(monkeypatch, provider, keys=True, keys_file=str(file))
+            guard = GuardrailSettings("redact", "cards", pattern="4111")
+            guarded = replace(options, upstreams=(replace(options.upstreams[0], guardrails=(guard,)),))
+            async with serving(guarded) as url:
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(f"{url}/v1/realtime?model=voice".replace("http", "ws"), additional_headers=headers)
+                assert refused.value.response.status_code == 403
+                assert provider.asked == []
+            others = {"session": {"a": 1}, "response": {"prompt": {"id": "pmpt_of_another"}}}
+            async with serving(options) as url:
+                for said in (others, {"session": {"model" + "\u6a21" * 100: "dear"}}):
+                    address = f"{url}/v1/realtime?model=voice".replace("http", "ws")
+                    async with connect(address, additional_headers=headers) as socket:
+                        await socket.recv()
+                        await socket.send(json.dumps({"type": "response.create", **said}))
+                        with pytest.raises(ConnectionClosed) as closed:
+                            await socket.recv()
+                        assert closed.value.rcvd is not None
+                        assert closed.value.rcvd.code == 1008
+            assert provider.heard == []
 
     run(story)

@@ -127,6 +127,14 @@ def test_a_store_that_was_emptied_does_not_admit_anybody_for_long() -> None:
         clock.advance(301)
         with pytest.raises(StoreUnavailable, match="gone from the store"):
             ring.find(secret)
+        emptied = MemoryStore()
+        await ring.read(emptied)
+        with pytest.raises(StoreUnavailable, match="gone from the store"):
+            ring.find(secret)
+        new = await StoredKeys(emptied).change(lambda keys: add_key(keys, GatewayKey("bob"), clock.now(), "the store"))
+        await ring.read(emptied)  # its version is the one of the keys before
+        assert ring.find(secret) is None
+        assert ring.find(new) is not None
 
     run(work)
 

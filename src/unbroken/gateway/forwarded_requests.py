@@ -16,6 +16,7 @@ from unbroken.gateway.http.client_response import ClientResponse
 from unbroken.gateway.http.routes import FORWARDED_HEADERS, error_wire
 from unbroken.gateway.http.websocket import HandshakeResponse
 from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.passthrough import (
     Permit,
     at_holder,
@@ -24,6 +25,7 @@ from unbroken.gateway.relay.passthrough import (
     other_model_refused,
     pass_through,
     permit,
+    refuse_guarded,
     rules_of,
     speaking,
 )
@@ -32,6 +34,8 @@ from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
 from unbroken.gateway.spending.passed_usage import PassedUsage
 from unbroken.gateway.upstreams.catalog import Catalog
+from unbroken.messages import Usage
+from unbroken.models.model import ResponseHead
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import StoredPath
 
@@ -113,7 +117,9 @@ class ForwardedRequests:
             models = speaking(upstream, in_turn=True) if upstream is not None else ()
             if upstream is None or not models:
                 raise Refused(404, f"there is no model {asked[:100]!r} here for {realtime.PATH}: name it in `?model=`")
+            refuse_guarded(upstream)
             state.alias, state.upstream_wire = upstream.counted_as, models[0].wire
+            await self._check_spending(state.key, state.alias)
             offered = [name for name in scope.get("subprotocols", ()) if name == "realtime"]
             kept = {name: state.headers[name] for name in FORWARDED_HEADERS if name in state.headers}
             model, provider, state.outcome.restarts = await realtime.connect(models, kept, offered, settings.max_body)
@@ -121,7 +127,8 @@ class ForwardedRequests:
             response.status = 101
             await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None})
             check = partial(self._check_message, state) if state.key is not None else None
-            await realtime.relay(model, provider, receive, send, check, lambda: self._is_admitted(state, scope))
+            admit_again, charge = partial(self._admit_again, state, scope), partial(self._charge, state, model.name)
+            await realtime.relay(model, provider, receive, send, check, admit_again, charge)
 
         state = RequestState(PASSED, read_headers(scope), self._handling.now(), self._handling.handlers)
         body = _NoBody()
@@ -133,9 +140,26 @@ class ForwardedRequests:
             raise other_model_refused(state.key, chosen[0])
         await self._handling.check_ids(state, state.key, references)
 
-    def _is_admitted(self, state: RequestState, scope: Scope) -> bool:
-        keys = self._handling.admission.keys
-        return keys is None or keys.find(sent_key(state.headers, scope)) is not None
+    async def _admit_again(self, state: RequestState, scope: Scope) -> None:
+        """Raises `Refused` if the key of a connection is not valid any more, or a budget of it is spent."""
+        keys, key = self._handling.admission.keys, None
+        if keys is not None and (key := keys.find(sent_key(state.headers, scope))) is None:
+            raise Refused(401, "the key of this connection is not valid any more")
+        await self._check_spending(key, state.alias, counts=False)
+
+    async def _check_spending(self, key: GatewayKey | None, alias: str, *, counts: bool = True) -> None:
+        metering = self._handling.meter.of(key)
+        if metering is not None:
+            await metering.check(key, alias, counts=counts)
+
+    def _charge(self, state: RequestState, model: str, usage: Usage) -> None:
+        """Counts one answer on a connection."""
+        self._handling.stats.metrics.tokens(state.alias, usage)
+        metering = self._handling.meter.of(state.key)
+        if metering is not None:
+            head = ResponseHead()
+            head.model = model
+            metering.charge(state.key, state.alias, Outcome(0.0, usage=usage), head, answered=True)
 
     async def open_stored(
         self, wire: str, stored: StoredPath, scope: Scope, receive: Receive, response: Response

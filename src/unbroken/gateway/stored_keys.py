@@ -100,6 +100,7 @@ class StoredKeyRing(KeyRing):
         try:
             record = await store.record(RECORD, self._version)
             if record is not None and not record.version:
+                self._version = -1  # keys that are written now may have any version, also the one that was known
                 raise StoreUnavailable("the keys are gone from the store")
             if record is not None:
                 self._keys, self._version = read_keys(record.value, WHERE), record.version

@@ -266,10 +266,7 @@ def choose(
     if key is not None and key.aliases and chosen:
         raise other_model_refused(key, chosen[0])
     upstream = _upstream(permit, asked, catalog, key)
-    if upstream.guards is not None:
-        raise Refused(
-            403, f"the model `{upstream.alias}` has guardrails, which do not see what is passed through at this path"
-        )
+    refuse_guarded(upstream)
     spreads = names_a_model(permit.rule) and not references and not permit.references
     models = speaking(upstream, in_turn=spreads)
     passage = Passage(
@@ -282,6 +279,13 @@ def choose(
         bool(asked),
     )
     return passage, upstream
+
+
+def refuse_guarded(upstream: Upstream) -> None:
+    if upstream.guards is not None:
+        raise Refused(
+            403, f"the model `{upstream.alias}` has guardrails, which do not see what is passed through at this path"
+        )
 
 
 def speaking(upstream: Upstream, in_turn: bool = False) -> tuple[HTTPModel, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from websockets.asyncio.client import ClientConnection
@@ -21,9 +21,12 @@ from unbroken.asgi import Receive, Refused, Send
 from unbroken.errors import ProviderError, StreamError, Unreachable
 from unbroken.gateway.relay.passthrough import base_of, failed_by
 from unbroken.gateway.relay.references import Reference, other_models, provider_references
+from unbroken.gateway.spending.passed_usage import usage_in
+from unbroken.gateway.stores import StoreUnavailable
+from unbroken.messages import Usage
 from unbroken.models.http import HTTPModel
 from unbroken.wires.jsontext import loads
-from unbroken.wires.values import as_dict
+from unbroken.wires.values import Object, as_dict
 
 PATH = "/v1/realtime"
 RULE = "GET /v1/realtime"
@@ -31,7 +34,8 @@ LOOKED_AFTER = 2.0
 """Seconds after which it is checked whether the key of a connection is still valid."""
 CONNECTING = 10.0
 CLOSED, GOING_AWAY, POLICY_VIOLATION = 1000, 1001, 1008
-_PROTOCOL = "realtime"
+_REPORTING = ("response.done", "conversation.item.input_audio_transcription.completed")
+"""The events that report usage."""
 
 Check = Callable[[Sequence[Reference], Sequence[str]], Awaitable[None]]
 """Gets what a message of the client refers to and the fields that choose another model; raises `Refused`."""
@@ -108,11 +112,13 @@ async def relay(
     receive: Receive,
     send: Send,
     check: Check | None,
-    is_admitted: Callable[[], bool],
+    admit_again: Callable[[], Awaitable[None]],
+    charge: Callable[[Usage], None],
 ) -> None:
-    """Returns when either side has closed the connection, or the key is not valid any more."""
+    """Returns when either side has closed the connection, or `admit_again` raises `Refused`: it is called from time to
+    time. `charge` gets what the provider reports for each of its answers."""
     up = asyncio.create_task(_to_provider(provider, receive, send, check))
-    down = asyncio.create_task(_to_client(model, provider, send))
+    down = asyncio.create_task(_to_client(model, provider, send, charge))
     code, reason = CLOSED, ""
     try:
         while True:
@@ -120,8 +126,10 @@ async def relay(
             if done:
                 code, reason = done.pop().result()
                 break
-            if not is_admitted():
-                code, reason = POLICY_VIOLATION, "the key of this connection is not valid any more"
+            try:
+                await admit_again()
+            except (Refused, StoreUnavailable) as error:
+                code, reason = POLICY_VIOLATION, _reason(error)
                 break
     finally:
         for task in (up, down):
@@ -148,24 +156,40 @@ async def _to_provider(
         if check is not None:
             try:
                 body = as_dict(loads(text.encode()))
-                session = as_dict(body.get("session")) or as_dict(body.get("response"))
-                await check([*provider_references(body), *provider_references(session)], [*other_models(body)])
+                await check([*_references(body)], [*other_models(body)])
             except StreamError:
                 return POLICY_VIOLATION, "a message is not JSON"
             except Refused as error:
-                return POLICY_VIOLATION, str(error)[:120]
+                return POLICY_VIOLATION, _reason(error)
         try:
             await provider.send(text)
         except ConnectionClosed:
             return GOING_AWAY, ""
 
 
-async def _to_client(model: HTTPModel, provider: ClientConnection, send: Send) -> tuple[int, str]:
+def _references(body: Object) -> Iterator[Reference]:
+    """Also those of a session and of a response. Their `conversation` is no id: a response is part of the one of this
+    connection (`auto`), or of none."""
+    for part in (body, as_dict(body.get("session")), as_dict(body.get("response"))):
+        yield from provider_references({name: value for name, value in part.items() if name != "conversation"})
+
+
+def _reason(error: Exception) -> str:
+    """A WebSocket may give 123 bytes."""
+    return str(error).encode("utf-8", "replace")[:120].decode("utf-8", "ignore")
+
+
+async def _to_client(
+    model: HTTPModel, provider: ClientConnection, send: Send, charge: Callable[[Usage], None]
+) -> tuple[int, str]:
     try:
         async for message in provider:
             if isinstance(message, bytes):
                 await send({"type": "websocket.send", "bytes": message})
-            else:  # providers quote keys in their errors
+            else:
+                if '"usage"' in message and (usage := usage_in(message.encode(), _REPORTING)) is not None:
+                    charge(usage)
+                # Providers quote keys in their errors.
                 shown = model.masked(message) if '"error"' in message else message
                 await send({"type": "websocket.send", "text": shown})
     except ConnectionClosed:

@@ -95,12 +95,15 @@ class Metering:
 
     # Before a request
 
-    async def check(self, key: GatewayKey | None, alias: str) -> dict[str, str]:
-        """Raises `Refused` if the request is over a budget or a limit, otherwise counts it for its limits. Returns the
-        headers of its response: those that warn of a budget that is nearly spent."""
+    async def check(self, key: GatewayKey | None, alias: str, *, counts: bool = True) -> dict[str, str]:
+        """Raises `Refused` if the request is over a budget or a limit, otherwise counts it for its limits, unless
+        `counts` is false: then it was counted before. Returns the headers of its response: those that warn of a budget
+        that is nearly spent."""
         if self.records and not self._started:
             await self.start()
         caps = self._caps(key, alias)
+        if not counts:
+            caps = tuple(cap for cap in caps if cap.unit != "requests")
         if not caps:
             return {}
         if (home := MAIN_LOOP.get()) is not None:  # the ledger belongs to the main loop

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from unbroken.errors import StreamError
 from unbroken.gateway.http.large_requests import off_loop
 from unbroken.messages import Json, Usage
@@ -38,23 +40,26 @@ class PassedUsage:
         if b'"usage"' not in data:
             return None
         if data.lstrip()[:1] == b"{":
-            return _usage_in(data)
+            return usage_in(data)
         events = (line[5:] for line in reversed(data.splitlines()) if line.startswith(b"data:") and b'"usage"' in line)
-        return next((usage for event in events if (usage := _usage_in(event)) is not None), None)
+        return next((usage for event in events if (usage := usage_in(event)) is not None), None)
 
 
-def _usage_in(data: bytes) -> Usage | None:
+def usage_in(data: bytes, kinds: Sequence[str] = ()) -> Usage | None:
+    """`kinds`: the types of events that report usage; of any other it is None."""
     try:
         body = as_dict(loads(data))
     except StreamError:
+        return None
+    if kinds and body.get("type") not in kinds:
         return None
     return read_usage(as_dict(body.get("usage") or as_dict(body.get("response")).get("usage")))
 
 
 def read_usage(raw: Object) -> Usage | None:
-    """OpenAI has two sets of names. None if none of them is there, as for audio that is paid by the second."""
-    into = as_dict(raw.get("input_tokens_details") or raw.get("prompt_tokens_details"))
-    out = as_dict(raw.get("output_tokens_details") or raw.get("completion_tokens_details"))
+    """OpenAI has three sets of names. None if none of them is there, as for audio that is paid by the second."""
+    into = as_dict(_first(raw, "input_tokens_details", "prompt_tokens_details", "input_token_details"))
+    out = as_dict(_first(raw, "output_tokens_details", "completion_tokens_details", "output_token_details"))
     read, written, total = raw.get("input_tokens", raw.get("prompt_tokens")), _written(raw), raw.get("total_tokens")
     if read is None and total is None:
         return None
@@ -65,6 +70,10 @@ def read_usage(raw: Object) -> Usage | None:
         reasoning_tokens=as_int(out.get("reasoning_tokens")),
         raw=raw,
     )
+
+
+def _first(raw: Object, *names: str) -> Json:
+    return next((raw[name] for name in names if raw.get(name)), None)
 
 
 def _written(raw: Object) -> int:
