@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -400,6 +401,9 @@ def test_a_model_is_added_for_all_gateways_changed_and_removed(tmp_path: Path, m
 def test_what_is_added_is_checked_like_the_file_and_cannot_touch_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ran, evil = tmp_path / "ran", tmp_path / "evil_code.py"
+    evil.write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\ndef on_request(request, info): pass\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("DATABASE_PASSWORD", "hunter2-hunter2")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
     secret = make_admin(tmp_path)
@@ -410,6 +414,11 @@ def test_what_is_added_is_checked_like_the_file_and_cannot_touch_the_machine(
         ({"alias": "x", "model": "openai:gpt-5", "fallback": ["nothing"]}, "names `nothing`, which is neither"),
         ({"alias": "x y", "model": "openai:gpt-5"}, "has to be a name without spaces"),
         ({"alias": "x", "model": "python:os:getcwd"}, "`model` names Python code"),
+        ({"alias": "x", "model": " python:os:getcwd"}, "`model` names Python code"),
+        ({"alias": "x", "model": "python:evil_code:on_request"}, "`model` names Python code"),
+        ({"alias": "x", "model": "openai:gpt-5", "hooks": str(evil)}, "`hooks` names a file or code"),
+        ({"alias": "x", "model": "openai:gpt-5", "fallback": "python:os:getcwd"}, "`fallback` names Python code"),
+        ({"alias": "x", "model": "openai:gpt-5", "guardrails": [{"use": " python:os:x"}]}, "`use` names Python code"),
         ({"alias": "x", "model": "openai:gpt-5", "api_key_file": "/etc/passwd"}, "`api_key_file` names a file"),
         ({"alias": "x", "model": "openai:gpt-5", "raw_log": "/tmp/x"}, "`raw_log` names a file"),
         ({"alias": "x", "model": "openai:gpt-5", "hooks": "/tmp/x.py"}, "`hooks` names a file or code"),
@@ -439,6 +448,7 @@ def test_what_is_added_is_checked_like_the_file_and_cannot_touch_the_machine(
                 answer = await call(gateway, "POST", f"{BASE}/aliases", secret, body)
                 assert (answer.status, words in answer.error) == (422, True), (body, answer)
                 assert "hunter2" not in answer.error
+                assert not ran.exists(), body
             assert [*gateway.upstreams] == ["demo"]
             assert await gateway.store.record("config") is None
         async with administered(tmp_path, CONFIG.replace("shared = true", "")) as gateway:

@@ -35,9 +35,11 @@ def add_tables(
                 continue
             where = (array, len(written))
             mistakes.added[where] = f"{ONE_OF[array]} `{name}` of the admin API"
-            written.append({**table, NAME_OF[array]: name})
-            if array == "models":
-                _refuse(where, table, variables, mistakes)
+            refused = [*_refusals(table, variables)] if array == "models" else []
+            for words in refused:
+                mistakes.note(where, words)
+            if not refused:  # otherwise what it names would be opened, to find its mistakes
+                written.append({**table, NAME_OF[array]: name})
 
 
 def names_in_file(document: Mapping[str, Any], array: str) -> set[str]:
@@ -62,20 +64,23 @@ def _variables(rows: list[Any]) -> Iterator[str]:
             yield from _variables(table.get("deployments") or [])
 
 
-def _refuse(where: tuple[str, int], table: Mapping[str, Any], variables: set[str], mistakes: Mistakes) -> None:
+def _refusals(table: Mapping[str, Any], variables: set[str]) -> Iterator[str]:
     lists = [table.get(key) for key in ("deployments", "guardrails")]
     inner = [each for rows in lists if isinstance(rows, list) for each in cast("list[Any]", rows)]
     known = variables | {variable for provider in PROFILES for variable in provider.keys}
     for row in (table, *(cast("dict[str, Any]", each) for each in inner if isinstance(each, dict))):
-        for key in ("model", "use"):
-            if str(row.get(key, "")).startswith(CODE):
-                mistakes.note(where, f"`{key}` names Python code: it can be written in the configuration file only")
+        for key in ("model", "use", "fallback"):
+            named = row.get(key)  # a fallback is one name, or a list of them
+            if any(map(_is_code, cast("list[Any]", named) if isinstance(named, list) else [named])):
+                yield f"`{key}` names Python code: it can be written in the configuration file only"
         for key in FILE_ONLY:
             if key in row:
-                mistakes.note(where, f"`{key}` names a file or code: it can be written in the configuration file only")
-        for name in cast("list[Any]", row.get("fallback")) if isinstance(row.get("fallback"), list) else ():
-            if str(name).startswith(CODE):
-                mistakes.note(where, "`fallback` names Python code: it can be written in the configuration file only")
+                yield f"`{key}` names a file or code: it can be written in the configuration file only"
         variable = row.get("api_key_env")
         if isinstance(variable, str) and variable not in known:
-            mistakes.note(where, "`api_key_env` can only be a variable of a provider, or one that the file names")
+            yield "`api_key_env` can only be a variable of a provider, or one that the file names"
+
+
+def _is_code(name: object) -> bool:
+    """Blanks around a name are ignored where it is read."""
+    return isinstance(name, str) and name.strip().startswith(CODE)
