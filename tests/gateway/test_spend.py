@@ -28,6 +28,7 @@ from unbroken.errors import ProviderError
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
 from unbroken.gateway.spending.allowance import NANO
+from unbroken.gateway.spending.ledger import Ledger
 from unbroken.gateway.spending.prices import Prices
 from unbroken.gateway.spending.report import Spend, add_up, read_spend
 from unbroken.gateway.stores import MemoryStore, Store, StoreUnavailable, open_store
@@ -217,6 +218,7 @@ def test_passed_through_compacted_counted_and_socket_requests_are_counted() -> N
         app.router.add_post("/v1/embeddings", embed)
         app.router.add_post("/v1/audio/speech", speak)
         app.router.add_post("/v1/completions", complete)
+        app.router.add_get("/v1/batches/{id}", embed)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -226,9 +228,15 @@ def test_passed_through_compacted_counted_and_socket_requests_are_counted() -> N
         summary = [Say("A summary."), Uses(input=90, output=11)]
         async with (
             ScriptedServer(summary, [Say("Hi."), Uses(input=12, output=3)]) as server,
-            spending(passed, upstream_settings(server, "anthropic-messages", "n")) as (url, gateway),
+            spending(
+                passed,
+                upstream_settings(server, "anthropic-messages", "n"),
+                passes=(*GatewaySettings(()).passes, "GET /v1/batches/*"),
+            ) as (url, gateway),
         ):
             async with aiohttp.ClientSession() as session:
+                async with session.get(f"{url}/v1/batches/batch_1") as answer:  # it is not spent by reading it
+                    assert (answer.status, await answer.json()) == (200, embedded)
 
                 async def post(path: str, **body: Any) -> int:
                     async with session.post(f"{url}/v1{path}", json=body) as answer:
@@ -323,3 +331,27 @@ def test_an_own_price_comes_first_and_an_unknown_one_is_unknown(monkeypatch: pyt
 
 def test_nothing_is_counted_or_loaded_by_default() -> None:
     assert Gateway(GatewaySettings((UpstreamSettings("m", "demo"),), store="memory:")).metering is None
+
+
+def test_an_impossible_report_does_not_spoil_the_counts_and_much_that_is_known_stays_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        wrong = [[Say("Hello."), report] for report in (Uses(2**62, 2**62), Uses(-5000, 1))]
+        store = open_store(f"sqlite:{tmp_path}/store.db")
+        async with (
+            ScriptedServer(*wrong, [Say("Hello."), Uses(input=10, output=1)]) as server,
+            spending(upstream_settings(server, "openai-chat"), store=store) as (url, gateway),
+        ):
+            for _ in range(3):
+                client = Client(url, "openai-chat", parallel=None, tools=())
+                assert (await client.ask(User.of("Hi"))).status == 200
+            assert await rows_of(gateway) == [replace(as_spend(Uses(10, 1)), unreported=2)]
+        monkeypatch.setattr("unbroken.gateway.spending.ledger._MOST_KNOWN", 2)
+        counts = MemoryStore()
+        await counts.add([Addition("g", {"a": 1, "b": 2, "c": 3}, 60)])
+        ledger = Ledger(counts, 1.0)
+        await ledger.refresh([("g", name) for name in "abc"])
+        assert [ledger.value("g", name) for name in "abc"] == [1, 2, 3]
+
+    run(story)

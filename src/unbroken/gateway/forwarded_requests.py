@@ -74,7 +74,8 @@ class ForwardedRequests:
             passage, upstream = choose(permits[0], state.headers, data, self._catalog, state.key, check)
             state.alias, state.upstream_wire = passage.alias, passage.models[0].wire
             metering = self._handling.meter.of(state.key)
-            seen = PassedUsage() if metering is not None else None
+            # What is read again was counted when it was made.
+            seen = PassedUsage() if metering is not None and permits[0].rule.method != "GET" else None
             if metering is not None:
                 response.add_headers(await metering.check(state.key, passage.alias))
             claiming = None

@@ -105,9 +105,10 @@ class Ledger:
         return [each for each in counters if (found := known.get(each)) is None or found.at < over]
 
     def _know(self, group: str, name: str, value: int) -> None:
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[group, name] = _Known(value, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        if len(self._known) >= _MOST_KNOWN:  # not those that a request has just read: it would find nothing spent
+            self._known = {each: known for each, known in self._known.items() if known.at >= now - FRESH}
+        self._known[group, name] = _Known(value, now)
 
     def _begin_later(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)

@@ -43,6 +43,8 @@ log = logging.getLogger("unbroken.gateway")
 
 BUDGET = "x-unbroken-budget"
 FOR_EVER = 100 * 365 * 86400.0
+MOST_TOKENS = 1_000_000_000
+"""Of one answer. A report of more, or of less than nothing, is a mistake, and no store could add such numbers up."""
 _PERIODS: tuple[Period, ...] = ("day", "month", "total")
 
 
@@ -60,6 +62,8 @@ class Metering:
         metrics: GatewayMetrics,
         now: Callable[[], float],
     ) -> None:
+        self._for_keys = False
+        """A key has budgets of its own."""
         self.use(settings, upstreams)
         self._store = store
         self._metrics = metrics
@@ -79,8 +83,12 @@ class Metering:
         self._prices = Prices(settings.upstreams, upstreams)
         self._caps = lru_cache(4096)(self._caps_now)
         self._in_memory = settings.store.startswith("memory")
-        self.records = settings.spend or bool(settings.budgets)
+        self.records = settings.spend or bool(settings.budgets) or self._for_keys
         """Whether it is counted what requests cost; otherwise only limits per minute are."""
+
+    def count_for_keys(self) -> None:
+        """Counts what requests cost from now on, also after a reload: requests of the key may be in flight then."""
+        self._for_keys = self.records = True
 
     async def start(self) -> None:
         """Loads the price list."""
@@ -190,6 +198,7 @@ class Metering:
         reports = list(outcome.failed)
         if outcome.usage is not None and not (reports and reports[-1][1] is outcome.usage):
             reports.append((head.model or alias, outcome.usage))
+        reports = [(model, usage) for model, usage in reports if _is_possible(usage)]
         if not self.records:
             for _, usage in reports:
                 self._add_minute(key, alias, usage)
@@ -255,3 +264,8 @@ class Metering:
                 model,
                 alias,
             )
+
+
+def _is_possible(usage: Usage) -> bool:
+    counts = (usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.output_tokens)
+    return all(0 <= count <= MOST_TOKENS for count in (*counts, usage.reasoning_tokens))

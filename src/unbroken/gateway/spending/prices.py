@@ -11,6 +11,8 @@ from unbroken.messages import Usage
 from unbroken.models.pricing import ModelPrices, find_prices
 
 _MILLION = 1_000_000
+_MOST = 1_000_000_000
+"""Dollars of one answer."""
 
 
 class Prices:
@@ -38,7 +40,7 @@ class Prices:
     def cost(self, alias: str, model: str, usage: Usage, at: float) -> int | None:
         """In nano-dollars. None if the price is not known."""
         if usage.cost is not None:  # an agent knows what its models cost
-            return round(usage.cost * NANO)
+            return round(usage.cost * NANO) if 0 <= usage.cost <= _MOST else None
         own = self._own.get((alias, model)) or self._of_any(alias, model)
         if own is None and (alias, model) not in self._models:  # a fallback
             own = self._own.get(("", model))

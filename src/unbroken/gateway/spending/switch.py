@@ -40,7 +40,7 @@ class MeteringSwitch:
         if self.metering is None:
             self.metering = self._open()
         if key.budgets:
-            self.metering.records = True
+            self.metering.count_for_keys()
         return self.metering
 
     async def aclose(self) -> None:
