@@ -108,7 +108,7 @@ def test_a_picture_and_the_list_have_the_cost_of_the_run_and_of_each_request(tmp
         """Look."""
         return "seen"
 
-    script = [Call("look"), Uses(1000, 100)], ["Done.", Uses(2000, 50)]
+    script = [Call("look"), Uses(1000, 100)], ["Done:\n\n| a | b |\n|---|---|\n  - c", Uses(2000, 50)]
     agent = Agent(ScriptedModel(*script, name="openai:gpt-5-mini"), [look], record=tmp_path / "run.jsonl")
     result = run_virtual(agent.run("Go."))
     picture = drawn(tmp_path / "run.jsonl")
@@ -121,8 +121,16 @@ def test_a_picture_and_the_list_have_the_cost_of_the_run_and_of_each_request(tmp
     assert first.cost + last.cost == pytest.approx(result.cost)
     (row,) = Shelf(tmp_path).rows()
     assert row.cost == result.cost
-    lines = "".join(line.plain for line in [*list_lines([row], 120), *picture_lines(picture, 120)])
-    assert lines.count(f"{result.cost:.4f}") == 2
+    shown = "".join(line.plain for line in [*list_lines([row], 120), *picture_lines(picture, 120)])
+    assert shown.count(f"{result.cost:.4f}") == 2
+    answer = [line.plain for line in picture_lines(picture, 120)][-5:]
+    assert answer == ["Done:", "", "| a | b |", "|---|---|", "  - c"]  # in its own lines
+    lines = (tmp_path / "run.jsonl").read_bytes().splitlines(keepends=True)
+    called = next(place for place, line in enumerate(lines) if b'"event":"tool_calls_detected"' in line)
+    (tmp_path / "run.jsonl").write_bytes(b"".join(lines[: called + 1]))  # its process died
+    assert drawn(tmp_path / "run.jsonl").totals.cost == first.cost
+    (row,) = Shelf(tmp_path).rows()
+    assert row.cost == first.cost
 
 
 def test_each_call_of_the_long_run_has_its_times_and_its_end(long_run: Path) -> None:

@@ -345,12 +345,13 @@ def _ending(file: BinaryIO, size: int) -> Line:
 
 
 def _so_far(lines: list[bytes]) -> Line:
-    """How long it ran at least, what it had used by its last request, and the calls since then."""
+    """How long it ran at least, what it had used by its last request, and the calls and the cost since then."""
     found: Line = {}
     last = next((line for raw in reversed(lines) if raw.startswith(b"{") and (line := read_json(raw))), None)
     if last is not None and is_number(last.get("at")):
         found["seconds"] = last["at"]
     calls = started = 0
+    answered: object = None  # what the last answer cost
     for raw in reversed(lines):
         if raw.startswith(b'{"line":"resumed"'):
             break
@@ -358,12 +359,15 @@ def _so_far(lines: list[bytes]) -> Line:
             started += raw.startswith(_EVENT + b'call_started"')
             detects = raw.startswith(_EVENT + b'tool_calls_detected"')
             if detects and (line := _line(raw)):
-                calls = line["count"]
+                calls, answered = line["count"], line.get("cost")
             if "time" not in found and (line := read_json(raw)):
                 found["time"] = line.get("time")
         elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):
             state = as_dict(line.get("state"))
-            found |= {"requests": state.get("requests"), "usage": state.get("usage"), "cost": state.get("cost")}
+            cost = state.get("cost", 0.0 if state.get("requests") == 1 and answered is not None else None)
+            if is_number(cost) and is_number(answered):
+                cost = number(cost) + number(answered)
+            found |= {"requests": state.get("requests"), "usage": state.get("usage"), "cost": cost}
             found["rounds"] = count(state.get("rounds")) + bool(calls)
             found["calls"] = count(state.get("calls")) + (calls or started)
             break

@@ -385,10 +385,17 @@ def _totals(lanes: Lanes, end: Line) -> Totals:
         input_tokens=count(usage, "input_tokens") or sum(turn.input_tokens for turn in turns),
         output_tokens=count(usage, "output_tokens") or sum(turn.output_tokens for turn in turns),
         estimated=flag(usage, "estimated"),
-        cost=number(end, "cost"),
+        cost=number(end, "cost") if end else _cost_so_far(turns),
         tool_seconds=round(sum(call.seconds or 0.0 for call in ran), 6),
         waited=round(sum(map(waited, calls)), 6),
     )
+
+
+def _cost_so_far(turns: Sequence[Turn]) -> float | None:
+    """Of a run that has no end: what its complete answers cost, or None if one of them has no known cost."""
+    costs = [turn.cost if turn.round_cost is None else turn.round_cost for turn in turns if turn.ended is not None]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known and len(known) == len(costs) else None
 
 
 def waited(call: CallLane) -> float:

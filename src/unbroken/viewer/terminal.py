@@ -100,6 +100,8 @@ _STEPS = (10, 30, 60, 300, 600, 1800, 3600, 14400, 86400)
 """Of longer times."""
 
 
+_ANSWER = 2000
+"""Characters of an answer that are printed."""
 _TOOK = 9
 """Columns for seconds, at the right edge."""
 _MARKS = {
@@ -286,7 +288,7 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
     yield from _legend(picture, width, glyphs)
     if picture.answer.text:
         yield Text("")
-        yield from _wrapped(_cut(picture.answer, 2000), width, "" if picture.state != "failed" else FAILED)
+        yield from _answer(picture.answer, width, "" if picture.state != "failed" else FAILED)
 
 
 def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
@@ -369,7 +371,8 @@ def _facts(picture: Picture) -> str:
         f"{about}{_count(totals.input_tokens, 'token')} in, {totals.output_tokens:,} out"
         if totals.input_tokens or totals.output_tokens
         else "",
-        f"cost {about if totals.cost is not None else ''}{shown_cost(totals.cost, picture.currency)}",
+        f"cost {about if totals.cost is not None else ''}{shown_cost(totals.cost, picture.currency)}"
+        + (" so far" if picture.state == "unfinished" and totals.cost is not None else ""),
         seconds_in_words(picture.seconds),
         in_line(picture.model),
     ]
@@ -421,9 +424,13 @@ def _wrapped(words: str, width: int, style: str, indent: str = "") -> Iterator[T
     yield Text(indent + line, style)
 
 
-def _cut(clip: Clip, most: int) -> str:
-    words = in_line(clip.text[:most])
-    return f"{words} … ({clip.size:,} bytes)" if clip.cut or len(clip.text) > most else words
+def _answer(answer: Clip, width: int, style: str) -> Iterator[Text]:
+    """In its own lines: it may have a table, a list or code."""
+    for line in answer.text[:_ANSWER].strip().splitlines():
+        indent = len(line) - len(line.lstrip(" "))
+        yield from _wrapped(in_line(line), width, style, " " * min(indent, width // 4))
+    if answer.cut or len(answer.text) > _ANSWER:
+        yield Text(f"… ({answer.size:,} bytes)", style)
 
 
 def _count(number: int, what: str) -> str:

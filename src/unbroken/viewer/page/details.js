@@ -30,7 +30,7 @@ const detailOfCall = (turn, call, jump) => {
       ["complete", call.written === null ? "" : `${moment(call.written)}  (written in ${seconds(call.written - (call.opened ?? call.written))})`],
       ["approval asked", moment(call.asked)], ["decided", call.decided === null ? call.decision : `${moment(call.decided)}  ${call.decision}`],
       ["waited", waited === null ? "" : seconds(waited)],
-      ["started", call.started === null ? "" : `${moment(call.started)}${call.early ? "  early: the answer was still being written" : ""}`],
+      ["started", call.started === null ? "" : `${moment(call.started)}${call.early ? "  (early: the answer was still being written)" : ""}`],
       ["ended", moment(call.ended)],
       ["ran", call.started === null ? "" : seconds(call.ended === null ? state.picture.seconds - call.started : call.seconds ?? call.ended - call.started) + (call.ended === null ? ", and did not end" : "")],
       ...call.died.map(([start, end]) => ["died", `${moment(start)} to ${moment(end)}, with its process`]),

@@ -38,6 +38,8 @@ const copyButton = (words, text, name = words) => {
 
 /* The currency is empty if a run had prices of its own. */
 const money = (value, currency) => (value === null || value === undefined ? "unknown" : currency + (value && value < 0.001 ? value.toFixed(7) : value.toLocaleString("en", { minimumFractionDigits: 4, maximumFractionDigits: 4 })));
+/* At most nine characters, for a column of a list. */
+const shortMoney = (value, currency) => (value && value < 0.001 ? `${currency}${value < 0.000001 ? "<0.000001" : Number(value.toPrecision(2)).toFixed(value < 0.0001 ? 6 : 5)}` : money(value, currency));
 const seconds = (value) => {
   if (value === null || value === undefined) return "–";
   if (value < 0.000005) return "0 s";

@@ -2,10 +2,16 @@
 
 const hear = (text) => { byId("hear").textContent = text; };
 const place = (...nodes) => byId("view").replaceChildren(...nodes);
-const fact = (name, value, kind = "") => (value === "" || value === null ? null : make("div", { class: MINOR.has(name) ? "minor" : "" }, make("dt", {}, name), make("dd", { class: kind, title: String(value) }, value)));
+/* What a word means, shown when the pointer rests on it. */
+const HINTS = {
+  "schedule": "when calls start: eager as soon as a call is written, parallel when the answer is complete, sequential one after the other", "model took": "all requests added up", "tools took": "all calls added up; calls that run at the same time count each",
+  "rounds": "answers of the model that had calls", "started early": "calls that ran while the answer was still being written", "shared results": "calls that repeated another call and took its result",
+  "before the model": "in the gateway, before the request was sent to the model", "held calls": "the client takes one call at a time: these follow without another request to the model", "dropped fields": "fields of the client's request that the model's API does not have",
+};
+const fact = (name, value, kind = "") => (value === "" || value === null ? null : make("div", { class: MINOR.has(name) ? "minor" : "" }, make("dt", { title: HINTS[name] ?? null }, name), make("dd", { class: kind, title: HINTS[name] ? `${value}: ${HINTS[name]}` : String(value) }, value)));
 const MINOR = new Set(["schedule", "started early", "shared results", "began", "streamed", "agent", "rounds"]); // a narrow window has no room for them
 const leave = () => { show?.end?.(); show = null; byId("filter").hidden = false; byId("detail").hidden = true; byId("detail").replaceChildren(); };
-const say = (...texts) => byId("banners").replaceChildren(...texts.map((text) => make("p", { class: "banner", tabindex: text.length > 200 ? "0" : null }, text)));
+const say = (...texts) => byId("banners").replaceChildren(...texts.map((text) => make("p", { class: "banner", tabindex: text.length > 200 ? "0" : null }, ...text.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part)))));
 const tab = (name) => {
   if (!state.picture) return;
   leave();
@@ -50,7 +56,7 @@ const head = (picture) => {
     fact("rounds", totals.rounds), fact("calls", totals.calls), fact("failed calls", totals.failed || "", "bad"), fact("started early", totals.early || ""),
     fact("shared results", totals.duplicates || ""), fact("retries", retriesOf(totals), "bad"), fact("refused", totals.refused || ""), fact("uncertain", totals.uncertain || "", "bad"),
     fact("tokens", totals.input_tokens || totals.output_tokens ? `${totals.estimated ? "about " : ""}${totals.input_tokens.toLocaleString("en")} in, ${totals.output_tokens.toLocaleString("en")} out` : ""),
-    fact("cost", `${totals.estimated && totals.cost !== null ? "about " : ""}${money(totals.cost, picture.currency)}`),
+    fact(picture.state === "unfinished" && totals.cost !== null ? "cost so far" : "cost", `${totals.estimated && totals.cost !== null ? "about " : ""}${money(totals.cost, picture.currency)}`),
     fact("began", day(picture.time)), fact("agent", picture.agent === "main" || picture.gateway ? "" : picture.agent),
   ].filter(Boolean));
 };

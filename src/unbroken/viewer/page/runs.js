@@ -22,7 +22,7 @@ const showRuns = () => {
       make("span", {}, make("span", { class: `chip ${tone(run.state)}` }, `${run.state === "failed" ? "✕ " : ""}${endOf(run.state, run.agent === "gateway")}`)),
       cell(run.rounds ?? "–", "number"), cell(run.calls ?? "–", "number"),
       run.failed === null ? cell("–", "number soft", "not counted yet: r counts more") : cell(run.failed, run.failed ? "number bad" : "number soft", `${many(run.failed, "call")} failed`),
-      cell(seconds(run.seconds), "number"), cell(run.tokens ? run.tokens.toLocaleString("en") : "", "number"), cell(money(run.cost, run.currency), "number"));
+      cell(seconds(run.seconds), "number"), cell(run.tokens ? run.tokens.toLocaleString("en") : "", "number"), cell(shortMoney(run.cost, run.currency), "number", money(run.cost, run.currency)));
   }, (row) => { if (!shown[row].problem) go(shown[row].name); });
 
   const sortBy = (by) => {

@@ -27,7 +27,7 @@ const summaryOf = (picture) => {
   const failed = picture.state === "failed";
   return [
     picture.prompt ? row("asked", picture.prompt.trim(), picture.prompt.length > 60 ? "" : "narrow") : null,
-    answer && !failed ? row("answered", answer.slice(0, 5000), "") : null,
+    answer && !failed ? row("answered", answer.slice(0, 5000).replace(/\n\s*\n/g, "\n"), "") : null,
     openCalls(picture) ? row("tool calls", openCalls(picture).slice(0, 5000), "") : null,
     failed ? row("failed", answer.slice(0, 2000), "bad") : null,
     picture.state === "unfinished" && !isRunning(picture) ? row("stopped", stoppedAt(picture), "bad") : null,
