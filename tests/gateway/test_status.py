@@ -65,7 +65,7 @@ def test_the_page_shows_the_state_of_the_gateway() -> None:
         "for another 1 min 30 s",
         "1,822 entries, 5.1 MB",
         "openai:gpt-5",
-        "then slow",
+        "falls back to slow",
         "one at a time",
         "503",
         "8 min ago",

@@ -186,7 +186,7 @@ def _reload(reload: Reload, now: float) -> Cell:
 
 def _upstreams(status: GatewayStatus) -> Table:
     def row(upstream: UpstreamStatus) -> tuple[Cell, ...]:
-        fallback = f"then {', '.join(upstream.fallback)}" if upstream.fallback else ""
+        fallback = f"falls back to {', '.join(upstream.fallback)}" if upstream.fallback else ""
         when = "" if upstream.last_error_at is None else _ago(status.now - upstream.last_error_at)
         return (
             Cell(upstream.alias, fallback),
@@ -263,7 +263,9 @@ def _held(status: GatewayStatus) -> Table:
         )
         for turn in status.held[:_HELD_SHOWN]
     )
-    more = f"the {_HELD_SHOWN} oldest of {len(status.held):,}" if len(status.held) > _HELD_SHOWN else ""
+    more = "their clients take one call at a time: each next call waits for the result of the one before"
+    if len(status.held) > _HELD_SHOWN:
+        more = f"the {_HELD_SHOWN} oldest of {len(status.held):,}; {more}"
     return Table(
         "Held turns", ("Held for", "Turn", "Model", "Client", "Held", "Waits for the result of"), rows, "", more
     )
