@@ -97,12 +97,12 @@ def _outline_and_lesson(results: Sequence[str]) -> str:
 
 
 TOURS: tuple[Tour, ...] = (
-    Tour("What is MCP?", (((SEARCH, {"query": "What is MCP"}),),), _explain, "one part, one round, an early end"),
+    Tour("What is MCP?", (((SEARCH, {"query": "What is MCP"}),),), _explain, "one search is enough"),
     Tour(
         "Show me the course outline for Computer Use",
         (((OUTLINE, {"course_title": "Computer Use"}),),),
         _outline,
-        "the outline tool, one round",
+        "reads the outline of one course",
     ),
     Tour(
         "What is MCP and what are the prerequisites?",
@@ -111,7 +111,7 @@ TOURS: tuple[Tour, ...] = (
             ((SEARCH, {"query": "prerequisites", "course_name": "MCP"}),),
         ),
         _explain_and_require,
-        "two parts, two rounds",
+        "two searches, one after the other",
     ),
     Tour(
         "Tell me about lesson 1 and lesson 2 of the MCP course",
@@ -122,7 +122,7 @@ TOURS: tuple[Tour, ...] = (
             ),
         ),
         _each_lesson,
-        "two searches side by side in one round",
+        "two searches at the same time",
     ),
     Tour(
         "Compare prompt caching in MCP with Computer Use",
@@ -131,14 +131,14 @@ TOURS: tuple[Tour, ...] = (
             ((SEARCH, {"query": "prompt caching", "course_name": "Computer Use"}),),
         ),
         _compare,
-        "a comparison, two rounds",
+        "a search in each course, then a comparison",
         also="Compare prompt caching in the MCP course with the Computer Use course",
     ),
     Tour(
         "What topics are covered in both courses?",
         (((OUTLINE, {"course_title": "MCP"}),), ((OUTLINE, {"course_title": "Computer Use"}),)),
         _in_both,
-        "one outline for each course, two rounds",
+        "reads the outline of each course",
     ),
     Tour(
         "What lessons are in the MCP course and what does lesson 3 cover?",
@@ -147,7 +147,7 @@ TOURS: tuple[Tour, ...] = (
             ((SEARCH, {"query": "what lesson 3 covers", "course_name": "MCP", "lesson_number": 3}),),
         ),
         _outline_and_lesson,
-        "structure, then content: two tools, two rounds",
+        "reads the outline, then searches one lesson",
     ),
 )
 

@@ -110,7 +110,7 @@ def test_with_faults_nothing_is_shown_twice_and_the_retry_is_marked() -> None:
         answer = await wish(tab, "make it night and tell everyone")
         assert answer.count("Let it be night.") == 1
         assert answer.count("Everybody knows.") == 1
-        assert "broken on purpose: the connection is lost in the middle of a call; asked again" in answer
+        assert "broken on purpose: the connection is lost in the middle of a call; retried" in answer
         assert answer.endswith("answered after 2 breaks; nothing was lost, nothing ran twice")
         kinds = "[...document.querySelector('.answer').children].map((node) => node.className)"
         shown = await tab.run(kinds)
