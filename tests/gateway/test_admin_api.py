@@ -299,6 +299,7 @@ def test_bodies_are_bounded_and_have_to_be_json_objects_of_known_fields(tmp_path
                 ({"name": "bob", "pass": ["everything"]}, 422, ""),
                 ({"name": "bob", "expires": "soon"}, 422, "give a time like 30m, 24h or 7d"),
                 ({"name": "bob", "expires": 5}, 422, "would have expired already"),
+                ({"name": "bob", "expires": 1e308}, 422, "would expire after the year 9999"),
             ]
             for body, status, words in wrong:
                 answer = await call(gateway, "POST", path, secret, body)

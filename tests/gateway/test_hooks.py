@@ -113,6 +113,9 @@ def test_a_file_is_read_again_when_it_changes_and_the_old_one_stays_while_it_is_
         ("import asyncio\nasync def on_request(request, info): await asyncio.sleep(9)", "TimeoutError"),
         ("import time\ndef on_answer(message, info): time.sleep(0.3)", "TimeoutError"),
         ("def on_answer(message, info): raise SystemExit", "SystemExit"),
+        ("def on_answer(message, info): raise BaseException(message.text)", "BaseException"),
+        ("async def on_answer(message, info): raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import asyncio\ndef on_answer(message, info): raise asyncio.CancelledError", "CancelledError"),
     ],
 )
 def test_a_hook_that_fails_refuses_the_request_without_content(
@@ -120,7 +123,8 @@ def test_a_hook_that_fails_refuses_the_request_without_content(
 ) -> None:
     async def story() -> None:
         file.write_text(source)
-        async with stage("openai-chat", "secret-b", alias={"hooks": str(file), "hook_timeout": 0.1}) as on:
+        seconds = 0.1 if kind == "TimeoutError" else 10.0
+        async with stage("openai-chat", "secret-b", alias={"hooks": str(file), "hook_timeout": seconds}) as on:
             reply = await on.client("openai-chat", stream).ask(User.of("secret-a"))
             assert reply.status == 500
             assert f"`hooks` of this model failed ({kind})" in reply.body["error"]["message"]

@@ -39,6 +39,8 @@ PATIENCE = 5.0
 """Seconds to wait for another process that changes the file."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_LATEST = 253_400_000_000.0
+"""In seconds since 1970. Later times cannot be written as dates."""
 _LONGEST = 512
 """Our keys are never longer; anything longer is not hashed."""
 
@@ -189,6 +191,8 @@ def check_key(key: GatewayKey, now: float) -> None:
             raise UserError(f"key `{key.name}` cannot be limited to {limit} {what}: give a number from 1, or none")
     if not key.is_valid(now):
         raise UserError(f"key `{key.name}` would have expired already: give a time in the future")
+    if key.expires is not None and not key.expires < _LATEST:
+        raise UserError(f"key `{key.name}` would expire after the year 9999: leave the time out if it never should")
     if len(key.tenant) > 200 or not key.tenant.isprintable():
         raise UserError(f"key `{key.name}`: a tenant's name has at most 200 characters, all of them printable")
     if key.team and not _NAME.fullmatch(key.team):

@@ -80,7 +80,14 @@ async def call_user(function: Callable[..., Any], *arguments: Any, seconds: floa
             if home is None or not inspect.iscoroutinefunction(function):
                 return await call_anywhere(function, *arguments)
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(*arguments), home))
-    except SystemExit as error:  # it would end the server
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise UserError("a guardrail cancelled itself") from error
+    except Exception:
+        raise
+    except BaseException as error:  # SystemExit would end the server, and others would be logged with their text
         raise UserError("a guardrail wanted to end the program") from error
 
 
