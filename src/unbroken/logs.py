@@ -72,7 +72,7 @@ class PlainLines(logging.Formatter):
 
 
 _PLACEHOLDER = re.compile(r"(?:(\w+)=)?%(?:%|[-+ #0-9.]*([a-zA-Z]))")
-_EVENT = re.compile(r"([a-z]\w*) (?=\w+=%)")
+_EVENT = re.compile(r"([a-z]\w*) (?=\w+=%)|([a-z]+(?:_[a-z]+)+)(?= |:|$)")
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
@@ -83,7 +83,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
         return {}
     fields: dict[str, object] = {}
     if event := _EVENT.match(template):
-        fields["event"] = event[1]
+        fields["event"] = event[1] or event[2]
     values = iter(record.args)
     for found in _PLACEHOLDER.finditer(template):
         if found[2] is None:  # `%%`

@@ -13,7 +13,7 @@ import pytest
 from terminals import PATIENCE, in_pipe, write_tools
 
 from unbroken import UserError
-from unbroken.logs import LEVELS, VARIABLE, JsonLines, PlainLines, chosen_level
+from unbroken.logs import LEVELS, VARIABLE, JsonLines, PlainLines, chosen_level, fields_of
 from unbroken.testing import Call, serve
 
 
@@ -91,3 +91,19 @@ def test_an_application_logs_to_standard_error(command: list[str]) -> None:
     )
     assert "INFO unbroken.tools: Detected 1 tool calls" in done.stderr
     assert "unbroken.tools" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("template", "args", "fields"),
+    [
+        ("serial_hold session=%s handed=%d", ("ab", 1), {"event": "serial_hold", "session": "ab", "handed": 1}),
+        ("request key=%s", ("-",), {"event": "request", "key": None}),
+        ("budget_refused %s", ("ann 5usd/day: spent",), {"event": "budget_refused"}),
+        ("limits_local: the store cannot be used", (), {"event": "limits_local"}),
+        ("the store cannot be read: %s", ("gone",), {}),
+    ],
+)
+def test_a_json_line_has_its_event_and_its_values(
+    template: str, args: tuple[object, ...], fields: dict[str, object]
+) -> None:
+    assert fields_of(record(template, *args)) == fields

@@ -37,7 +37,11 @@ def guarded(*guardrails: GuardrailSettings, **more: Any) -> dict[str, Any]:
 
 
 async def metrics(on: Stage) -> str:
-    async with aiohttp.ClientSession() as session, session.get(f"{on.url}/metrics") as answer:
+    return await read(on, "/metrics")
+
+
+async def read(on: Stage, path: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"{on.url}{path}") as answer:
         return await answer.text()
 
 
@@ -171,12 +175,14 @@ def test_a_prompt_that_is_refused_is_answered_by_the_veto_and_not_shown_to_the_m
 ) -> None:
     async def story() -> None:
         check = GuardrailSettings("check_input", check=f"{HERE}:no_passwords")
-        async with stage("openai-chat", "Hello Bob.", "Fine.", **guarded(check)) as on:
+        async with stage("openai-chat", "Hello Bob.", "Fine.", spend=True, **guarded(check)) as on:
             client = on.client(wire, stream)
             reply = await client.ask(User.of("My password is 1234"))
+            assert "unbroken_uncounted_answers_total{" not in await metrics(on)  # nothing was asked, nothing is to pay
             assert (reply.status, reply.response.text) == (200, "Please do not send passwords.")
             assert reply.response.verdict.whole
             assert reply.headers[HEADER] == "check_input vetoed"
+            assert '"guardrails":["check_input vetoed"]' in (await read(on, "/status.json")).replace(": ", ":")
             assert on.asked == []
             assert (await client.ask(User.of("I am Bob."))).response.text == "Hello Bob."
             assert [said.text for said in on.asked[0] if isinstance(said, User)] == [

@@ -186,7 +186,7 @@ def test_only_content_of_the_page_may_run_or_draw(tag: str) -> None:
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     page = status_page(status())[0].decode()
     links = re.findall(r"(?:href|src)=\"([^\"]+)\"", page)
-    assert all(link.startswith("data:") or link in ("status.json", "metrics", "openapi.json") for link in links)
+    assert all(link.startswith("data:") or link in ("./", "status.json", "metrics", "openapi.json") for link in links)
     assert "@import" not in page
     assert "url(" not in page
 
@@ -209,7 +209,7 @@ def test_names_chosen_by_others_are_shortened() -> None:
 def test_content_is_never_stored() -> None:
     assert {field.name for field in fields(RecentRequest)} == {
         *("at", "client_wire", "alias", "status", "seconds", "key", "upstream_wire", "streamed", "first_token"),
-        *("calls", "handed", "repairs", "restarts", "error", "input_tokens", "output_tokens", "upstream"),
+        *("calls", "handed", "repairs", "restarts", "guardrails", "error", "input_tokens", "output_tokens", "upstream"),
         *("recording", "client", "cost"),
     }
 

@@ -158,11 +158,12 @@ def _print_rows(rows: Sequence[Spend], fields: Sequence[By], first: date, last: 
         for row in rows:
             typer.echo("\t".join(cells(row)))
         return
-    table = Table(*fields, box=None, pad_edge=False, show_footer=len(rows) > 1)
+    named = (Column(name, overflow="fold") for name in fields)
+    table = Table(*named, box=None, pad_edge=False, show_footer=len(rows) > 1)
     if fields:
         table.columns[0].footer = "all"
     for name in _COUNTS:
-        table.add_column(name, f"{getattr(total, name):,}", justify="right")
+        table.add_column(name, f"{getattr(total, name):,}", justify="right", no_wrap=True)
     table.add_column("cost", _cost_in_words(total), justify="right")
     for row in rows:
         table.add_row(*cells(row))

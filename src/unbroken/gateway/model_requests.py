@@ -53,7 +53,8 @@ class ModelRequests:
     ) -> None:
         """`last`: it is a request on a WebSocket, which may continue from its last response."""
         if scope["method"] != "POST":
-            raise Refused(405, f"{scope['path'][:200]} needs POST", {"allow": "POST"})
+            pages = "; web pages of other sites need `cors_origins` in [server]" if scope["method"] == "OPTIONS" else ""
+            raise Refused(405, f"{scope['path'][:200]} needs POST{pages}", {"allow": "POST"})
         outlet = ClientResponse(response, find_wire(route.wire).framing, as_array=_wants_array(route, scope))
         continued = [""]
 

@@ -79,6 +79,7 @@ class RequestState:
             handed=outcome.handed,
             repairs=outcome.repairs,
             restarts=tuple(outcome.restarts),
+            guardrails=tuple(outcome.guardrails),
             error=failure.words if failure is not None else outcome.error,
             input_tokens=outcome.usage.input_tokens if outcome.usage is not None else 0,
             output_tokens=outcome.usage.output_tokens if outcome.usage is not None else 0,

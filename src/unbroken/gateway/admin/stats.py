@@ -52,6 +52,8 @@ class RecentRequest:
     repairs: tuple[str, ...] = ()
     restarts: tuple[str, ...] = ()
     """What broke, for each retry of the answer."""
+    guardrails: tuple[str, ...] = ()
+    """What guardrails did: `cards changed`."""
     error: str = ""
     """Without secrets."""
     input_tokens: int = 0

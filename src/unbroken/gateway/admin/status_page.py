@@ -300,7 +300,7 @@ def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
     held = bool(request.handed) and not request.handed.startswith("1/")
     tokens = f"{request.input_tokens:,} in", f"{request.output_tokens:,} out"
     sent = f"call {request.handed.replace('/', ' of ')}" if request.handed else ""
-    notes = [*request.repairs, *(f"retried: {what}" for what in request.restarts)]
+    notes = [*request.repairs, *(f"retried: {what}" for what in request.restarts), *request.guardrails]
     return (
         Cell(_ago(now - request.at), _clock(request.at)),
         _client(request, how),

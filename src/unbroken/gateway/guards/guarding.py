@@ -79,7 +79,8 @@ class Guarding:
         self._count = count
         self._seen = guardrails.seen
         self._request = Request(())
-        self._noted: dict[str, None] = {}
+        self.noted: dict[str, None] = {}
+        """What the guardrails did until now."""
         self._call_veto: Vetoed | None = None
         self._model_error: BaseException | None = None
         self.refusal = ""
@@ -103,9 +104,9 @@ class Guarding:
 
     def _note(self, name: str, outcome: str) -> None:
         noted = f"{name} {outcome}".encode("ascii", "replace").decode()  # it goes into a header
-        if noted not in self._noted:
-            self._noted[noted] = None
-            self._headers[HEADER] = ", ".join(self._noted)
+        if noted not in self.noted:
+            self.noted[noted] = None
+            self._headers[HEADER] = ", ".join(self.noted)
         self._count(name, outcome)
         log.info("guardrail alias=%s name=%s outcome=%s", self._info.alias, name, outcome)
 
@@ -249,7 +250,7 @@ class Guarding:
                     yield deltas
 
     def _note_once(self, name: str) -> None:
-        if f"{name} changed" not in self._noted:
+        if f"{name} changed" not in self.noted:
             self._note(name, "changed")
 
     async def _checked(self, ask: Ask, request: Request) -> AsyncIterator[Sequence[Delta]]:

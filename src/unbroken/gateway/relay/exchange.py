@@ -10,7 +10,7 @@ on the normal path with the answer that is already there: no model is asked twic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from math import inf
@@ -188,6 +188,8 @@ class Outcome:
     repairs: tuple[str, ...] = ()
     restarts: list[str] = field(default_factory=list[str])
     """What broke, for each retry."""
+    guardrails: Iterable[str] = ()
+    """What guardrails did: `cards changed`."""
     error: str = ""
     """How an answer failed after it had begun."""
     error_kind: str = ""

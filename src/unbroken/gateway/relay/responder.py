@@ -254,7 +254,7 @@ class Responder:
             await self._turn_store.touch(turn, (await self._turn_store.holds([turn])).get(turn.key))
             total = len(turn.message.calls)
             exchange.outcome.handed = f"1/{total}"
-            log.info("serial_hold session=%s calls=%d handed=1", turn.key[-8:], total)
+            log.info("serial_hold session=%s calls=%d handed=%d", turn.key[-8:], total, 1)
         told = [answered.lost, f"handed {exchange.outcome.handed}" if exchange.outcome.handed else ""]
         headers = {TURN: ", ".join(filter(None, told))} if any(told) else {}
         if answered.turn is not None and answered.turn.held:
@@ -307,6 +307,7 @@ class Responder:
         model = exchange.model
         if incoming.upstream.guards is not None:
             guarding = incoming.upstream.guards.begin(incoming, headers, self._metrics.guardrail)
+            outcome.guardrails = guarding.noted
             request, model = await guarding.prepare(request), guarding.model(model)
         if edits:
             if self._settings.strict:
@@ -446,7 +447,7 @@ class Responder:
             self._hold(incoming, turn[0], 0)
             if outcome.trace is not None:
                 outcome.trace.held(turn[0].key, len(calls))
-            log.info("serial_hold session=%s calls=%d handed=1", turn[0].key[-8:], len(calls))
+            log.info("serial_hold session=%s calls=%d handed=%d", turn[0].key[-8:], len(calls), 1)
         if incoming.route.http.stores:
             given = (handed,) if handed is not None else tuple(map(exchange.handed, calls))
             await self._stored.keep(exchange, Assistant(client_stream.text, given), client_stream.head, last)

@@ -196,8 +196,10 @@ class Metering:
     def charge(self, key: GatewayKey | None, alias: str, outcome: Outcome, head: ResponseHead, answered: bool) -> None:
         """Counts a request that has ended. `answered`: the client received an answer, or did not wait for it."""
         reports = list(outcome.failed)
-        if outcome.usage is not None and not (reports and reports[-1][1] is outcome.usage):
-            reports.append((head.model or alias, outcome.usage))
+        last = outcome.usage
+        asked = last is not None and (head.model or last.total_tokens)  # a guardrail may answer without any model
+        if last is not None and asked and not (reports and reports[-1][1] is last):
+            reports.append((head.model or alias, last))
         reports = [(model, usage) for model, usage in reports if _is_possible(usage)]
         if not self.records:
             for _, usage in reports:
