@@ -138,7 +138,11 @@ def _gateway(trip: Trip, upstream: ScriptedServer, exchanges: list[Exchange]) ->
         port=0,
         store="memory:",
     )
-    with running(settings, app=lambda settings: Tap(Gateway(settings), exchanges)) as url:
+
+    def make(settings: GatewaySettings) -> Tap:
+        return Tap(Gateway(settings), exchanges)
+
+    with running(settings, app=make) as url:
         yield url
 
 

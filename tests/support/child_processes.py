@@ -118,4 +118,8 @@ def run_gateway(
     profiles = tuple(ClientProfile(**row) for row in clients or [])
     settings.setdefault("port", 0)
     full = GatewaySettings(rows, clients=profiles, **settings)
-    serve(full, tell, app=lambda settings: Gateway(settings, now=lambda: time.time() + skew))
+
+    def make(settings: GatewaySettings) -> Gateway:
+        return Gateway(settings, now=lambda: time.time() + skew)
+
+    serve(full, tell, app=make)
