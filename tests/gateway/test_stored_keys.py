@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from unbroken.cli.commands import build
 from unbroken.clock import VirtualClock
 from unbroken.errors import UserError
+from unbroken.gateway.app import Gateway
 from unbroken.gateway.config import read_config
 from unbroken.gateway.keys import GatewayKey, NameTaken, NameUnknown, add_key, remove_key
 from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
@@ -112,6 +113,21 @@ def test_a_store_that_is_away_keeps_the_last_keys_for_a_while_and_then_nothing_i
         clock.advance(301)
         with pytest.raises(StoreUnavailable, match="damaged"):
             ring.find(secret)
+
+    run(work)
+
+
+def test_without_keys_a_websocket_is_refused_as_any_request() -> None:
+    async def work() -> None:
+        store = Away()
+        store.away = "it burns"
+        settings = GatewaySettings((UpstreamSettings("m", "demo"),), port=0, keys=True, keys_in_store=True)
+        async with serving(settings, gateway=Gateway(settings, store)) as url, aiohttp.ClientSession() as session:
+            assert await status(url, "ub-any") == 503
+            for path in ("/v1/responses", "/v1/realtime?model=m"):
+                with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                    await session.ws_connect(f"{url}{path}", headers={"authorization": "Bearer ub-any"})
+                assert (refused.value.status, "Retry-After" in (refused.value.headers or {})) == (503, True)
 
     run(work)
 

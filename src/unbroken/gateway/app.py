@@ -359,7 +359,7 @@ class Gateway:
             handling.admission.admit(read_headers(scope), scope)
             if route is None or scope["path"] not in route.http.socket_paths:
                 raise Refused(404, f"there is no WebSocket at {scope['path'][:200]}", kind="unknown_url")
-        except Refused as error:
+        except (Refused, StoreUnavailable) as error:  # keys may be in the store
             refusal = HandshakeResponse(scope, send).response()
             await handling.refuse(refusal, error_wire(scope["path"]), handling.failure(error))
             return
