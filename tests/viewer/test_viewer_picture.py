@@ -237,6 +237,7 @@ def test_an_unfinished_run_is_marked_and_the_rest_is_shown(long_run: Path, tmp_p
     assert "is cut" in picture.banners[1]
     assert [call.state for call in picture.turns[1].calls] == ["running", "running", "done"]
     assert picture.totals.calls == 6
+    assert sum(line.plain.endswith("no end") for line in picture_lines(picture, 80)) == 2
 
 
 def test_every_prefix_of_a_recording_can_be_drawn(long_run: Path, tmp_path: Path) -> None:

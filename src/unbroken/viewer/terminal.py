@@ -148,6 +148,8 @@ class Waterfall:
         name = f"  {in_line(call.name)} {in_line(_values(call.arguments))}"
         text = Text.assemble(fit(name, self._label), self._ruler.bar(self._stretches(call)))
         took = "" if call.started is None else seconds_in_words(self._end(call) - call.started)
+        if call.state == "running" and not self.active:
+            took = "no end"
         if not (took or self.active):
             took = "died" if call.died and call.state != "uncertain" else _MARKS.get(call.state, "")
         text.append(took.rjust(_TOOK), FAILED if call.error else "dim")

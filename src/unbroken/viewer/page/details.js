@@ -23,7 +23,7 @@ const closeDetail = () => { byId("detail").hidden = true; byId("detail").replace
 const detailOfCall = (turn, call, jump) => {
   const waited = call.written !== null && call.state !== "shared" ? (call.started ?? call.ended ?? call.written) - call.written : null;
   const other = (id) => make("button", { class: "link", on: { click: () => jump(id) } }, id);
-  openDetail(call.name || "(no name)", make("span", { class: `chip ${call.error || call.state === "spoiled" ? "bad" : call.state === "done" ? "good" : "quiet"}` }, WORDS[call.state]), { times: [
+  openDetail(call.name || "(no name)", make("span", { class: `chip ${call.error || call.state === "spoiled" ? "bad" : call.state === "done" ? "good" : "quiet"}` }, call.state === "running" && isRunning(state.picture) ? "running" : WORDS[call.state]), { times: [
     make("h3", {}, "Timing"),
     pairs([
       ["first byte", moment(call.opened)],

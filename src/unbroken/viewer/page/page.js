@@ -33,7 +33,7 @@ const modelTime = (picture) => picture.turns.reduce((sum, turn) => sum + turn.at
 const gatewayFacts = (turn, waited) => [
   fact("client", `${turn.user_agent || "unknown"}${turn.key ? `, key ${turn.key}` : ""}`), fact("asked for", turn.alias), fact("before the model", waited > 0.01 ? seconds(waited) : ""),
   fact("answered by", turn.answered_by || "no model", turn.answered_by && turn.answered_by !== turn.model ? "bad" : ""), fact("fallback for", turn.answered_by && turn.answered_by !== turn.model ? turn.model : ""),
-  fact("API", turn.client_wire === turn.upstream_wire || !turn.upstream_wire ? turn.client_wire : `${turn.client_wire} → ${turn.upstream_wire}`), fact("streamed", turn.stream ? "yes" : "no"), fact("held calls", turn.held || ""),
+  fact("API", turn.client_wire === turn.upstream_wire || !turn.upstream_wire || (turn.answered_by && turn.answered_by !== turn.model) ? turn.client_wire : `${turn.client_wire} → ${turn.upstream_wire}`), fact("streamed", turn.stream ? "yes" : "no"), fact("held calls", turn.held || ""),
   ...turn.changes.map(([kind, what]) => fact(kind, what, "bad")),
 ];
 const head = (picture) => {

@@ -23,7 +23,9 @@ const brief = (clip) => {
   return text.replace(/\s+/g, " ");
 };
 const SEEN = 80; // characters beside a name that have room: a longer text costs time to lay out
-const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "incomplete", dropped: "dropped", uncertain: "outcome unknown", running: "still ran", waiting: "never ran", handed: "not run here", sent: "sent to the client", held: "held", withdrawn: "withdrawn" };
+const WORDS = { done: "done", failed: "failed", shared: "shared", refused: "refused", spoiled: "incomplete", dropped: "dropped", uncertain: "outcome unknown", running: "no end", waiting: "never ran", handed: "not run here", sent: "sent to the client", held: "held", withdrawn: "withdrawn" };
+/* After the seconds of what has no end. */
+const noEnd = (picture) => (picture.state !== "unfinished" || isRunning(picture) ? " …" : ", no end");
 
 const showWaterfall = () => {
   let picture = state.picture, total = Math.max(picture.seconds, 0.001);
@@ -87,7 +89,7 @@ const showWaterfall = () => {
   const drawInner = (track, call, inner) => {
     const end = inner.ended ?? call.ended ?? picture.seconds, open = inner.ended === null;
     bar(track, inner.started, end, `${inner.error ? "failed" : "inner"}${open ? " open" : ""}`);
-    took(track, inner.started, end, seconds(end - inner.started) + (inner.error ? " ✕" : open ? " …" : ""), inner.error ? "bad" : "");
+    took(track, inner.started, end, seconds(end - inner.started) + (inner.error ? " ✕" : open ? noEnd(picture) : ""), inner.error ? "bad" : "");
   };
   const draw = ({ turn, call, inner, place }) => {
     const label = inner
@@ -111,7 +113,7 @@ const showWaterfall = () => {
       if (attempt.wait) bar(track, end, end + attempt.wait, "waiting", 0);
     }
     const last = turn.attempts.at(-1), again = turn.attempts.length - 1;
-    const long = seconds((turn.ended ?? picture.seconds) - turn.asked) + (turn.ended === null ? " …" : "");
+    const long = seconds((turn.ended ?? picture.seconds) - turn.asked) + (turn.ended === null ? noEnd(picture) : "");
     const told = last.broken ? `✕ ${long}` : again ? `⟲ ${long} · ${again > 1 ? `${again} retries` : "retried"}` : long;
     took(track, last.asked, last.ended ?? picture.seconds, told, last.broken || again ? "bad" : "", turn.asked);
   };
@@ -132,7 +134,7 @@ const showWaterfall = () => {
     if (written !== null && !call.died.length) bar(track, written, call.started, "waiting", 0);
     const kind = call.state === "dropped" ? "gone" : call.error ? "failed" : call.early ? "early" : "running";
     bar(track, call.started, end, call.ended === null ? `${kind} open` : kind);
-    const extra = call.state === "dropped" ? " · dropped" : call.error ? " ✕" : call.ended === null ? " …" : call.backgrounded !== null ? " · in the background" : call.adopted_from ? " · adopted" : call.died.length ? " · ran again" : "";
+    const extra = call.state === "dropped" ? " · dropped" : call.error ? " ✕" : call.ended === null ? noEnd(picture) : call.backgrounded !== null ? " · in the background" : call.adopted_from ? " · adopted" : call.died.length ? " · ran again" : "";
     took(track, call.started, end, seconds(end - call.started) + extra, call.error ? "bad" : "", from);
   };
 
