@@ -196,9 +196,12 @@ HEAD = ("name", "models", "a minute", "in flight", "created", "passes", "sees", 
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(*(Column(name, overflow="fold") for name in head), box=None, pad_edge=False)
+    """Without the columns that are empty in all rows."""
+    rows = list(rows)
+    kept = [place for place in range(len(head)) if any(row[place] for row in rows)]
+    table = Table(*(Column(head[place], overflow="fold") for place in kept), box=None, pad_edge=False)
     for each in rows:
-        table.add_row(*map(escape, each))
+        table.add_row(*(escape(each[place]) for place in kept))
     Console(highlight=False).print(table)
 
 

@@ -15,7 +15,8 @@ from unbroken.gateway.http.routes import find_route
 ANY = "*"
 _EXPOSED = (
     *("x-unbroken-request-id", "x-unbroken-upstream", "x-unbroken-failed", "x-unbroken-turn", "x-unbroken-expires"),
-    *("x-unbroken-repairs", "x-unbroken-dropped", "x-unbroken-reasoning", "x-unbroken-estimated"),
+    *("x-unbroken-repairs", "x-unbroken-dropped", "x-unbroken-reasoning", "x-unbroken-guardrails"),
+    *("x-unbroken-estimated", "x-unbroken-budget"),
     *("x-request-id", "request-id", "retry-after"),
 )
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
