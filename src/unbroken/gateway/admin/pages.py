@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -238,10 +239,12 @@ async def open_page(page: Page, scope: Scope, response: Response, admission: Adm
     if scope["method"] not in ("GET", "HEAD"):
         raise Refused(405, f"{scope['path']} needs GET", {"allow": "GET, HEAD"})
     headers = read_headers(scope)
+    key = None
     if page.private or keys is None:
         key = admission.admit(headers, scope)
     else:
-        key = keys.find(sent_key(headers, scope))
+        with suppress(StoreUnavailable):  # the keys are there: a process whose store is away is still alive
+            key = keys.find(sent_key(headers, scope))
     if page.operators and key is not None and not key.operator:
         raise Refused(
             403, f"{scope['path']} shows all keys: it needs an operator's key (`unbroken keys create --operator`)"
