@@ -149,7 +149,7 @@ def test_a_request_of_a_client_has_its_calls_its_cost_and_the_same_time_as_in_th
         await go(tab, address, "killed")
         banner = await text(tab, ".banner")
         assert "Its last line is from 2023-11-14" in banner
-        assert "`unbroken resume killed.jsonl --tools tools.py` continues it" in banner
+        assert "unbroken resume killed.jsonl --tools tools.py continues it" in banner
 
     in_browser(folder, act)
 
