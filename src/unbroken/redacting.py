@@ -126,6 +126,9 @@ class Redaction(Middleware):
         return delta if cleaned is call else CallReady(cleaned)
 
     def _cleaned_call(self, call: ToolCall) -> ToolCall:
+        if call.arguments is None:  # free text
+            raw = self._clean(call.raw)
+            return call if raw == call.raw else replace(call, raw=raw)
         arguments = self._values(call.arguments)
         if arguments == call.arguments:
             return call

@@ -291,6 +291,8 @@ def test_no_part_of_a_request_carries_a_secret_past_a_redaction() -> None:
             body = deepcopy(client.body([User.of("Hi")]))
             body["metadata"] = {"card": SECRET, SECRET: "card"}
             body["user"] = SECRET
+            body["stop"] = [SECRET]
+            custom = {"id": "b", "type": "custom", "custom": {"name": "note", "input": SECRET}}
             body["unknown"] = [{"deep": [SECRET]}]
             body["tools"][0]["function"]["description"] = SECRET
             body["tools"][0]["function"]["parameters"]["properties"]["city"]["enum"] = [SECRET]
@@ -298,6 +300,8 @@ def test_no_part_of_a_request_carries_a_secret_past_a_redaction() -> None:
                 {"role": "assistant", "content": "Yes", "reasoning_content": SECRET, "own": SECRET},
                 {"role": "assistant", "tool_calls": [tool_call("a", SECRET)]},
                 {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": SECRET}]},
+                {"role": "assistant", "tool_calls": [custom]},
+                {"role": "tool", "tool_call_id": "b", "content": "noted"},
                 {"role": "user", "name": SECRET, "content": [{"type": "text", "text": SECRET, "own": SECRET}]},
                 {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"http://x/{SECRET}"}}]},
                 {"role": "user", "content": [{"type": "file", "file": {"filename": "a.csv", "file_data": CSV}}]},

@@ -114,6 +114,7 @@ class GatewayRedaction(Guard, Redaction):
             messages=tuple(map(self._message, request.messages)),
             tools=tuple(map(self._tool, request.tools)),
             extra=self._json(request.extra),
+            sampling=replace(request.sampling, stop=tuple(map(self._clean, request.sampling.stop))),
             output=request.output
             and replace(
                 request.output,
