@@ -566,7 +566,7 @@ def test_waiting_for_a_retry_is_not_shown_as_time_in_which_the_model_writes() ->
     model = RetryingModel(ScriptedModel(limited, [Say("Done.", chunks=5, over=1.0)]))
     run_virtual(Agent(model, middleware=[watch]).run("Hi"))
     answer = Timeline(watch).lines(80)[1].plain
-    assert re.fullmatch(r"answer +─╳ {20,}─+ *", answer)
+    assert re.fullmatch(r"answer +─╳ {20,}─+ +3\.00 s", answer)
 
 
 def test_incomplete_calls_break_nothing() -> None:

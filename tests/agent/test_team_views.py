@@ -93,7 +93,9 @@ def test_the_viewer_shows_the_steps_of_inner_agents_at_their_calls(tmp_path: Pat
 def test_the_viewer_marks_a_hand_off(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     run_virtual(lambda: handed_off(Desk(), record=record).run("Go."))
-    assert [mark.text for mark in draw(read_recording(record)).marks if mark.kind == "agent"] == ["billing takes over"]
+    assert [mark.text for mark in draw(read_recording(record)).marks if mark.kind == "agent"] == [
+        "handed off to billing"
+    ]
 
 
 def test_output_that_is_no_terminal_names_the_agents() -> None:

@@ -340,7 +340,7 @@ def test_a_program_without_streaming_is_not_tested_with_faults_of_streams(tmp_pa
     done = unbroken("--target", program(tmp_path, WHOLE), *chosen, "--json")
     assert done.stderr == (
         "unbroken: --target sends requests to openai-chat without streaming: "
-        "faults that only happen to streams are left out (1)\n"
+        "faults that only happen to streams are skipped (1)\n"
     )
     ended = [(each["fault"], each["mode"], each["outcome"], each["good"]) for each in json.loads(done.stdout)]
     assert ended == [

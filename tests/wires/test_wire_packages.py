@@ -24,6 +24,8 @@ NAMED_IN = {
     "trajectory/otel/names.py": "the provider gemini, which is called as its wire",
     "agent/run_lifecycle.py": "an error shows how raw messages are read",
     "cli/faults.py": "the help of a command names the default",
+    "gateway/from_litellm/entries.py": "which fields of another configuration each wire carries",
+    "gateway/from_litellm/provider_names.py": "the names of providers in another configuration, and their wires here",
     "gateway/http/client_names.py": "programs that send requests, one of which is called as a wire",
     "testing/matrix.py": "writes docs/faults.md, which names the default",
 }
