@@ -34,8 +34,15 @@ def source() -> str:
         return script.read().decode("utf-8")
 
 
+_FADED_IN = (
+    "document.getAnimations().every((one) => one.playState !== 'running' || "
+    "one.effect.getTiming().iterations === Infinity)"
+)
+
+
 async def violations(tab: chromium.Tab) -> list[str]:
-    """One line for each violation on the page as it is now; contrast is part of it."""
+    """One line for each violation on the page as it is now; contrast is part of it, so texts have to be faded in."""
     await tab.settle()
+    await tab.until(_FADED_IN)
     await tab.run(f"void (window.axe ?? (() => {{ {source()} }})())")
     return await tab.run(_RUN)
