@@ -187,7 +187,7 @@ class Session:
         raise Unavailable("the process of the Claude Agent SDK has ended", status=502)
 
     async def _end(self, client: ClaudeSDKClient) -> None:
-        # Without the interrupt the CLI reports its open calls as failed and asks the model once more.
+        # Without the interrupt the CLI reports its open calls as failed and sends another request.
         if self._busy:
             with suppress(Exception):
                 await asyncio.wait_for(client.interrupt(), STOPS_WITHIN)

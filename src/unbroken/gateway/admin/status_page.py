@@ -169,7 +169,7 @@ def _facts(status: GatewayStatus) -> Sequence[Fact]:
         held,
         *cost,
         Fact("Store", Cell(store.kind, store.problem or kept, "bad" if store.problem else "")),
-        Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "open to anyone who can reach it")),
+        Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "clients need no key")),
         *([] if status.reload is None else [Fact("Configuration", _reload(status.reload, status.now))]),
     )
 
