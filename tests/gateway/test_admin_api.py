@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_client import IDS, THREE_CALLS, Client, run, serving
+from gateway_client import IDS, THREE_CALLS, Client, messages_of, run, serving
 
 from unbroken.gateway.admin.api import BASE, OPERATIONS
 from unbroken.gateway.app import Gateway
@@ -79,18 +79,7 @@ async def call(
         "headers": [(name.encode(), value.encode()) for name, value in sent.items() if value],
         "client": ("127.0.0.1", 5),
     }
-    bodies, said = [data], list[dict[str, Any]]()
-
-    async def receive() -> Mapping[str, Any]:
-        if bodies:
-            return {"type": "http.request", "body": bodies.pop()}
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError
-
-    async def send(message: dict[str, Any]) -> None:
-        said.append(message)
-
-    await gateway(scope, receive, send)
+    said = await messages_of(gateway, scope, data)
     names = {name.decode().lower(): value.decode() for name, value in said[0]["headers"]}
     return Answer(said[0]["status"], names, b"".join(part.get("body", b"") for part in said[1:]))
 

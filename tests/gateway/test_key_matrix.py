@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import aiohttp
 import pytest
-from gateway_client import run, serving, settings_for
+from gateway_client import messages_of, run, serving, settings_for
 from gateway_upstreams import Asked, Told, Upstream, telling
 
 from unbroken.gateway.app import Gateway
@@ -161,7 +161,7 @@ def answered(asked: Asked) -> Told:
 
 
 async def call(gateway: Gateway, method: str, target: str, secret: str, body: Any) -> int:
-    data, sent = json.dumps(body).encode(), list[dict[str, Any]]()
+    data = json.dumps(body).encode()
     headers = [
         (b"authorization", f"Bearer {secret}".encode()),
         (b"content-type", b"application/json"),
@@ -177,18 +177,7 @@ async def call(gateway: Gateway, method: str, target: str, secret: str, body: An
         "query_string": b"",
         "headers": headers[0 if secret else 1 :],
     }
-    bodies = [data]
-
-    async def receive() -> Mapping[str, Any]:
-        if bodies:
-            return {"type": "http.request", "body": bodies.pop()}
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    await gateway(scope, receive, send)
+    sent = await messages_of(gateway, scope, data)
     return sent[0]["status"]
 
 

@@ -20,6 +20,7 @@ import aiohttp
 import uvicorn
 from thorough import ALL
 
+from unbroken.asgi import Receive, Scope, Send
 from unbroken.decoding import Decoder
 from unbroken.decoding.decoder import Response
 from unbroken.gateway.app import Gateway
@@ -420,3 +421,22 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
             return await work()
 
     return asyncio.run(bounded())
+
+
+async def messages_of(
+    gateway: Callable[[Scope, Receive, Send], Awaitable[None]], scope: Scope, body: bytes
+) -> list[dict[str, Any]]:
+    """What the application sends for one request, without a server in between. The client stays until the end."""
+    bodies, sent = [body], list[dict[str, Any]]()
+
+    async def receive() -> Mapping[str, Any]:
+        if bodies:
+            return {"type": "http.request", "body": bodies.pop()}
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await gateway(scope, receive, send)
+    return sent
