@@ -361,6 +361,8 @@ class RunFinished(Event):
     """What the run cost. None if that is not known."""
     cache_saving: float | None = None
     """How much less it cost because of the provider's cache. None if that is not known, or nothing was cached."""
+    cut_off: bool = False
+    """It ended without an answer of the model: `text` is what there was, or a sentence of ours."""
 
 
 @dataclass

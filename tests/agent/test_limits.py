@@ -17,6 +17,7 @@ from unbroken import (
     Prices,
     Recorder,
     Request,
+    Result,
     RunFinished,
     ScriptedModel,
     Usage,
@@ -164,7 +165,30 @@ def test_a_final_request_without_any_time_still_ends_in_a_text() -> None:
     model = ScriptedModel(Call("look"), [Pause(1.0), Say("Never.")])
     result = play(Agent(model, Desk().tools("look"), limits=Limits(rounds=1, final_seconds=0.0)))
     assert result.text == "The run ended (round_limit) before the model gave an answer."
+    assert result.cut_off
     can_go_on(result.messages)
+
+
+def ended(*script: Any, **options: Any) -> tuple[str, bool]:
+    """How the run ended; its event, its saved form and its replay say the same."""
+    result, events = play_aloud(Agent(ScriptedModel(*script), Desk().tools("look", seconds=2.0), **options))
+    (finished,) = only(RunFinished, events)
+    assert finished.cut_off == result.cut_off == Result.from_json(result.to_json()).cut_off
+    assert result.metrics.cut_off + result.metrics.answered == 1
+    return result.stop_reason, result.cut_off
+
+
+def test_an_answer_that_used_the_whole_budget_is_an_answer() -> None:
+    call, again = Call("look"), Call("look", n=2)
+    one = Limits(rounds=1)
+    assert ended("Hello.") == ("answered", False)
+    assert ended(call, "Enough.", limits=one) == ("round_limit", False)
+    assert ended(call, again, "Enough.", limits=one) == ("round_limit", False)  # refused, then it answered
+    assert ended(call, again, [Say("I still look."), again], limits=one) == ("round_limit", True)
+    assert ended(call, [Pause(3.0), Say("Late.")], limits=Limits(rounds=1, final_seconds=2.0)) == ("round_limit", True)
+    assert ended(call, "Enough.", limits=Limits(seconds=1.0)) == ("time_limit", False)
+    assert ended(call, limits=one, policy=Policy(final_answer=False)) == ("round_limit", True)
+    assert ended(Call("nobody"), policy=Policy(on_all_failed="stop")) == ("tool_failure", True)
 
 
 def test_time_between_two_parts_of_a_run_does_not_count_and_time_within_them_does() -> None:

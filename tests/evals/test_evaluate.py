@@ -71,9 +71,11 @@ def test_a_case_is_run_scored_and_counted() -> None:
 
 def test_a_case_without_scorers_passes_if_there_is_an_answer() -> None:
     assert only_trial([Case("a", "Hi.")]).outcome == "passed"
-    stopped = only_trial([Case("a", "How is the weather?", limits=Limits(rounds=0))])
-    assert (stopped.outcome, stopped.reason) == ("failed", "answered: the run ended as round_limit")
-    assert stopped.cost  # the prices are still the agent's
+    limited = only_trial([Case("a", "How is the weather?", limits=Limits(rounds=0))])
+    assert (limited.outcome, limited.stop_reason) == ("passed", "round_limit")  # answered with the budget that it had
+    assert limited.cost  # the prices are still the agent's
+    stopped = only_trial([Case("a", "hang", limits=Limits(rounds=0, final_seconds=5.0))])
+    assert (stopped.outcome, stopped.reason) == ("failed", "answered: the run ended as round_limit without an answer")
 
 
 def test_earlier_messages_come_before_the_prompt() -> None:

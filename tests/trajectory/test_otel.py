@@ -135,6 +135,7 @@ def test_every_span_of_the_long_run_has_its_place_time_and_attributes() -> None:
         "unbroken.run.attempts": 5,
         "unbroken.run.calls": 8,
         "unbroken.run.complete": True,
+        "unbroken.run.cut_off": False,
         "gen_ai.usage.input_tokens": 1213,  # what the broken answer used is estimated
         "gen_ai.usage.output_tokens": 150,
         "unbroken.usage.estimated": True,

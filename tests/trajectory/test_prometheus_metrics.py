@@ -57,6 +57,15 @@ def test_an_unknown_cost_has_no_sample_and_a_known_one_has() -> None:
     assert scraped(registry)["unbroken_model_cost_total"] == 0.75
 
 
+def test_a_run_without_an_answer_is_counted_apart_from_one_that_answered_at_its_limit() -> None:
+    registry = CollectorRegistry()
+    sink = PrometheusMetrics(registry)
+    sink.on_event(RunFinished("r", 0, 0, 0.0, "Yes.", "round_limit", 1, 2, 1, {}, 1.0))
+    sink.on_event(RunFinished("s", 0, 0, 0.0, "", "round_limit", 1, 3, 2, {}, 1.0, cut_off=True))
+    assert scraped(registry)['unbroken_queries_total{outcome="round_limit"}'] == 2
+    assert scraped(registry)['unbroken_queries_cut_off_total{outcome="round_limit"}'] == 1
+
+
 def test_invented_names_create_only_a_limited_number_of_series() -> None:
     registry = CollectorRegistry()
     sink = PrometheusMetrics(registry)

@@ -109,7 +109,7 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
     if run.output:
         return _give_output(run)
     if not run.plan.policy.final_answer and run.plan.output is None:
-        return Ending("", stop)
+        return Ending("", stop, cut_off=True)
     if stop == "tool_failure" and run.plan.policy.on_all_failed == "stop":
         return _end_with_own_text(run, ALL_FAILED, stop)
     return await give_final_answer(run, stop)
@@ -464,7 +464,7 @@ async def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
     kept = bool(run.cut_off) and isinstance(run.transcript.messages[-1], Assistant)
     if kept and run.plan.check_output is None:
         run.output += [run.cut_off] if output is not None else []
-        return Ending(run.cut_off, stop)  # it is in the history already
+        return Ending(run.cut_off, stop, cut_off=True)  # it is in the history already
     if kept:
         run.transcript.take_back()
         said = run.cut_off
@@ -473,14 +473,14 @@ async def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
         return _end_with_own_text(run, NO_ANSWER[run.plan.language].format(reason=stop), stop)
     run.transcript.add(Assistant(said))
     run.output += [said] if output is not None else []
-    return Ending(said, stop)
+    return Ending(said, stop, cut_off=True)
 
 
 def _end_with_own_text(run: Run, text: str, stop: StopReason) -> Ending:
     run.transcript.add(Assistant(text))
     run.emitter.emit(TextReplaced if run.voided else TextAdded, text)
     run.emitter.emit(TextFinished, text, True, run.account.request_cost)
-    return Ending(text, stop)
+    return Ending(text, stop, cut_off=True)
 
 
 def _give_output(run: Run, stop: StopReason = "answered") -> Ending:

@@ -160,6 +160,7 @@ def ended_result(recording: Recording, output: Output[Any] | None = None) -> Res
         seconds=ending.seconds,
         output=output.read_text(ending.text) if output is not None else None,
         structured=output is not None,
+        cut_off=ending.cut_off,
         run=recording.run,
         call_count=ending.calls,
         attempts=ending.attempts,

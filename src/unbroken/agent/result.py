@@ -55,6 +55,9 @@ class Result(Generic[OutputT]):
     """Whether the run has an `output=` type."""
     finish: str | None = None
     """The provider's own finish reason of its last answer: `length` means that it was cut."""
+    cut_off: bool = False
+    """The run ended without an answer of the model: `text` is what it had written by then, or a sentence of ours. An
+    answer to the final request after a limit is an answer."""
     run: str = ""
     call_count: int = 0
     """Calls that counted against `Limits.calls`."""
@@ -123,6 +126,7 @@ class Result(Generic[OutputT]):
             "cache_saving": self.cache_saving,
             "seconds": self.seconds,
             "finish": self.finish,
+            "cut_off": self.cut_off,
             "attempts": self.attempts,
             "fallback_used": self.fallback_used,
             "verdicts": [verdict_to_json(verdict) for verdict in self.verdicts],
@@ -177,6 +181,7 @@ class Result(Generic[OutputT]):
                 },
                 structured=fields.get("structured", False),
                 finish=fields["finish"],
+                cut_off=fields.get("cut_off", False),
                 run=fields["run"],
                 call_count=fields["call_count"],
                 attempts=fields.get("attempts", fields["requests"]),
@@ -229,6 +234,7 @@ def metrics_of(result: Result[Any]) -> Metrics:
         verdicts=[verdict_to_json(verdict) for verdict in result.verdicts],
         cost=result.cost,
         cache_saving=result.cache_saving,
+        cut_off=result.cut_off,
     )
     return Metrics.of([*result.events, end])
 

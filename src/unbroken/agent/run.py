@@ -98,6 +98,8 @@ class Ending:
     finish: str | None = None
     """The provider's own finish reason of its last answer."""
     pending: tuple[ToolCall, ...] = ()
+    cut_off: bool = False
+    """It ended without an answer of the model."""
 
 
 @quick

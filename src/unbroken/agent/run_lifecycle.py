@@ -235,6 +235,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         decided=run.decided,
         structured=run.plan.output is not None,
         finish=ending.finish,
+        cut_off=ending.cut_off,
         run=run.id,
         call_count=account.calls,
         attempts=run.attempts,
@@ -294,6 +295,7 @@ def _emit_end(run: Run, result: Result[Any]) -> None:
         to_json(result.messages),
         result.cost,
         result.cache_saving,
+        result.cut_off,
     )
 
 

@@ -75,7 +75,8 @@ def _and_share(count: int, share: float) -> str:
 _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("queries that ended", lambda each: f"{each.queries:,}"),
     ("  answered", lambda each: f"{each.answered:,}"),
-    ("  stopped by a limit", lambda each: f"{each.queries - each.answered - _lost(each):,}"),
+    ("    in the final request", lambda each: f"{each.answered - each.outcomes.get('answered', 0):,}"),
+    ("  cut off", lambda each: f"{each.cut_off:,}"),
     ("  failed", lambda each: f"{each.failed:,}"),
     ("  cancelled", lambda each: f"{each.outcomes.get('cancelled', 0):,}"),
     ("runs that are waiting", lambda each: f"{each.waiting:,}"),
@@ -115,10 +116,6 @@ _MIN_NAME = 16
 def _two_rounds(metrics: Metrics) -> str:
     count = metrics.rounds.get(2, 0)
     return _and_share(count, count / metrics.queries) if metrics.queries else _NONE
-
-
-def _lost(metrics: Metrics) -> int:
-    return metrics.failed + metrics.outcomes.get("cancelled", 0)
 
 
 def _about(metrics: Metrics) -> str:

@@ -157,7 +157,8 @@ def closing(event: RunFinished) -> str:
     cost = "" if event.cost is None else f" · cost {about}{shown_cost(event.cost)}"
     if cost and event.cache_saving is not None and event.cache_saving > 0:
         cost += f" (the cache saved {shown_cost(event.cache_saving)})"
-    return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens}{cost} · {seconds(event.seconds)}"
+    how = event.stop_reason.replace("_", " ") + (", no answer" if event.cut_off else "")
+    return f"{how} · {counts} · {tokens}{cost} · {seconds(event.seconds)}"
 
 
 def retrying(event: RequestRetried) -> str:

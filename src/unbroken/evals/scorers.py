@@ -30,9 +30,9 @@ def scorers_of(case: Case) -> list[Scorer]:
 
 
 async def _ends_with_an_answer(case: Case, result: Result[Any]) -> Score:
-    if result.stop_reason == "answered":
+    if result.stop_reason != "waiting" and not result.cut_off:
         return Score(1.0)
-    return Score(0.0, f"the run ended as {result.stop_reason}")
+    return Score(0.0, f"the run ended as {result.stop_reason} without an answer")
 
 
 _ANSWERED = Scorer(_ends_with_an_answer, name="answered")

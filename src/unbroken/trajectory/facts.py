@@ -112,6 +112,7 @@ def _step(duration: int) -> int:
 
 Fact: TypeAlias = Literal[
     "query",  # one has ended; the label is its outcome: a stop reason, `failed` or `cancelled`
+    "cut_off",  # one that ended without an answer of the model; the label is again its outcome
     "rounds",  # how many it had
     "latency",  # nanoseconds that it took, if it ended in an answer
     "broken_query",  # one in which a chain broke
@@ -319,6 +320,8 @@ class Facts:
             remember(self.waiting, event.run, spent)
             return
         self._tell("latency", nanoseconds(event.seconds), "")
+        if event.cut_off:
+            self._tell("cut_off", 1, event.stop_reason)
         self._ended(event.stop_reason, event.rounds, _broken(view, event.verdicts) + (not event.complete))
 
     def _failed(self, event: RunFailed) -> None:

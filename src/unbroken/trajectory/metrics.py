@@ -190,13 +190,20 @@ class Metrics:
 
     @property
     def queries(self) -> int:
-        """Runs that have ended: answered, stopped by a limit, failed or cancelled."""
+        """Runs that have ended: answered, cut off, failed or cancelled."""
         return sum([*self.outcomes.values()])
 
     @property
     def answered(self) -> int:
-        """Queries that the model answered, no limit having stopped them."""
-        return self.outcomes.get("answered", 0)
+        """Queries that the model answered, also those that answered after a limit: `outcomes` has their stop
+        reasons."""
+        return self.queries - self.cut_off - self.failed - self.outcomes.get("cancelled", 0)
+
+    @property
+    def cut_off(self) -> int:
+        """Queries that ended without an answer of the model, and without an error: it was still calling or writing
+        when a limit ended them, or a check refused what it wrote."""
+        return self._counts.get("cut_off", 0)
 
     @property
     def failed(self) -> int:

@@ -27,6 +27,7 @@ ROUNDS = (0, 1, 2, 3, 4, 5, 8, 12, 16, 32)
 
 COUNTERS: dict[Fact, tuple[str, str, tuple[str, ...]]] = {
     "query": ("queries", "Runs that have ended, by how.", ("outcome",)),
+    "cut_off": ("queries_cut_off", "Runs that ended without an answer of the model, by how.", ("outcome",)),
     "broken_query": ("tool_chain_broken_queries", "Queries in which a chain broke.", ()),
     "chain_broken": ("tool_chain_broken", "Responses that broke, and chains left without results.", ()),
     "request": ("model_requests", "Requests to models; one that is made again counts once.", ()),

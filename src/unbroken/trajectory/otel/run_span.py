@@ -215,6 +215,7 @@ class RunTrace(Middleware):
             "unbroken.run.attempts": event.attempts,
             "unbroken.run.calls": event.calls,
             "unbroken.run.complete": event.complete,
+            "unbroken.run.cut_off": event.cut_off,
             "gen_ai.usage.input_tokens": usage["input_tokens"],
             "gen_ai.usage.output_tokens": usage["output_tokens"],
         }
