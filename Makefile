@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-deploy test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
+.PHONY: help ui real demo dist tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-deploy test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,7 +27,7 @@ $(VENV)/.bench: $(VENV)/.ready
 	@touch $@
 
 demo: $(VENV)/.ready  ## one job in three schedules, with a picture of what ran when; no key
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/unbroken demo
 
 tour: $(VENV)/.ready  ## what is read of five responses, on streams written for it
 	@$(BIN)/python examples/decode_tour.py
@@ -187,6 +187,15 @@ $(VENV)/.real: $(VENV)/.ready
 
 real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M in llama.cpp (200 MB, a minute)
 	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest tests/models/test_real_model.py
+
+$(VENV)/dist:
+	@$(INSTALL) $@ build twine pipx uv pytest pytest-xdist
+
+dist: $(VENV)/dist  ## the sdist and the wheel in dist/, checked: metadata, contents, and the demo on every supported Python that is here; minutes
+	rm -rf dist
+	$(VENV)/dist/bin/python -m build --quiet
+	$(VENV)/dist/bin/twine check --strict dist/*
+	$(VENV)/dist/bin/python -m pytest --noconftest -n 2 -v tests/packaging/check_dist.py
 
 clean:  ## what these targets have made, the environments included
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build site

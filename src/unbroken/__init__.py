@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from unbroken.transcript import Transcript, repair
     from unbroken.wires.writer import ResponseWriter
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 logging.getLogger("unbroken").addHandler(logging.NullHandler())  # applications turn our log lines on
 

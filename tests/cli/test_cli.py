@@ -176,7 +176,7 @@ def test_json_output_is_valid_whatever_the_numbers_are() -> None:
 
 
 def test_version_is_printed() -> None:
-    assert unbroken("--version").stdout.startswith(b"unbroken 0.1.0")
+    assert unbroken("--version").stdout.startswith(f"unbroken {__version__}\n".encode())
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import demo
-import demo_tools
 import pytest
 from terminals import environment
 
 from unbroken import Agent, Schedule
+from unbroken.cli import demo, demo_tools
 from unbroken.testing import ScriptedModel, run_virtual
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-def run(example: str, *arguments: str) -> str:
+def run(*command: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / example), *arguments],
+        [sys.executable, *command],
         capture_output=True,
         text=True,
         check=False,
@@ -34,23 +33,23 @@ def run(example: str, *arguments: str) -> str:
 
 
 def test_the_demo_shows_three_schedules_and_what_they_save() -> None:
-    shown = run("demo.py", "0.1")
+    shown = run("-m", "unbroken", "demo", "--pace", "0.1")
     assert "The model is scripted" in shown
-    assert "--model openai:gpt-5 --tools examples/demo_tools.py" in shown
+    assert "--model openai:gpt-5 --tools unbroken.cli.demo_tools" in shown
     assert "\x1b" not in shown
-    assert max(map(len, shown.replace("\n.venv", "\n").splitlines()[:-1])) <= 100
+    assert max(map(len, shown.splitlines()[:-1])) <= 100
     table = re.findall(r"^(SEQUENTIAL|PARALLEL|EAGER) +3 +11 +(\d+\.\d\d)", shown, re.MULTILINE)
     assert [schedule for schedule, _ in table] == ["SEQUENTIAL", "PARALLEL", "EAGER"]
     assert all(float(seconds) > 0 for _, seconds in table)
     for schedule, _ in table:
         picture = shown.split(f"\n{schedule} ", 1)[1].split("\nanswer ", 1)[0]
         assert len(re.findall(r"^  .*[█▓]", picture, re.MULTILINE)) == 11
-    assert re.search(r"The source has \d+ files, [\d,]+ lines", shown)
+    assert re.search(r"It is complete: \d+ files, [\d,]+ lines", shown)
 
 
 def test_each_schedule_of_the_demo_is_faster_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """On virtual time, where a machine that stalls makes no difference, with the demo's own script and tools."""
-    pace = 0.1  # `read_file` really sleeps
+    pace = 0.1  # `describe_package` really sleeps
     monkeypatch.setattr(demo_tools, "PACE", pace)
     script = [demo.paced(line, pace) for line in demo.SCRIPT]
 
@@ -66,7 +65,7 @@ def test_each_schedule_of_the_demo_is_faster_than_the_one_before(monkeypatch: py
 
 
 def test_the_decoding_tour_runs_to_its_end() -> None:
-    shown = run("decode_tour.py")
+    shown = run(str(EXAMPLES / "decode_tour.py"))
     assert re.findall(r"^exit code (\d)", shown, re.MULTILINE) == ["0", "1", "0", "0", "0"]
 
 

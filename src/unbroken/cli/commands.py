@@ -29,7 +29,7 @@ COMMANDS = [
         "faults",
         "view",
     ),
-    *("top", "stats", "spend", "eval", "mcp"),
+    *("top", "stats", "spend", "eval", "mcp", "demo"),
 ]
 """In the order in which `--help` lists them."""
 
@@ -98,6 +98,8 @@ def _load(name: str) -> Any:
             from unbroken.cli.eval import eval_command as command  # noqa: PLC0415 - start-up time
         case "mcp":
             from unbroken.cli.mcp_serve import app as command  # noqa: PLC0415 - start-up time
+        case "demo":
+            from unbroken.cli.demo import demo_command as command  # noqa: PLC0415 - start-up time
         case _:
             raise ValueError(f"`{name}` is in COMMANDS, and nothing loads it")
     return command

@@ -1,30 +1,30 @@
-"""One job, three schedules, and a chart of when each call ran. Run it with `make demo`.
+"""`unbroken demo`: one job, three schedules, and a chart of when each call ran.
 
 The model is a script, because a real one needs a key. Everything else is real: a server on this machine sends the
 script as streamed bytes at the speed of a model, the agent decodes them like those of a provider, and the tools work.
-`python examples/demo.py 0.5` takes half the time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from dataclasses import replace
+from typing import Annotated
 
-import demo_tools
+import typer
 from rich.console import Console
 from rich.live import Live
 from rich.rule import Rule
 from rich.table import Table
 
 from unbroken import Agent, Request, Result, Schedule, ToolMessage, connect
+from unbroken.cli import demo_tools
 from unbroken.cli.timeline import Timeline, Watch, legend
 from unbroken.models.scripted import Line, Step, steps_of
 from unbroken.testing import Call, Say, ScriptedServer, Uses
 
-PROMPT = "Is this checkout ready for a release?"
-COMMAND = f'.venv/bin/unbroken run "{PROMPT}" --model openai:gpt-5 --tools examples/demo_tools.py --timeline'
+PROMPT = "Is the package unbroken installed completely?"
+COMMAND = f'unbroken run "{PROMPT}" --model openai:gpt-5 --tools unbroken.cli.demo_tools --timeline'
 SCALE = 8.0
 """Seconds that all charts show, so that they can be compared."""
 WIDEST = 120
@@ -40,8 +40,8 @@ def answer(request: Request) -> list[Say | Uses]:
     """The last answer of the script quotes what the tools really returned."""
     said = {result.call_id: result.text for m in request.messages if isinstance(m, ToolMessage) for result in m.results}
     text = (
-        f"It looks ready. The source has {said['src']}, the tests {said['tests']}. `NotImplementedError` is "
-        f"{said['unfinished']}, and it runs here with {said['aiohttp']} and {said['pydantic']}."
+        f"It is complete: {said['lines']}, and it runs here with {said['aiohttp']} and {said['pydantic']}. "
+        f"In aiohttp, `DeprecationWarning` is {said['deprecated']}."
     )
     return [Say(text, after=0.15, over=0.3), Uses(2400, 48)]
 
@@ -50,27 +50,36 @@ SCRIPT = [
     [
         Say("I will read its description and check its size.", after=0.15, over=0.15),
         Call("installed_version", package="aiohttp", id="aiohttp", after=0.02, over=0.2),
-        Call("read_file", path="pyproject.toml", id="project", after=0.02, over=0.2),
-        Call("read_file", path="CHANGELOG.md", id="changes", after=0.02, over=0.2),
-        Call("count_lines", folder="src", id="src", after=0.02, over=0.2),
+        Call("describe_package", package="unbroken", id="summary", after=0.02, over=0.2),
+        Call("list_requirements", package="unbroken", id="needs", after=0.02, over=0.2),
+        Call("count_lines", package="unbroken", id="lines", after=0.02, over=0.2),
         Uses(410, 96),
     ],
     [
-        Say("Is anything left unfinished?", after=0.15, over=0.1),
-        Call("search_code", text="NotImplementedError", id="unfinished", after=0.02, over=0.2),
-        Call("search_code", text="TODO", id="todo", after=0.02, over=0.2),
-        Call("count_lines", folder="tests", id="tests", after=0.02, over=0.2),
-        Call("count_lines", folder="examples", id="examples", after=0.02, over=0.2),
+        Say("Is anything that it needs deprecated?", after=0.15, over=0.1),
+        Call("search_source", package="aiohttp", text="DeprecationWarning", id="deprecated", after=0.02, over=0.2),
+        Call("search_source", package="rich", text="DeprecationWarning", id="deprecated-rich", after=0.02, over=0.2),
+        Call("count_lines", package="aiohttp", id="lines-aiohttp", after=0.02, over=0.2),
+        Call("count_lines", package="pydantic", id="lines-pydantic", after=0.02, over=0.2),
         Uses(1350, 88),
     ],
     [
         Call("installed_version", package="pydantic", id="pydantic", after=0.2, over=0.2),
-        Call("read_file", path="LICENSE", id="license", after=0.02, over=0.2),
-        Call("remember", note="The release is checked.", id="note", after=0.02, over=0.2),
+        Call("describe_package", package="pydantic", id="pydantic-summary", after=0.02, over=0.2),
+        Call("remember", note="The installation is checked.", id="note", after=0.02, over=0.2),
         Uses(1980, 61),
     ],
     answer,
 ]
+
+
+def demo_command(
+    pace: Annotated[float, typer.Option(metavar="FACTOR", help="0.5 takes half the time.", min=0.01, max=10)] = 1.0,
+) -> None:
+    """One job in three schedules, with a picture of when each call was written, started and ended.
+
+    The model is a script, so it needs no key; the server, the streamed bytes, the tools and the times are real."""
+    asyncio.run(show(pace))
 
 
 def paced(line: Line, pace: float) -> Line:
@@ -90,7 +99,7 @@ def _paced(step: Step, pace: float) -> Step:
             return step
 
 
-async def main(pace: float = 1.0) -> None:
+async def show(pace: float) -> None:
     demo_tools.PACE = pace
     console = Console(highlight=False)
     console.width = min(console.width, WIDEST)
@@ -143,7 +152,3 @@ def same(runs: dict[Schedule, Result]) -> str:
     results = [[(record.id, record.result.text) for record in result.calls] for result in runs.values()]
     equal = all(one == results[0] for one in results)
     return f"Each call ran once; the results are {'the same, in the same order' if equal else '[red]not the same[/]'}."
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*map(float, sys.argv[1:2])))
