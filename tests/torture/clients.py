@@ -33,6 +33,10 @@ from unbroken.wires.jsontext import dumps
 
 PATIENCE = 45.0
 """Seconds for one request; no fault lasts nearly as long."""
+LEFT = "left"
+"""The problem of a request whose client did not wait for the answer."""
+STAYING = 14.0
+"""The most seconds that such a client waits."""
 TRIES = 8
 """Of one request after the last fault is healed, before its client gives up."""
 LATER = (408, 409, 425, 429, 500, 502, 503, 504, 529)
@@ -59,6 +63,9 @@ class ClientPlan:
     steps: int = STEPS
     alias: str = ""
     """The only model; empty: each conversation draws one."""
+    patience: float = PATIENCE
+    leaving: float = 0.0
+    """The part of the requests whose client closes the connection before it has the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +331,8 @@ def run(tell: Tell, plan: ClientPlan) -> None:
 
 
 async def _hold_conversations(tell: Tell, plan: ClientPlan) -> None:
-    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    timeout = aiohttp.ClientTimeout(total=plan.patience)
+    dice = random.Random(f"{plan.seed}/{plan.name}/leaving")
     connector = aiohttp.TCPConnector(limit=0)  # aiohttp's own limit is 100, and the others wait
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
 
@@ -333,11 +341,13 @@ async def _hold_conversations(tell: Tell, plan: ClientPlan) -> None:
         ) -> Answer:
             path, query = client.path()
             headers = {**client.headers, **marks}
+            stays = dice.uniform(0.0, STAYING) if dice.random() < plan.leaving else None
+            asking = session.post(f"{client.url}{path}?{query}", data=data, headers=headers)
             try:
-                async with session.post(f"{client.url}{path}?{query}", data=data, headers=headers) as http:
+                async with asyncio.timeout(stays), asking as http:
                     raw = await http.read()
             except TimeoutError:
-                raise NoAnswer("timeout") from None
+                raise NoAnswer("timeout" if stays is None else LEFT) from None
             except (aiohttp.ClientError, OSError) as error:
                 raise NoAnswer(f"{type(error).__name__}: {error}") from None
             return Answer(http.status, {name.lower(): value for name, value in http.headers.items()}, raw)

@@ -5,22 +5,22 @@
     reload     both gateways get a changed configuration again and again (SIGHUP)
     fail-over  what a deployment that does not answer adds to the first byte, one request at a time
 
-The histories are read by the checker of the torture test. Besides, every conversation has to finish, the tokens that
-the gateways have counted and the money that they have booked have to be those of the answers that the clients saw, and
-no connection may break where none has to.
+In the first part, some clients do not wait for their answers. The histories are read by the checker of the torture
+test. Besides, every conversation has to finish, each answer of a provider has to be booked once and to the token
+(`booked`), and no connection may break where none has to.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
 import statistics
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -31,14 +31,14 @@ from child_processes import Child
 from rich.console import Console
 
 from torture import clients
+from torture.booked import check_booked, read_lines
 from torture.checker import Report, check
-from torture.clients import PATIENCE, ClientPlan
+from torture.clients import ClientPlan
 from torture.faults import HEALTH_EVERY, STARVED
 from torture.history import History, Record, read_histories
 from torture.processes import Valkey
 from torture.rounds import write_violations
-from torture.served import Manner, Served, free_port, model_of, start_provider
-from torture.upstream import FIRST_NUMBER
+from torture.served import Manner, Served, free_port, model_of, numbers_of, start_provider
 from unbroken.gateway.spending.allowance import dollars
 from unbroken.gateway.spending.report import Spend, add_up, day_of, read_spend
 from unbroken.gateway.stores import open_store
@@ -50,10 +50,16 @@ NOT_TAKEN = ("ClientConnectorError", "ClientOSError", "ServerDisconnectedError")
 """What aiohttp raises if a request was not answered at all: the connection was refused, or closed before its use."""
 COOLING = 0.02
 """Seconds for which a deployment that failed is left alone where fail-over is measured."""
+PATIENCE = 180.0
+"""Seconds that a client waits for an answer. On a machine that is too busy, clients that give up sooner send everything
+twice, and nothing ever finishes."""
+LEAVING = 0.05
+"""The part of the requests whose client does not wait for the answer, where clients may leave."""
 STEPS = 6
 """Requests of one conversation, retries not counted."""
 ALIAS = "m"
-TOKENS = re.compile(r'^unbroken_tokens_total\{[^}]*kind="(\w+)"[^}]*\} ([\d.e+]+)$', re.MULTILINE)
+KILLED = 0
+"""The provider that dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +79,6 @@ class Stage:
     valkey: Valkey
     providers: list[Child]
     gateways: list[Served]
-    is_whole: bool = True
-    """No provider was killed."""
     broken: list[str] = field(default_factory=list[str])
     """What should not have been, in words."""
 
@@ -107,10 +111,9 @@ def run_part(name: str, size: Size, seed: int, folder: Path, trouble: Callable[[
         ]
         trouble(stage, size)
         busy = [gateway.megabytes() for gateway in gateways]
-        codes = [crowd.wait(size.seconds + 2 * STEPS * size.lasting + 2 * PATIENCE) for crowd in crowds]
+        codes = _wait(crowds, folder)
         took = time.monotonic() - began
         used = [gateway.cpu() - before for gateway, before in zip(gateways, started, strict=True)]
-        counted = [_tokens(gateway.url) for gateway in gateways] if name == "load" else []
         stage.broken += [f"a gateway ended with {code}" for gateway in gateways if (code := gateway.stop()) != 0]
         spend = asyncio.run(_read_spend(valkey.url))
     stage.broken += [f"a process of clients ended with {code}" for code in codes if code != 0]
@@ -120,10 +123,19 @@ def run_part(name: str, size: Size, seed: int, folder: Path, trouble: Callable[[
     stage.broken += [f"{violation.kind}: {violation.where}: {violation.words}" for violation in report.violations]
     _describe(name, report, took, used, idle, busy)
     _check_endings(name, records, stage)
-    if counted:
-        _check_tokens(records, counted, stage)
-    _check_spend(records, spend, stage)
+    _check_spend(name, records, spend, stage)
     return stage.broken
+
+
+def _wait(crowds: Sequence[Child], folder: Path) -> list[int | None]:
+    """The exit codes of all; None for those that had to be killed. However busy the machine is, they are waited for as
+    long as they get on."""
+    size, grew = 0, time.monotonic()
+    while any(crowd.is_alive for crowd in crowds) and time.monotonic() - grew < 2 * PATIENCE:
+        time.sleep(0.5)
+        before, size = size, sum(path.stat().st_size for path in folder.glob("clients-*.jsonl"))
+        grew = time.monotonic() if size > before else grew
+    return [crowd.wait(0.0) for crowd in crowds]
 
 
 def _plans(name: str, size: Size, seed: int, folder: Path, urls: list[str]) -> list[ClientPlan]:
@@ -139,6 +151,8 @@ def _plans(name: str, size: Size, seed: int, folder: Path, urls: list[str]) -> l
             hold_timeout=3600.0,
             steps=STEPS,
             alias=ALIAS,
+            patience=PATIENCE,
+            leaving=LEAVING if name == "load" else 0.0,
         )
         for number in range(size.processes)
     ]
@@ -168,27 +182,6 @@ def _check_endings(name: str, records: Sequence[Record], stage: Stage) -> None:
         stage.broken += [f"an answer broke off: {each}" for each in problems if not each.startswith(NOT_TAKEN)]
 
 
-def _tokens(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
-        found = TOKENS.findall(answer.read().decode())
-    return {name: sum(float(value) for each, value in found if each == name) for name, _ in found}
-
-
-def _check_tokens(records: Sequence[Record], counted: Sequence[dict[str, float]], stage: Stage) -> None:
-    """An answer reports its number as its input tokens, so a sum that is right has every answer once."""
-    seen = [record["answer"] for record in records if record["op"] == "ok" and record["answer"] >= FIRST_NUMBER]
-    known = {record["number"] for record in records if record["op"] == "turn"}
-    total = int(sum(one.get("input", 0.0) for one in counted))
-    CONSOLE.print(f"  {len(seen):,} answers of models, {sum(seen):,} input tokens seen by clients, {total:,} counted")
-    if set(seen) - known:
-        stage.broken.append("a client saw tokens that no provider has reported")
-    # An answer that broke off at the client may have been counted.
-    cut = sum(record["op"] == "info" for record in records)
-    most = sum(sorted(known - set(seen))[-cut:]) if cut else 0
-    if not 0 <= total - sum(seen) <= most:
-        stage.broken.append(f"the gateways have counted {total:,} tokens, and the clients saw {sum(seen):,}")
-
-
 async def _read_spend(url: str) -> Spend:
     store = open_store(url)
     try:
@@ -200,20 +193,15 @@ async def _read_spend(url: str) -> Spend:
     return total[0] if total else Spend()
 
 
-def _check_spend(records: Sequence[Record], spend: Spend, stage: Stage) -> None:
-    """What both gateways have written to their store together. If nothing broke off, it is what the providers have
-    reported, to the token, and what the clients saw. What an attempt that failed has reported counts too."""
-    reported = sum(record["number"] for record in records if record["op"] == "turn")
-    seen = sum(record["answer"] for record in records if record["op"] == "ok" and record["answer"] >= FIRST_NUMBER)
-    problems = [record["problem"] for record in records if record["op"] == "info"]
-    is_exact = stage.is_whole and all(problem.startswith(NOT_TAKEN) for problem in problems)
+def _check_spend(name: str, records: Sequence[Record], spend: Spend, stage: Stage) -> None:
+    logs = [(stage.folder / f"gateway-{number}.log").read_text() for number in range(2)]
+    lines = [line for log in logs for line in read_lines(log)]
+    booked = check_booked(records, lines, spend, numbers_of(KILLED) if name == "load" else range(0))
     tokens = f"{spend.input:,} input and {spend.output:,} output tokens"
     CONSOLE.print(f"  spend: {spend.requests:,} answers, {tokens}, {dollars(spend.cost)}")
-    CONSOLE.print(f"  input tokens that providers reported: {reported:,}, that clients saw: {seen:,}")
-    if spend.cost != 1000 * spend.input + 2000 * spend.output or spend.unpriced:
-        stage.broken.append(f"{spend.input:,} and {spend.output:,} tokens do not cost {dollars(spend.cost)}")
-    if not seen <= spend.input <= reported or (is_exact and not seen == spend.input == reported):
-        stage.broken.append(f"spend has {spend.input:,} input tokens")
+    CONSOLE.print(f"  {booked.describe()}")
+    (stage.folder / "left-early.json").write_text(json.dumps(booked.early, indent=1))
+    stage.broken += booked.broken
 
 
 class Watch:
@@ -244,8 +232,7 @@ class Watch:
 def lose_a_provider(stage: Stage, size: Size) -> None:
     """Killed: its connections are reset, and nothing listens there any more."""
     time.sleep(size.seconds / 2)
-    stage.providers[0].kill()
-    stage.is_whole = False
+    stage.providers[KILLED].kill()
 
 
 def restart_gateways(stage: Stage, size: Size) -> None:

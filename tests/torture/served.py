@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -26,7 +27,7 @@ from unbroken.errors import RateLimited
 from unbroken.messages import Request
 from unbroken.models.scripted import Step
 from unbroken.testing import Pause
-from unbroken.testing.scenario import Reply, Sent
+from unbroken.testing.scenario import Chunks, Reply, Sent
 
 load_first("torture.served")
 
@@ -35,10 +36,13 @@ BETWEEN = 1_000_000
 """Numbers of answers that belong to one provider."""
 PRICE = "price = { input = 1.0, output = 2.0 }"
 """Dollars for a million tokens."""
+STOPPING = 120
+"""Seconds that a gateway waits for its last streams, at most. On a busy machine they take longer than they should."""
 SETTINGS = """
 [server]
 port = {port}
-stop_timeout = "30s"
+stop_timeout = "{stopping}s"
+access_log = true
 
 [store]
 url = {store}
@@ -57,7 +61,7 @@ class Provider(Model):
 
     def __init__(self, seed: str, history: History, number: int, manner: Manner, lasting: float) -> None:
         super().__init__(seed, history)
-        self._first = FIRST_NUMBER + number * BETWEEN
+        self._first = numbers_of(number).start
         self._manner = manner
         self._lasting = lasting
         self._dice = random.Random(f"{seed}/{number}")
@@ -67,13 +71,24 @@ class Provider(Model):
             raise RateLimited("too many requests", status=429, retry_after=0.02)
         if self._manner == "limits" and self._dice.random() < 0.5:
             raise RateLimited("too many requests", status=429, retry_after=float(self._dice.choice((1, 5, 20))))
-        return super()._reply(sent, request, http)
+        reply = super()._reply(sent, request, http)
+        return replace(reply, chunks=self._noted(reply.chunks, self._first + sent.number))
+
+    def _noted(self, chunks: Chunks, number: int) -> Chunks:
+        """The same; it is written down when the last byte was sent."""
+        yield from chunks
+        self._history.write("sent", number=number)
 
     def _paced(self, steps: list[Step]) -> list[Step]:
         if not self._lasting:  # where the time to the first byte is measured
             return [step for step in steps if not isinstance(step, Pause)]
         wait = self._dice.uniform(0.5, 1.0) * self._lasting
         return [Pause(1.0 if self._manner == "slow" else 0.0), *steps[:-1], Pause(wait), steps[-1]]
+
+
+def numbers_of(provider: int) -> range:
+    """The numbers of its answers."""
+    return range(FIRST_NUMBER + provider * BETWEEN, FIRST_NUMBER + (provider + 1) * BETWEEN)
 
 
 def _serve(tell: Tell, seed: str, path: str, number: int, manner: Manner, lasting: float) -> None:
@@ -96,7 +111,7 @@ class Served:
     def __init__(self, folder: Path, number: int, store: str, models: str) -> None:
         self.port = free_port()
         self.config = folder / f"gateway-{number}.toml"
-        self.config.write_text(SETTINGS.format(port=self.port, store=json.dumps(store)) + models)
+        self.config.write_text(SETTINGS.format(port=self.port, store=json.dumps(store), stopping=STOPPING) + models)
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = (folder / f"gateway-{number}.log").open("ab")
         self._used = 0.0
@@ -118,7 +133,7 @@ class Served:
         """SIGTERM; its exit code when its last stream has ended."""
         self._used += self._now()
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
+        return self._process.wait(STOPPING + 60)
 
     def reload(self) -> None:
         self._process.send_signal(signal.SIGHUP)

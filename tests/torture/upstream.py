@@ -30,6 +30,8 @@ ID_STYLES = ("counted", "short", "uuid", "anthropic", "none")
 """How a model spells the ids of its calls; the name of the model ends with one of these."""
 FIRST_NUMBER = 1000
 """Of an answer: larger than any number of tokens that the gateway would make up."""
+OUTPUT = 7
+"""The output tokens of each answer."""
 LOOK = ("lookup", {"what": "bills"})
 """The call that most conversations begin with."""
 
@@ -83,7 +85,7 @@ def speak(request: Request, account: str, mark: str, number: int, seed: str) -> 
         steps.append(Think(f"Private thought {mark} about {account}."))
     count = dice.choice([1, 2, 3, 3, 3, 4]) if said < 4 or dice.random() < 0.6 else 0
     if not count:
-        return [*steps, Say(f"All is paid for {account or 'you'}."), Uses(number, 7)]
+        return [*steps, Say(f"All is paid for {account or 'you'}."), Uses(number, OUTPUT)]
     text = dice.choice(["Let me look.", "Let me look.", "", f"Looking, {mark}."])
     steps += [Say(text)] if text else []
     style = request.model.rpartition("-")[2]
@@ -91,7 +93,7 @@ def speak(request: Request, account: str, mark: str, number: int, seed: str) -> 
     for at in range(count):
         name, arguments = _call(account, mark, at, shared)
         steps.append(Call(name, arguments, id=_id(style, at)))
-    return [*steps, Uses(number, 7)]
+    return [*steps, Uses(number, OUTPUT)]
 
 
 def _call(account: str, mark: str, at: int, shared: int) -> tuple[str, Object]:
