@@ -21,7 +21,8 @@ def describe_package(package: str) -> str:
     """The summary and the licence of an installed package."""
     time.sleep(0.2 * PACE)
     facts = metadata(package)
-    return f"{facts['Summary']} Licence: {facts.get('License-Expression') or facts.get('License') or 'not stated'}."
+    licence = [facts[name] for name in ("License-Expression", "License") if name in facts]
+    return f"{facts['Summary']} Licence: {licence[0] if licence else 'not stated'}."
 
 
 @tool(effect="read")
