@@ -103,6 +103,7 @@ TITLES = {
     "The transcript": "对话记录",
     "What it does not do": "不做什么",
     "Names in the design documents": "设计文档中的名字",
+    "The design documents, row by row": "设计文档逐条对照",
     "Reference": "参考",
     "reference/index.md": "参考",
     "Agent": "Agent",
