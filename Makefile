@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo dist tour test check lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-deploy test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
+.PHONY: help ui real demo dist tour test check compare lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-deploy test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -48,7 +48,7 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/pyright
 
-bench: $(VENV)/.bench  ## the numbers that the README claims
+bench: $(VENV)/.bench  ## the numbers of docs/benchmarks.md
 	$(BIN)/python bench/decoding.py
 	$(BIN)/python bench/runs.py
 	$(BIN)/python bench/latency.py
@@ -92,6 +92,9 @@ $(VENV)/moving-langgraph: PACKAGES = langchain langchain-openai langgraph-checkp
 MOVING := $(VENV)/moving-pydantic-ai $(VENV)/moving-openai-agents $(VENV)/moving-langgraph
 $(MOVING):
 	@$(INSTALL) $@ $(PACKAGES)
+
+compare: $(VENV)/.ready $(MOVING)  ## what this and three other libraries do with five faults: the table of the README (500 MB)
+	$(BIN)/python bench/compare --check
 
 test-moving: $(VENV)/.ready $(MOVING)  ## the code "before" of docs/moving, with the libraries that it is written for (500 MB)
 	$(BIN)/python -m pytest -n 2 tests/moving/check_before.py

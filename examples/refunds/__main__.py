@@ -38,27 +38,25 @@ async def main(folder: Path, ask: bool) -> bool:
     from unbroken import Allow, Deny  # noqa: PLC0415 - after the line above
     from unbroken.durable import open_journal  # noqa: PLC0415
 
-    CONSOLE.print("A worker starts.")
+    CONSOLE.print("A worker starts, with three refunds in its journal.")
     worker = begin_worker(url)
     try:
         async with await open_journal(url) as journal:
             for order in ORDERS:
                 await journal.start("refunds", f"Refund order {order}.", run_id=f"order-{order}")
-            CONSOLE.print(f"Three runs are in the journal ({journal.url}), and the worker drives them: now it pays.")
             while len(LEDGER.all()) < 1:
                 await asyncio.sleep(0.02)
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-            CONSOLE.print(f"The worker was killed (SIGKILL) in the middle of payments; ledger: {len(LEDGER.all())}.")
+            CONSOLE.print(f"kill -9: the worker dies in the middle of a payment. Paid so far: {len(LEDGER.all())}")
             worker = begin_worker(url)
-            CONSOLE.print("A second worker starts and continues its runs.")
+            CONSOLE.print("A second worker continues the runs.")
             while not (waiting := await journal.runs(state="waiting")):
                 await journal.changed(1.0)
             for run in waiting:
                 for call in run.pending:
                     allowed = may_refund(run.run_id, call.arguments["amount"], ask)
                     await journal.answer(run.run_id, {call.id: Allow() if allowed else Deny("the manager said no")})
-            CONSOLE.print("The worker continues to the end of each run:")
             for order in ORDERS:
                 async for _ in journal.events(f"order-{order}"):
                     pass

@@ -98,7 +98,9 @@ def _command(block: str) -> tuple[list[str], str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_with_its_output_is_one_that_is_run_here(page: Path) -> None:
-    assert {_command(block)[0][0] for block in blocks(page, "console")} <= {"unbroken", "curl"}
+    made = ["make", "refunds"]  # its own test compares it: examples/refunds/tests
+    words = [_command(block)[0] for block in blocks(page, "console")]
+    assert {first for first, *rest in words if [first, *rest] != made} <= {"unbroken", "curl"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,6 @@ def test_each_order_is_paid_once_though_a_worker_is_killed_in_the_middle_of_a_pa
         [sys.executable, "-m", "refunds", "--yes"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = done.stdout.splitlines()
-    assert told[2].startswith("The worker was killed (SIGKILL)")
-    assert told[4] == "order-9 waits: may it refund 480? yes"
-    assert told[6:9] == [
-        f"  order-{order}: Order {order}: {amount} was refunded for order {order}."
-        for order, amount in ((7, 20), (8, 35), (9, 480))
-    ]
-    assert told[9] == "The ledger has one payment for each order: [(7, 20), (8, 35), (9, 480)]"
+    (shown,) = re.findall(r"\$ make refunds\n(.*?)```", (folder.parent / "README.md").read_text("utf-8"), re.DOTALL)
+    paid = r"Paid so far: \d"  # it may pay two of them before it is killed
+    assert re.sub(paid, "", done.stdout) == re.sub(paid, "", shown)
