@@ -57,10 +57,14 @@ def if_deleted(outcome: Outcome) -> str:
     return f"does not run it; {outcome.end}"
 
 
-def how_many_ran(outcome: Outcome) -> str:
-    ran = len(outcome.arguments)
-    again = ran - len(set(outcome.arguments))
-    return f"{ran} ran{f', {again} of them again' if again else ''}; {outcome.end}"
+def how_many_ran_of(calls: int) -> Callable[[Outcome], str]:
+    def describe(outcome: Outcome) -> str:
+        ran = len(set(outcome.arguments))
+        twice = ", **one twice**" if ran < len(outcome.arguments) else ""
+        count = f"{ran} of {calls} ran"
+        return f"{count if ran == calls else f'**{count}**'}{twice}; {outcome.end}"
+
+    return describe
 
 
 def how_it_ends(outcome: Outcome) -> str:
@@ -95,8 +99,8 @@ CASES = (
         [[Say("I clean up."), Cut("delete_folder", '{"path": "/srv/reports')], DONE],
         if_deleted,
     ),
-    Case("The connection is lost after a call; a retry would work", [[*LOOK, Break()], LOOK, DONE], how_many_ran),
-    Case("Two calls come without `index`", [without_index("Rome", "Oslo"), DONE], how_many_ran),
+    Case("The connection is lost after a call; a retry would work", [[*LOOK, Break()], LOOK, DONE], how_many_ran_of(1)),
+    Case("Two calls come without `index`", [without_index("Rome", "Oslo"), DONE], how_many_ran_of(2)),
     Case("One of three tools raises `KeyError`", [THREE, DONE], how_it_ends),
     Case("The model calls a tool in every round; the limit is 4", [call_for_ever] * 9, how_it_ends),
 )
