@@ -20,10 +20,10 @@ class Row(NamedTuple):
     number: str
     section: str
     requirement: str
-    where: str
-    tests: str
     verdict: str
     note: str
+    where: str
+    tests: str
 
 
 @cache
@@ -33,9 +33,9 @@ def rows_of(page: Path) -> list[Row]:
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if len(cells) == 5 and re.match(r"00\d-\d+ · ", cells[0]):
             number, _, section = cells[0].partition(" · ")
-            verdict, _, note = cells[4].replace("：", ":", 1).partition(":")
-            requirement, where, tests = cells[1:4]
-            found.append(Row(number, section, requirement, where, tests, WORDS.get(verdict, verdict), note.strip()))
+            verdict, _, note = cells[2].replace("：", ":", 1).partition(":")
+            requirement, _, where, tests = cells[1:]
+            found.append(Row(number, section, requirement, WORDS.get(verdict, verdict), note.strip(), where, tests))
     return found
 
 
