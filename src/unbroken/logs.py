@@ -41,6 +41,7 @@ def set_up_logs(as_json: bool = False, level: LogLevel = "info") -> None:
     others = max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
     logging.basicConfig(handlers=[stderr_handler(as_json)], level=others, force=True)
     logging.getLogger("unbroken").setLevel(level.upper())
+    logging.captureWarnings(as_json)  # Python would print them as they are
 
 
 def stderr_handler(as_json: bool = False) -> logging.Handler:

@@ -125,7 +125,7 @@ def test_requests_are_logged_on_request() -> None:
 
 
 def test_serial_releases_the_three_calls_of_the_demo_model_one_by_one() -> None:
-    with serving("--serial", "--store", "turns.db", "--json") as server:
+    with serving("--serial", "--store", "turns.db") as server:
         assert server.said("model") == "demo: a script to try clients with, one call at a time"
         history: list[object] = []
         cities: list[str] = []
@@ -139,13 +139,44 @@ def test_serial_releases_the_three_calls_of_the_demo_model_one_by_one() -> None:
         assert final["finish_reason"] == "stop"
         assert all(f'get_weather gave "{city}: rain"' in final["message"]["content"] for city in cities)
         assert server.stop(signal.SIGTERM) == 0
-    lines = [json.loads(line) for line in Path("log").read_text().splitlines()]
-    assert [line["level"] for line in lines] == ["info"] * len(lines)
-    held = [line["message"] for line in lines if line["message"].startswith("serial_hold")]
-    assert len(held) == 3
-    assert lines[0]["logger"] == "unbroken.gateway"
-    assert lines[0]["time"].endswith("Z")
+    assert len(re.findall(" INFO unbroken.gateway: serial_hold ", Path("log").read_text())) == 3
     assert Path("turns.db").exists()
+
+
+@pytest.mark.parametrize("asked", ["option", "file"])
+def test_with_json_logs_nothing_else_is_printed(asked: str) -> None:
+    has_logs = "[log]\njson = true\n" if asked == "file" else ""
+    Path("unbroken.toml").write_text(f'{has_logs}[keys]\nrequired = true\n[[models]]\nmodel = "demo"\n')
+    command = [*COMMAND, "serve", "--port", "0", *(["--json"] if asked == "option" else [])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = [json.loads(process.stderr.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE)
+    lines += map(json.loads, err.splitlines())
+    assert (process.returncode, out) == (0, "")
+    assert [line["level"] for line in lines] == ["info", "warning", "info", "info"]
+    assert lines[0]["event"] == "started"
+    assert lines[0]["at"].startswith("http://127.0.0.1:")
+    assert lines[1]["message"].startswith("there is no key yet")
+    assert {line["logger"] for line in lines} == {"unbroken.gateway"}
+    assert all(line["time"].endswith("Z") for line in lines)
+
+
+def test_with_json_logs_mistakes_and_the_check_are_json_too() -> None:
+    Path("unbroken.toml").write_text('[log]\njson = true\n[[models]]\nmodel = "demo"\nserial = 3\n')
+    done = invoke("serve")
+    assert (done.exit_code, done.stdout) == (2, "")
+    found = json.loads(done.stderr)
+    assert (found["level"], found["message"]) == (
+        "error",
+        "unbroken.toml:5: [[models]] 1: `serial` has to be true or false",
+    )
+    assert invoke("serve", "--check").stderr.startswith("unbroken: unbroken.toml:5: ")
+    done = invoke("serve", "--check", "--json", "--upstream", "ollama:qwen3")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"what": "model", "value": "qwen3: ollama:qwen3 (openai-chat)"} in lines
+    assert json.loads(done.stderr)["message"].startswith("unbroken.toml is not read")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -272,6 +303,84 @@ configuration      unbroken.toml
         "unbroken: there is no key yet: create one with `unbroken keys create NAME --file unbroken-keys.json`\n"
     )
     assert os.listdir() == ["unbroken.toml"]
+
+
+EVERYTHING = """
+[server]
+cors_origins = ["https://app.example"]
+[admin]
+key_env = "ADMIN"
+shared = true
+[telemetry]
+enabled = true
+[[teams]]
+name = "search"
+requests_per_minute = 60
+[[budgets]]
+team = "search"
+amount = "20usd/day"
+[[budgets]]
+name = "house"
+amount = "500usd/month"
+warn_at = 0.5
+[[models]]
+model = "openai:gpt-5"
+alias = "big"
+hooks = "hooks.py"
+fallback = ["xai:grok", "small"]
+[[models.guardrails]]
+use = "redact"
+name = "cards"
+pattern = "[0-9]{16}"
+[[models.deployments]]
+api_key_env = "KEY_A"
+[[models.deployments]]
+api_key_env = "KEY_B"
+[[models]]
+alias = "small"
+model = "openai:gpt-5-mini"
+api_key_env = "KEY_C"
+"""
+
+
+def test_check_names_guardrails_budgets_telemetry_and_the_admin_api() -> None:
+    Path("hooks.py").write_text("def on_request(request, info):\n    pass\n")
+    Path("unbroken.toml").write_text(EVERYTHING)
+    env = {"ADMIN": "a" * 32, "KEY_A": "a", "KEY_B": "b", "KEY_C": "c", "XAI_API_KEY": "d"}
+    done = invoke("serve", "--check", env=env)
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[lines.index("keys               not required") - 2 :] == [
+        "guardrails         big: hooks in hooks.py, cards (redact)",
+        "store              sqlite:unbroken-gateway.db",
+        "keys               not required",
+        "spend              counted, and kept for 400 days",
+        "budget             team search: 20usd/day, a warning at 80%",
+        "budget             all: 500usd/month (house), a warning at 50%",
+        "team               search: 60 requests a minute",
+        "admin API          http://127.0.0.1:8400/admin/v1, its key is in ADMIN; it may add models, teams and budgets",
+        "web pages          those of https://app.example may use the API",
+        "telemetry          OpenTelemetry to http://localhost:4318, without messages and answers",
+        "configuration      unbroken.toml",
+    ]
+
+
+def test_check_names_every_variable_that_is_missing() -> None:
+    Path("unbroken.toml").write_text(EVERYTHING)
+    done = invoke("serve", "--check", env=dict.fromkeys(["ADMIN", "KEY_A", "KEY_B", "KEY_C", "XAI_API_KEY"]))
+    assert done.exit_code == 2
+    lines = [line.removeprefix("unbroken: unbroken.toml:") for line in done.stderr.splitlines()]
+    missing = "should hold the key but is not set: set it"
+    assert lines == [
+        "5: the variable ADMIN should hold the admin key but is not set: set it",
+        f"19: [[models]] 1: deployment `openai-1`: the variable KEY_A {missing}",
+        f"19: [[models]] 1: deployment `openai-2`: the variable KEY_B {missing}",
+        "19: [[models]] 1: fallback `xai:grok`: provider `xai` needs a key: set XAI_API_KEY or name a variable with "
+        "`api_key_env`",
+        lines[4],
+        f"32: [[models]] 2: the variable KEY_C {missing}",
+    ]
+    assert "hooks.py" in lines[4]
 
 
 def test_check_reports_all_mistakes_and_exits_with_2() -> None:

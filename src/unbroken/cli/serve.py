@@ -6,36 +6,36 @@ only a server needs are an optional extra, and are imported when they are needed
 
 from __future__ import annotations
 
+import logging
 import sys
+import tomllib
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from yarl import URL
 
 from unbroken.cli.exits import MISUSED, STOPPED, print_line
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import ADMIN_KEY, ApiKeyEnv, BaseUrl, LogLevelName, WireName
+from unbroken.cli.serve_summary import summary, warnings
 from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
 from unbroken.gateway.config.opening import IN_A_FILE, Opened
 from unbroken.gateway.reloading import ConfigSource
 from unbroken.gateway.settings import HOST, PORT, GatewaySettings
-from unbroken.gateway.upstreams.demo_model import NAME as DEMO
-from unbroken.gateway.upstreams.pool import Pool
-from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.logs import chosen_level, set_up_logs
 
 if TYPE_CHECKING:
     from unbroken.gateway.from_litellm import Translation
 
+log = logging.getLogger("unbroken.gateway")
+
 _EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The local address of a machine that listens on all addresses."""
 
 _AS_OPTIONS = {"pass api_key=…": "name a variable with --api-key-env", "pass base_url=…": "give --base-url"}
 """The advice in an error message, and what does the same here."""
@@ -92,7 +92,29 @@ Against: TypeAlias = Annotated[
         help=f"With --check: what would change for the gateway there (key in {ADMIN_KEY}), or compared with that file.",
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Log lines as JSON.")]
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Log and print JSON objects, one a line, and nothing else.")
+]
+
+
+class _Output:
+    """Lines for people, or a JSON object in each."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        if as_json:
+            set_up_logs(as_json=True)
+
+    def line(self, what: str, value: str) -> None:
+        object = {"what": what, "value": value}
+        typer.echo(dumps(object, ensure_ascii=False) if self.as_json else f"{what:<18} {value}")
+
+    def note(self, words: str, level: int = logging.WARNING) -> None:
+        """On standard error."""
+        if self.as_json:
+            log.log(level, "%s", words)
+        else:
+            print_line(words)
 
 
 def serve_command(
@@ -128,7 +150,9 @@ def serve_command(
     Exit codes: 0 stopped, or --check found nothing wrong; 2 the options or the file are wrong, or the port is taken; 3
     it could not start; 4 with --check or --write, a part of the LiteLLM file is not translated.
     """
-    with _telling(_AS_OPTIONS if upstream else IN_A_FILE):
+    has_json_logs = not (check or upstream or from_litellm) and _has_json_logs(config or FILE)
+    output = _Output(json or has_json_logs)
+    with _reporting(output, _AS_OPTIONS if upstream else IN_A_FILE):
         said = ServeOptions(
             upstream=upstream,
             alias=alias,
@@ -147,18 +171,18 @@ def serve_command(
             keys_file=keys_file,
             record=record,
         )
-        translated = _translated(from_litellm, write, config or upstream)
+        translated = _translated(from_litellm, write, config or upstream, output)
         if translated is not None and write:
-            raise typer.Exit(_write(translated, write))
+            raise typer.Exit(_write(translated, write, output))
         if against and not check:
             raise UserError("--against goes with --check, which is missing")
-        _serve(said, translated or _file(config, upstream), check, json, log_level, against)
+        _serve(said, translated or _file(config, upstream, output), check, output, log_level, against)
         if translated is not None and check and not translated.is_complete:
             raise typer.Exit(STOPPED)
 
 
 def _serve(
-    said: ServeOptions, source: str | Translation, check: bool, json: bool, log_level: str, against: str
+    said: ServeOptions, source: str | Translation, check: bool, output: _Output, log_level: str, against: str
 ) -> None:
     """`source` is the file to read, empty if there is none."""
     chosen = chosen_level(log_level, None)
@@ -180,19 +204,19 @@ def _serve(
 
         def show(at: str) -> None:
             starting.close()
-            _show(settings, opened, file, at)
+            _show(settings, opened, file, at, output)
 
         if check:
             show("")
             if against:
-                _compare(settings, against, said)
+                _compare(settings, against, said, output)
         else:
             again = ConfigSource(file, asdict(said), is_litellm=not isinstance(source, str))
-            logs = partial(set_up_logs, json or settings.log_json, chosen or settings.log_level)
+            logs = partial(set_up_logs, output.as_json, chosen or settings.log_level)
             serve(settings, show, app=Gateway, logs=logs, source=again)
 
 
-def _compare(settings: GatewaySettings, against: str, said: ServeOptions) -> None:
+def _compare(settings: GatewaySettings, against: str, said: ServeOptions, output: _Output) -> None:
     """Prints what would change for a running gateway, or compared with another file."""
     from unbroken.cli.admin_client import ask  # noqa: PLC0415 - start-up time
     from unbroken.gateway.config.changes import describe, find_changes  # noqa: PLC0415 - start-up time
@@ -201,14 +225,14 @@ def _compare(settings: GatewaySettings, against: str, said: ServeOptions) -> Non
     old = ask(against, "GET", "/config") if is_running else describe(read_config(against, said))
     changes = find_changes(old, describe(settings))
     for change in changes:
-        _line("would change", str(change))
+        output.line("would change", str(change))
     if not changes:
-        _line("would change", f"nothing compared with {against}")
+        output.line("would change", f"nothing compared with {against}")
     elif any(change.restart for change in changes):
-        print_line("a reload leaves what needs a restart as it is; everything else takes effect at once")
+        output.note("a reload leaves what needs a restart as it is; everything else takes effect at once")
 
 
-def _translated(file: str, write: str, others: str) -> Translation | None:
+def _translated(file: str, write: str, others: str, output: _Output) -> Translation | None:
     """The configuration of LiteLLM's proxy, if one is named. What is not translated is printed."""
     if not file:
         if write:
@@ -220,11 +244,11 @@ def _translated(file: str, write: str, others: str) -> Translation | None:
 
     translated = read_litellm(file)
     for found in translated.findings:
-        print_line(str(found))
+        output.note(str(found))
     return translated
 
 
-def _write(translated: Translation, target: str) -> int:
+def _write(translated: Translation, target: str, output: _Output) -> int:
     """Writes `unbroken.toml`, after a check that it can be read. Returns the exit code."""
     text = translated.toml()
     translated.check()
@@ -238,18 +262,18 @@ def _write(translated: Translation, target: str) -> int:
             raise UserError(f"--write {target}: it exists already; name another file, or remove it") from None
         except OSError as error:
             raise UserError(f"--write {target}: it cannot be written: {error.strerror or error}") from None
-        print_line(f"{target} is written; check it with `unbroken serve --config {target} --check`")
+        output.note(f"{target} is written; check it with `unbroken serve --config {target} --check`", logging.INFO)
     return 0 if translated.is_complete else STOPPED
 
 
-def _file(config: str, upstream: str) -> str:
+def _file(config: str, upstream: str, output: _Output) -> str:
     """The file to read; empty if there is none."""
     if config and upstream:
         raise UserError("--config and --upstream cannot be used together: the file names its models")
     if not config and Path(FILE).is_file():
         if not upstream:
             return FILE
-        print_line(f"{FILE} is not read, because --upstream names the model")
+        output.note(f"{FILE} is not read, because --upstream names the model")
     return config
 
 
@@ -260,7 +284,7 @@ def _switch(given: str) -> bool | None:
 
 
 @contextmanager
-def _telling(words: dict[str, str]) -> Generator[None]:
+def _reporting(output: _Output, words: dict[str, str]) -> Generator[None]:
     """Prints all mistakes, one line each."""
     try:
         yield
@@ -268,7 +292,7 @@ def _telling(words: dict[str, str]) -> Generator[None]:
         for line in str(error).splitlines():
             for spelled, here in words.items():
                 line = line.replace(spelled, here)
-            print_line(line)
+            output.note(line, logging.ERROR)
         raise typer.Exit(MISUSED) from None
 
 
@@ -282,63 +306,21 @@ def missing_extra(what: str = "the gateway") -> Generator[None]:
         raise needs_extra(what, error.name or "a package", "gateway") from None
 
 
-def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None:
-    """Prints what is served, and how clients reach it; `at` is the address, empty with --check."""
-    place = URL(at) if at else URL.build(scheme="http", host=settings.host, port=settings.port)
-    near = str(place.with_host(_EVERYWHERE.get(place.host or "", place.host or ""))).rstrip("/")
-    _line("listens on" if at else "would listen on", str(place).rstrip("/"))
-    _line("OpenAI clients", f"{near}/v1")
-    _line("Anthropic clients", near)
-    _line("Gemini clients", near)
-    for alias, upstream in opened.upstreams.items():
-        _line("model", f"{alias}: {_described(upstream)}")
-    for profile in settings.clients:
-        _line("client", f"{profile.name}: {'one call at a time' if profile.serial else 'all calls at once'}")
-    _line("store", settings.store)
-    ring = opened.ring
-    held = f"{len(ring)} in {settings.keys_file}" if ring is not None else "in the store"
-    _line("keys", f"required, {held}" if settings.keys else "not required")
-    if settings.journal:
-        _line("durable runs", f"{settings.journal}, at {near}/runs/")
-    if settings.record:
-        part = "" if settings.record_share == 1 else f", {settings.record_share:.3g} of all requests"
-        _line("recordings", f"{settings.record}{part}")
-    if file:
-        _line("configuration", file)
-    if at:
-        _line("status page", f"{near}/")
-        typer.echo("Ctrl-C stops it")
-    if ring is not None and not len(ring):
-        print_line(f"there is no key yet: create one with `unbroken keys create NAME --file {settings.keys_file}`")
-    for profile in settings.clients:
-        if profile.key and not settings.keys_in_store and (ring is None or not ring.has(profile.key)):
-            why = "keys are not required" if ring is None else f"{settings.keys_file} has no key of that name"
-            print_line(f"client `{profile.name}` has the key `{profile.key}`, but {why}: its profile is never used")
+def _show(settings: GatewaySettings, opened: Opened, file: str, at: str, output: _Output) -> None:
+    """Prints what is served, and how clients reach it; `at` is the address, empty with --check. A gateway that has
+    started, and logs JSON, has logged the line `started` instead."""
+    if not (output.as_json and at):
+        for what, value in summary(settings, opened, file, at):
+            output.line(what, value)
+        if at:
+            typer.echo("Ctrl-C stops it")
+    for warning in warnings(settings, opened):
+        output.note(warning)
 
 
-def _line(what: str, value: str) -> None:
-    typer.echo(f"{what:<18} {value}")
-
-
-def _described(upstream: Upstream) -> str:
-    if upstream.pool is not None:
-        return _described_pool(upstream.pool)
-    wire = f" ({upstream.wire})" if upstream.wire else ""
-    name = "a script to try clients with" if upstream.model.name == DEMO else upstream.model.name
-    serial = ", one call at a time" if upstream.serial else ""
-    then = f", else {', '.join(upstream.fallback)}" if upstream.fallback else ""
-    return f"{name}{wire}{serial}{then}"
-
-
-def _described_pool(pool: Pool) -> str:
-    ways = {
-        "weighted": "at random by weight",
-        "least-busy": "the least busy by weight",
-        "fastest": "the fastest by weight",
-    }
-    how = "one for each conversation, by weight" if pool.sticky else ways[pool.choose]
-    each = (
-        f"{one.name} = {one.model.name} (weight {one.weight:g}, priority {one.priority})" for one in pool.deployments
-    )
-    then = f", else {', '.join(model.name for model in pool.fallback)}" if pool.fallback else ""
-    return f"{how}: {', '.join(each)}{then}"
+def _has_json_logs(file: str) -> bool:
+    """Whether the file says `json = true` below [log]. Reading it reports what is wrong with it."""
+    try:
+        return tomllib.loads(Path(file).read_text("utf-8-sig"))["log"]["json"] is True
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False

@@ -230,7 +230,7 @@ class Stats:
 
     def upstreams(self) -> tuple[UpstreamStatus, ...]:
         return tuple(
-            _status(upstream, self._tallies[upstream.alias], upstream.fallback, _deployments(upstream))
+            _status(upstream, self._tallies[upstream.alias], upstream.own_fallback, _deployments(upstream))
             for upstream in self._upstreams
         )
 

@@ -31,7 +31,8 @@ class Opened:
         # A fallback may be missing because it could not be read. Each model is opened on its own anyway.
         self.upstreams, wrong = try_upstreams(settings.upstreams, with_fallbacks=not mistakes)
         for alias, error in wrong.items():
-            mistakes.note(mistakes.models.get(alias, ()), str(error))
+            for line in str(error).splitlines():
+                mistakes.note(mistakes.models.get(alias, ()), line)
         try:
             _check_store(settings)
         except UserError as error:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from unbroken.deltas import (
     CallReady,
@@ -32,7 +32,7 @@ from unbroken.deltas import (
 )
 from unbroken.errors import MissingKey, ProviderError, StreamError, Unavailable, UnbrokenError, UserError
 from unbroken.gateway.http.large_requests import MAIN_LOOP
-from unbroken.gateway.settings import UpstreamSettings
+from unbroken.gateway.settings import DeploymentSettings, UpstreamSettings
 from unbroken.gateway.upstreams.demo_model import DemoModel
 from unbroken.gateway.upstreams.pool import Deployment, Pool
 from unbroken.messages import Assistant, Request, ToolCall
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from unbroken.gateway.guards.guarding import Guardrails
 
 log = logging.getLogger("unbroken.gateway")
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(slots=True)
@@ -194,6 +196,11 @@ class Upstream:
     """Set if it has guardrails or hooks: no request and no answer passes unchanged then."""
 
     @property
+    def own_fallback(self) -> tuple[str, ...]:
+        """What may answer in its place, without its other deployments."""
+        return self.fallback if self.pool is None else self.fallback[len(self.pool.deployments) - 1 :]
+
+    @property
     def counted_as(self) -> str:
         """Its name in metrics and on the status page. Clients choose what stands for a `*`, so that would be any
         number of names."""
@@ -216,9 +223,7 @@ def open_upstreams(
     if doubled:
         raise UserError(f"two models have the alias `{doubled[0]}`: give each its own")
     upstreams, wrong = try_upstreams(models, same=same)
-    mistakes = [
-        type(error)(f"model `{alias}`: {error}") if len(models) > 1 else error for alias, error in wrong.items()
-    ]
+    mistakes = [_named(f"model `{alias}`", error) if len(models) > 1 else error for alias, error in wrong.items()]
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:
@@ -241,24 +246,67 @@ def try_upstreams(
             upstreams[model.alias] = open_upstream(model if with_fallbacks else replace(model, fallback=()), by_alias)
         except UnbrokenError as error:
             mistakes[model.alias] = error
-    return upstreams, mistakes
+    return upstreams, _without_those_of_fallbacks(mistakes, by_alias)
+
+
+def _without_those_of_fallbacks(
+    mistakes: dict[str, UnbrokenError], by_alias: Mapping[str, UpstreamSettings]
+) -> dict[str, UnbrokenError]:
+    """What is wrong with a fallback that has an alias is reported for that alias only."""
+    own: dict[str, UnbrokenError] = {}
+    for alias, error in mistakes.items():
+        left = tuple(name for name in by_alias[alias].fallback if name not in mistakes)
+        if left == by_alias[alias].fallback:
+            own[alias] = error
+            continue
+        try:
+            open_upstream(replace(by_alias[alias], fallback=left), by_alias)
+        except UnbrokenError as found:
+            own[alias] = found
+    return own or mistakes
+
+
+def _each(works: Iterable[Callable[[], T]]) -> list[T]:
+    """The results of all. Their mistakes are raised together, one line each."""
+    results: list[T] = []
+    mistakes: list[UnbrokenError] = []
+    for work in works:
+        try:
+            results.append(work())
+        except UnbrokenError as error:
+            mistakes.append(error)
+    if len(mistakes) == 1:
+        raise mistakes[0]
+    if mistakes:
+        raise UserError("\n".join(dict.fromkeys(map(str, mistakes))))
+    return results
+
+
+def _both(first: Callable[[], T], second: Callable[[], U]) -> tuple[T, U]:
+    one, two = _each(cast("list[Callable[[], Any]]", [first, second]))
+    return one, two
+
+
+def _named(what: str, error: UnbrokenError) -> UnbrokenError:
+    """The error, with what it is about before each of its lines."""
+    return type(error)("\n".join(f"{what}: {line}" for line in str(error).splitlines()))
 
 
 def open_upstream(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings]) -> Upstream:
     if settings.deployments:
         return _open_pool(settings, by_alias)
-    model: Model = _model(settings, by_alias, ())
-    return _upstream(settings, model, _guards(settings))
+    return _upstream(settings, *_both(lambda: _model(settings, by_alias, ()), lambda: _guards(settings)))
 
 
 def _open_pool(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings]) -> Upstream:
-    models = _deployed(settings)
-    fallback = tuple(_fallback(name, by_alias, (settings.alias,)) for name in settings.fallback)
+    (models, fallback), guards = _both(
+        lambda: _both(lambda: _deployed(settings), lambda: _fallbacks(settings, by_alias, (settings.alias,))),
+        lambda: _guards(settings),
+    )
     deployments = tuple(
         Deployment(each.name, models[each.name], each.weight, each.priority, settings.cooldown)
         for each in settings.deployments
     )
-    guards = _guards(settings)
     upstreams = {
         name: replace(
             _upstream(settings, model, guards),
@@ -266,14 +314,14 @@ def _open_pool(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettin
         )
         for name, model in models.items()
     }
-    pool = Pool(deployments, upstreams, fallback, settings.choose, settings.sticky, settings.probe)
+    pool = Pool(deployments, upstreams, tuple(fallback), settings.choose, settings.sticky, settings.probe)
     return replace(upstreams[deployments[0].name], pool=pool)
 
 
 def _deployed(settings: UpstreamSettings) -> dict[str, RetryingModel[HTTPModel]]:
     """The models of its deployments, by their names, without fallbacks."""
-    models: dict[str, RetryingModel[HTTPModel]] = {}
-    for each in settings.deployments:
+
+    def open_one(each: DeploymentSettings) -> RetryingModel[HTTPModel]:
         one = UpstreamSettings(
             settings.alias,
             each.model,
@@ -285,10 +333,12 @@ def _deployed(settings: UpstreamSettings) -> dict[str, RetryingModel[HTTPModel]]
             options=each.options,
         )
         try:
-            models[each.name] = cast("RetryingModel[HTTPModel]", _model(one, {}, ()))
+            return cast("RetryingModel[HTTPModel]", _model(one, {}, ()))
         except UnbrokenError as error:
-            raise type(error)(f"deployment `{each.name}`: {error}") from None
-    return models
+            raise _named(f"deployment `{each.name}`", error) from None
+
+    models = _each(partial(open_one, each) for each in settings.deployments)
+    return {each.name: model for each, model in zip(settings.deployments, models, strict=True)}
 
 
 def _upstream(settings: UpstreamSettings, model: Model, guards: Guardrails | None) -> Upstream:
@@ -320,20 +370,29 @@ def _model(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings],
     """`above`: the chain of aliases whose fallback this is."""
     if settings.alias in above:
         raise UserError(f"the fallbacks {' > '.join([*above, settings.alias])} go round in a circle")
-    above = (*above, settings.alias)
-    fallback = [_fallback(name, by_alias, above) for name in settings.fallback]
     if settings.deployments:
-        first, *others = _deployed(settings).values()
+        several, fallback = _both(
+            lambda: _deployed(settings), lambda: _fallbacks(settings, by_alias, (*above, settings.alias))
+        )
+        first, *others = several.values()
         return first.with_fallback(*others, *fallback)
+    model, fallback = _both(lambda: _alone(settings), lambda: _fallbacks(settings, by_alias, (*above, settings.alias)))
+    if not fallback:
+        return model
+    if isinstance(model, RetryingModel):
+        return cast("RetryingModel[Model]", model).with_fallback(*fallback)
+    return RetryingModel(model, fallback=fallback)
+
+
+def _alone(settings: UpstreamSettings) -> Model:
+    """The model without its fallbacks."""
     if settings.model == "demo" or settings.model.startswith("python:"):
-        model: Model = DemoModel() if settings.model == "demo" else _from_python(settings.model)
-        return RetryingModel(model, fallback=fallback) if fallback else model
+        return DemoModel() if settings.model == "demo" else _from_python(settings.model)
     model = connect(
         settings.model,
         base_url=settings.base_url or None,
         api_key=_key(settings),
         wire=settings.wire or None,
-        fallback=fallback,
         recover=settings.recover,
         **settings.options,
     )
@@ -342,9 +401,20 @@ def _model(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings],
     return model
 
 
+def _fallbacks(
+    settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings], above: tuple[str, ...]
+) -> list[Model]:
+    return _each(partial(_fallback, name, by_alias, above) for name in settings.fallback)
+
+
 def _fallback(name: str, by_alias: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
     settings = by_alias.get(name)
-    return connect(name, recover=False) if settings is None else _model(settings, by_alias, above)
+    if settings is not None:
+        return _model(settings, by_alias, above)
+    try:
+        return connect(name, recover=False)
+    except UnbrokenError as error:
+        raise _named(f"fallback `{name}`", error) from None
 
 
 @cache
