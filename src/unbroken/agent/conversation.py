@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from unbroken.agent.agent import Agent
-from unbroken.agent.options import Answers, DepsT, ResumeOptions, Trim, TurnOptions
+from unbroken.agent.options import Answers, DepsT, Options, ResumeOptions, Trim, TurnOptions
 from unbroken.agent.output import Output
 from unbroken.agent.prompts import Prompt, to_user
 from unbroken.agent.result import OutputT, Result
-from unbroken.agent.run_lifecycle import Performance
+from unbroken.agent.run_lifecycle import Performance, own_messages, read_history
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.errors import CannotEncode, UserError
 from unbroken.events import Sink
-from unbroken.messages import Json, Message, ToolCall
+from unbroken.messages import Json, Message, ToolCall, ToolMessage
 from unbroken.middleware import Middleware
 from unbroken.tools.caller import failure
 from unbroken.tools.handles import arrival
 from unbroken.transcript import Transcript, from_json, repair, to_json
 from unbroken.validation import check_options, checked
+from unbroken.wires.chain import StoredHistory
 from unbroken.wires.jsontext import dumps
 
 T = TypeVar("T")
@@ -36,12 +37,15 @@ SPOKE_INSTEAD = "not executed: the user spoke instead of answering it"
 class Conversation(Generic[DepsT, OutputT]):
     """`await chat.say("…")`; `chat.messages` is the history. `trim=` is a function that chooses which part of a long
     history is sent; `chat.messages` keeps all of it. `store` and `deps` are what tools find in their `CallContext`;
-    only the store is saved with the conversation. `agent` may be set to another between two turns."""
+    only the store is saved with the conversation. `agent` may be set to another between two turns.
+
+    `messages` may also be what pydantic-ai stored. If they end in a call without a result, `say` without a prompt runs
+    it, and with one it is answered as not executed; `Policy(open_calls=…)` decides otherwise."""
 
     def __init__(
         self,
         agent: Agent[DepsT, OutputT],
-        messages: Sequence[Message] = (),
+        messages: Sequence[Message] | StoredHistory = (),
         *,
         trim: Trim | None = None,
         store: dict[str, Any] | None = None,
@@ -49,7 +53,15 @@ class Conversation(Generic[DepsT, OutputT]):
     ) -> None:
         self.agent = agent
         self.store: dict[str, Any] = {} if store is None else store
-        self._transcript = Transcript(repair(messages)[0])
+        own = own_messages(messages)
+        self._has_stored_calls = own is not messages
+        """Whether open calls are those of a stored chat, not of a turn that waits."""
+        if own and isinstance(own[0], dict):
+            raise UserError(
+                "Conversation(messages=…): neither our messages nor stored ones of pydantic-ai; messages of a "
+                "provider are read by `find_wire('openai-chat').decode_request({'messages': …}).messages`"
+            )
+        self._transcript = read_history(own, "execute") if self._has_stored_calls else Transcript(repair(own)[0])
         self.deps = deps
         self._trim = trim
         self._waiting: Result[OutputT] | None = None
@@ -126,14 +138,19 @@ class Conversation(Generic[DepsT, OutputT]):
         """The history, the turn that waits, and the values of the `store` that are JSON."""
         store = {key: value for key, value in self.store.items() if _is_json(value)}
         waiting = self._waiting.to_json() if self._waiting else None
-        return {"version": 1, "messages": to_json(self.messages), "waiting": waiting, "store": store}
+        messages = self.messages
+        if not self._waiting and self._transcript.answered:  # of a stored chat whose last round is open
+            messages = (*messages, ToolMessage(self._transcript.answered))
+        return {"version": 1, "messages": to_json(messages), "waiting": waiting, "store": store}
 
     @classmethod
     def from_json(
         cls, agent: Agent[DepsT, OutputT], saved: Json, *, trim: Trim | None = None, deps: Any = None
     ) -> Self:
-        """Restores what `to_json` returned; raises `UserError` for anything else. `trim` and `deps` are not saved: pass
-        them again."""
+        """Restores what `to_json` returned, or the messages that pydantic-ai stores as JSON; raises `UserError` for
+        anything else. `trim` and `deps` are not saved: pass them again."""
+        if isinstance(saved, list) and saved:
+            return cls(agent, cast("list[dict[str, Any]]", saved), trim=trim, deps=deps)
         if not isinstance(saved, dict) or "messages" not in saved or "stop_reason" in saved:
             raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json returns")
         fields = cast("dict[str, Any]", saved)
@@ -163,7 +180,8 @@ class Conversation(Generic[DepsT, OutputT]):
     def load(
         cls, agent: Agent[DepsT, OutputT], path: str | Path, *, trim: Trim | None = None, deps: Any = None
     ) -> Self:
-        """Loads what `save` wrote; raises `UserError` if the file cannot be read or is not a conversation."""
+        """Loads what `save` wrote, or a file with the messages of pydantic-ai; raises `UserError` if the file cannot be
+        read or is not a conversation."""
         try:
             saved = json.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -174,12 +192,16 @@ class Conversation(Generic[DepsT, OutputT]):
         self._refuse_while_active()
         check_options("Conversation.say", TurnOptions, options, also=("prompt", "output"))
         prompt = None if prompt is None else to_user(prompt)  # before anything is changed, because it may raise
-        for call in self._transcript.open:
-            self._transcript.answer(failure(call, SPOKE_INSTEAD, "not_executed"))
+        if not self._has_stored_calls:
+            for call in self._transcript.open:
+                self._transcript.answer(failure(call, SPOKE_INSTEAD, "not_executed"))
         if self._waiting is not None:
             self._add_unread(self._waiting)
         self._waiting = None
-        return self.agent.prepare(prompt, {**self._own_options(), **options, "history": self._transcript}, output)
+        history: Options[DepsT] = {**self._own_options(), **options, "history": self._transcript}
+        performance = self.agent.prepare(prompt, history, output)
+        self._has_stored_calls = False
+        return performance
 
     def _rest(self, answers: Answers, options: ResumeOptions[DepsT], output: Any) -> Performance:
         self._refuse_while_active()

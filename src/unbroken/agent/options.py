@@ -36,6 +36,7 @@ from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript
 from unbroken.validation import checked
+from unbroken.wires.chain import StoredHistory
 
 DepsT = TypeVar("DepsT", default=Any)
 """What tools find in `CallContext.deps`."""
@@ -143,8 +144,9 @@ class TurnOptions(ResumeOptions[DepsT], Generic[DepsT], total=False):
 class Options(TurnOptions[DepsT], Generic[DepsT], total=False):
     """Options of one run."""
 
-    history: Sequence[Message] | Transcript | None
-    """The earlier messages. A `Transcript` is continued in place; anything else is copied, and repaired if needed."""
+    history: Sequence[Message] | StoredHistory | Transcript | None
+    """The earlier messages, or stored messages of pydantic-ai. A `Transcript` is continued in place; anything else is
+    copied, and repaired if needed."""
     open_calls: OpenCalls | None
     """What to do with open calls at the end of that history, in place of the agent's own `Policy`."""
 

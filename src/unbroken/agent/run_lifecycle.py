@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from unbroken.agent.emitter import Emitter
 from unbroken.agent.handoff_state import Changing, read_taken
@@ -30,7 +30,7 @@ from unbroken.middleware import Middleware, RunStart, as_middleware
 from unbroken.tools.caller import in_words
 from unbroken.tools.handles import BackgroundCall
 from unbroken.transcript import NO_RESULT, Transcript, repair, to_json
-from unbroken.wires.chain import validate_tool_chain
+from unbroken.wires.chain import StoredHistory, may_be_stored, validate_tool_chain
 
 LOG = logging.getLogger("unbroken.agent")
 CHAIN_LOG = logging.getLogger("unbroken.chain")
@@ -309,14 +309,15 @@ def _log_chain(run: Run, level: int) -> None:
         )
 
 
-def read_history(history: Sequence[Message] | Transcript | None, open_calls: OpenCalls) -> Transcript:
+def read_history(history: Sequence[Message] | StoredHistory | Transcript | None, open_calls: OpenCalls) -> Transcript:
     if isinstance(history, Transcript):
         transcript = history
     elif history is None or history == ():
         return Transcript()
     else:
-        _refuse_foreign(history)
-        messages, edits = repair(history, answer_open=False)
+        given = own_messages(history)
+        _refuse_foreign(given)
+        messages, edits = repair(given, answer_open=False)
         if edits:
             LOG.warning("The given history was broken and has been repaired: %s", "; ".join(map(str, edits)))
         transcript = _transcript(messages)
@@ -332,6 +333,21 @@ def read_history(history: Sequence[Message] | Transcript | None, open_calls: Ope
     for call in transcript.open:
         transcript.answer(ToolResult.of(call, NO_RESULT, error=True))
     return transcript
+
+
+def own_messages(history: Sequence[Message] | StoredHistory) -> Sequence[Message]:
+    """The history that a caller gave. Stored messages of pydantic-ai become our own, and what cannot be carried is
+    logged; anything else is returned as it is."""
+    if not isinstance(history, Sequence) or not history or not may_be_stored(history[0]):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+        return cast("Sequence[Message]", history)
+    from unbroken.wires.pydantic_ai import is_stored, read_stored  # noqa: PLC0415 - few histories are of that kind
+
+    if not is_stored(history):
+        return cast("Sequence[Message]", history)
+    messages, left_out = read_stored(history)
+    if left_out:
+        LOG.warning("Stored messages of pydantic-ai have parts that were left out: %s", "; ".join(left_out))
+    return messages
 
 
 def _refuse_foreign(history: Sequence[Message]) -> None:

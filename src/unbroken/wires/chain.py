@@ -1,13 +1,13 @@
 """The chain of calls in a history: `repair_raw` for a wire's raw messages, `chain_status` for a history in any form.
 
-The history may be our own messages, a `Transcript`, or raw messages of a wire. If the wire of raw messages is
-ambiguous, the call is refused: nothing is guessed.
+The history may be our own messages, a `Transcript`, raw messages of a wire, or what pydantic-ai stores. If the wire of
+raw messages is ambiguous, the call is refused: nothing is guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 from unbroken.errors import InvalidRequest, UserError
 from unbroken.messages import Assistant, Json, Message, System, ToolMessage, User
@@ -30,7 +30,18 @@ def repair_raw(
     return repair_with(history, raw, answer_open=answer_open, whole=whole and not history.is_partial(raw))
 
 
-AnyHistory: TypeAlias = Transcript | Iterable[Message] | Iterable[dict[str, Any]]
+class StoredMessage(Protocol):
+    """A message that pydantic-ai stores, as an object: its `ModelRequest` or `ModelResponse`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def parts(self) -> Sequence[Any]: ...
+
+
+StoredHistory: TypeAlias = Sequence[StoredMessage] | Sequence[dict[str, Any]]
+"""What pydantic-ai stores: its objects, or its JSON."""
+AnyHistory: TypeAlias = Transcript | Iterable[Message] | Iterable[dict[str, Any]] | Iterable[StoredMessage]
 """What `chain_status` reads."""
 
 _ASKED = "reading the status of a chain failed"
@@ -38,7 +49,7 @@ _ASKED = "reading the status of a chain failed"
 
 def chain_status(messages: AnyHistory, wire: str | None = None, *, whole: bool = True) -> ChainStatus:
     """The status of the chain of calls. Raw messages are those of a request (`messages`, `input`, `contents`); their
-    `wire` is only needed where their shape is ambiguous.
+    `wire` is only needed where their shape is ambiguous. Stored messages of pydantic-ai are its objects or its JSON.
 
     Pass `whole=False` when the provider holds an earlier part of the history: a result may then answer a call that is
     not among these messages.
@@ -50,6 +61,11 @@ def chain_status(messages: AnyHistory, wire: str | None = None, *, whole: bool =
     found = _listed(messages)
     if wire is None and all(isinstance(message, System | User | Assistant | ToolMessage) for message in found):
         return own_status(cast("list[Message]", found))
+    if wire is None and may_be_stored(found[0]):
+        from unbroken.wires.pydantic_ai import is_stored, stored_links  # noqa: PLC0415 - few histories are of that kind
+
+        if is_stored(found):
+            return status_of(stored_links(found), whole=whole)
     for position, message in enumerate(found):
         if not isinstance(message, dict):
             raise UserError(f"{_ASKED}: message {position} is {_called(message)}, not {_expected(wire, found)}")
@@ -60,6 +76,13 @@ def chain_status(messages: AnyHistory, wire: str | None = None, *, whole: bool =
 def validate_tool_chain(messages: AnyHistory, wire: str | None = None, *, whole: bool = True) -> bool:
     """No call is open. (A result that answers nothing is not asked about: see `chain_status`.)"""
     return chain_status(messages, wire, whole=whole).complete
+
+
+def may_be_stored(message: object) -> bool:
+    """Whether pydantic-ai may have stored this message: a quick look, before the module that reads them is imported."""
+    if isinstance(message, dict):
+        return "parts" in message and "role" not in message
+    return hasattr(message, "parts") and not isinstance(message, System | User)
 
 
 def _listed(messages: object) -> list[Any]:
@@ -99,7 +122,9 @@ def _foreign(message: dict[str, Any]) -> str:
     """Spellings whose calls no wire would see, so that the chain would seem complete."""
     if as_list(message.get("results")) or as_list(message.get("calls")):
         return "is in the saved form; read it with `from_json` first"
-    if any("type" in part or "part_kind" in part for part in dicts(message.get("parts"))):
+    if any("part_kind" in part for part in dicts(message.get("parts"))):
+        return "has parts as pydantic-ai stores them, and other messages do not"
+    if any("type" in part for part in dicts(message.get("parts"))):
         return "has parts that are of no wire"
     if not {"role", "type", "parts"} & message.keys():
         return "has neither `role` nor `type` nor `parts`; name its wire with wire="
