@@ -73,10 +73,30 @@ def test_programs_read_json_and_csv() -> None:
     ]
     assert (rows[1]["unpriced"], rows[1]["unreported"]) == (1, 2)
     assert invoke("--by", "alias", "--csv").stdout.splitlines() == [
-        "alias,requests,input,cached,output,reasoning,cost_usd,unpriced,unreported",
-        "local,1,7,0,1,0,,1,2",
-        "smart,2,1500,500,30,0,0.250000000,0,0",
+        "alias,requests,input,cached,output,reasoning,cost_usd,unpriced,unreported,"
+        "estimated,estimated_input,estimated_output,estimated_cost_usd",
+        "local,1,7,0,1,0,,1,2,0,0,0,0.000000000",
+        "smart,2,1500,500,30,0,0.250000000,0,0,0,0,0,0.000000000",
     ]
+
+
+def test_estimates_have_columns_of_their_own() -> None:
+    async def write() -> None:
+        store = open_store("sqlite:unbroken-gateway.db")
+        name = '["id-ann","ann","search","smart","openai:smart"]'
+        counts = {"estimated": 3, "estimated_input": 900, "estimated_output": 100, "estimated_cost": NANO // 2}
+        amounts = {f"{kind} {name}": amount for kind, amount in counts.items()}
+        await store.add([Addition(f"spend:{TODAY:%Y-%m-%d}", amounts, 1e6)])
+        await store.aclose()
+
+    asyncio.run(write())
+    assert invoke("--by", "alias").stdout.splitlines() == [
+        "local\t1\t7\t0\t1\t0\tunknown\t",
+        "smart\t2\t1,500\t500\t30\t0\t0.25 USD\t0.50 USD for 3 answers",
+    ]
+    row = json.loads(invoke("--by", "", "--key", "ann", "--json").stdout)[0]
+    assert (row["input"], row["cost_usd"]) == (1500, 0.25)
+    assert (row["estimated"], row["estimated_input"], row["estimated_cost_usd"]) == (3, 900, 0.5)
 
 
 def test_budgets_are_listed_with_what_is_spent() -> None:

@@ -290,3 +290,35 @@ def test_an_operator_sees_all_spending_and_a_key_its_own(tmp_path: Path) -> None
             assert (recent["cost"], [request["cost"] for request in recent["recent"]]) == (NANO // 10, [NANO // 10])
 
     run(story)
+
+
+def test_a_key_sees_the_amounts_of_its_own_budgets_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What a team or the whole gateway spends is not for each of its keys."""
+
+    async def story() -> None:
+        keys = [
+            GatewayKey("ann", team="search", budgets=(read_allowance("0.4usd/day"),)),
+            GatewayKey("bob", team="search"),
+            GatewayKey("eve", operator=True),
+        ]
+        budgets = (
+            BudgetSettings("search", read_allowance("0.3usd/day"), team="search", warn_at=0.1),
+            BudgetSettings("all", read_allowance("0.3usd/day"), warn_at=0.1),
+        )
+        async with shop(tmp_path, *keys, budgets=budgets, warn_at=0.2) as it:
+            await it.ask("ann")
+            reset = "resets 2023-11-15T00:00:00Z"
+            warned = (await it.ask("ann")).headers["x-unbroken-budget"]
+            assert warned == (
+                f"search: nearly used up, {reset}; all: nearly used up, {reset}; "
+                f"ann 0.4usd/day: 0.10 USD of 0.40 USD spent, {reset}"
+            )
+            await it.ask("bob")
+            refused = await it.ask("bob")
+            assert_error("openai-chat", refused, 402, f"the budget is spent: search: used up, {reset}")
+            assert refused.headers["x-unbroken-budget"] == f"search: used up, {reset}"
+            operator = await it.ask("eve")
+            assert operator.headers["x-unbroken-budget"] == f"all: 0.30 USD of 0.30 USD spent, {reset}"
+            assert any("search: 0.30 USD of 0.30 USD" in record.message for record in caplog.records)
+
+    run(story)

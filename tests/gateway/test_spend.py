@@ -162,18 +162,20 @@ def test_the_usage_of_failed_attempts_counts_for_the_model_that_reported_it(stre
     run(story)
 
 
-def test_a_request_that_fails_costs_nothing_and_an_answer_without_usage_is_shown_as_such() -> None:
+def test_a_request_that_fails_costs_nothing_and_an_answer_without_usage_is_estimated() -> None:
     async def story() -> None:
         failure = Fail(ProviderError("no", status=400))
         async with (
-            ScriptedServer([failure], [Say("Hello.")]) as server,
+            ScriptedServer([failure], [Say("Hello.")], [Say("Hello.")]) as server,
             spending(upstream_settings(server, "openai-chat")) as (url, gateway),
         ):
             client = Client(url, "openai-chat", parallel=None, tools=())
             assert (await client.ask(User.of("Hi"))).status == 400
             assert await rows_of(gateway) == []
-            await client.post({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
-            assert await rows_of(gateway) == [Spend(unreported=1)]
+            for stream in (True, False):
+                await client.post({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": stream})
+            guess = Spend(estimated=2, estimated_input=4, estimated_output=4, estimated_cost=48_000)
+            assert await rows_of(gateway) == [guess]
 
     run(story)
 

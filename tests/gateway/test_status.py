@@ -210,7 +210,7 @@ def test_content_is_never_stored() -> None:
     assert {field.name for field in fields(RecentRequest)} == {
         *("at", "client_wire", "alias", "status", "seconds", "key", "upstream_wire", "streamed", "first_token"),
         *("calls", "handed", "repairs", "restarts", "guardrails", "error", "input_tokens", "output_tokens", "upstream"),
-        *("recording", "client", "cost"),
+        *("recording", "client", "cost", "is_estimated"),
     }
 
 

@@ -28,10 +28,20 @@ from unbroken.gateway.keys import list_keys
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.spending.allowance import NANO, dollars
 from unbroken.gateway.spending.budgets import BudgetStatus, amount_of, moment
-from unbroken.gateway.spending.report import BYS, By, Spend, add_up, days_between, read_budgets, read_spend
+from unbroken.gateway.spending.report import (
+    BYS,
+    By,
+    Spend,
+    add_up,
+    days_between,
+    estimate_in_words,
+    read_budgets,
+    read_spend,
+)
 from unbroken.gateway.stores import StoreUnavailable, open_store, store_url
 
 _COUNTS = ("requests", "input", "cached", "output", "reasoning")
+_ESTIMATES = ("estimated", "estimated_input", "estimated_output")
 _MOST_DAYS = 3660
 
 
@@ -73,10 +83,12 @@ def spend_command(
         typer.echo(dumps([_as_json(row, fields) for row in shown], ensure_ascii=False, indent=2))
     elif as_csv:
         writer = csv.writer(sys.stdout)
-        writer.writerow([*fields, *_COUNTS, "cost_usd", "unpriced", "unreported"])
+        head = [*fields, *_COUNTS, "cost_usd", "unpriced", "unreported", *_ESTIMATES, "estimated_cost_usd"]
+        writer.writerow(head)
         for row in shown:
             cells = [getattr(row, name) for name in (*fields, *_COUNTS)]
-            writer.writerow([*cells, _cost(row), row.unpriced, row.unreported])
+            estimates = [*(getattr(row, name) for name in _ESTIMATES), _usd(row.estimated_cost)]
+            writer.writerow([*cells, _cost(row), row.unpriced, row.unreported, *estimates])
     elif not shown:
         print_line(f"nothing was spent from {first} to {last}; a gateway counts if [spend] has enabled = true")
     else:
@@ -132,7 +144,11 @@ def _day(text: str, today: date, option: str) -> date:
 
 def _cost(row: Spend) -> str:
     """In dollars. Empty if no answer of the row has a known price."""
-    return "" if row.unpriced == row.requests and not row.cost else f"{Decimal(row.cost) / NANO:.9f}"
+    return "" if row.unpriced == row.requests and not row.cost else _usd(row.cost)
+
+
+def _usd(nano: int) -> str:
+    return f"{Decimal(nano) / NANO:.9f}"
 
 
 def _cost_in_words(row: Spend) -> str:
@@ -144,8 +160,9 @@ def _cost_in_words(row: Spend) -> str:
 def _as_json(row: Spend, fields: Sequence[By]) -> dict[str, Any]:
     cost = _cost(row)
     names: dict[str, Any] = {each: getattr(row, each) for each in fields}
-    counts = {name: getattr(row, name) for name in (*_COUNTS, "cache_write", "unpriced", "unreported")}
-    return {**names, **counts, "cost_usd": float(cost) if cost else None}
+    counts = {name: getattr(row, name) for name in (*_COUNTS, "cache_write", "unpriced", "unreported", *_ESTIMATES)}
+    costs = {"cost_usd": float(cost) if cost else None, "estimated_cost_usd": float(_usd(row.estimated_cost))}
+    return {**names, **counts, **costs}
 
 
 def _print_rows(rows: Sequence[Spend], fields: Sequence[By], first: date, last: date) -> None:
@@ -156,7 +173,7 @@ def _print_rows(rows: Sequence[Spend], fields: Sequence[By], first: date, last: 
     (total,) = add_up(rows, ())
     if not is_terminal(sys.stdout):
         for row in rows:
-            typer.echo("\t".join(cells(row)))
+            typer.echo("\t".join([*cells(row), *([estimate_in_words(row)] if total.estimated else [])]))
         return
     named = (Column(name, overflow="fold") for name in fields)
     table = Table(*named, box=None, pad_edge=False, show_footer=len(rows) > 1)
@@ -165,8 +182,10 @@ def _print_rows(rows: Sequence[Spend], fields: Sequence[By], first: date, last: 
     for name in _COUNTS:
         table.add_column(name, f"{getattr(total, name):,}", justify="right", no_wrap=True)
     table.add_column("cost", _cost_in_words(total), justify="right")
+    if total.estimated:
+        table.add_column("estimated beside", estimate_in_words(total), justify="right")
     for row in rows:
-        table.add_row(*cells(row))
+        table.add_row(*cells(row), *([estimate_in_words(row)] if total.estimated else []))
     console = Console(highlight=False)
     console.print(table)
     if total.unpriced:

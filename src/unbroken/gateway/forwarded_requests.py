@@ -34,13 +34,17 @@ from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
 from unbroken.gateway.spending.passed_usage import PassedUsage
 from unbroken.gateway.upstreams.catalog import Catalog
-from unbroken.messages import Usage
+from unbroken.messages import Request, Usage, User
 from unbroken.models.model import ResponseHead
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import StoredPath
 
 PASSED = "passed"
 """Stands for the client's wire if nothing of the request could be read."""
+
+
+def _as_text(data: bytes) -> Request:
+    return Request((User.of(data.decode("utf-8", "replace")),))
 
 
 class _NoBody:
@@ -78,6 +82,8 @@ class ForwardedRequests:
             seen = PassedUsage() if metering is not None and permits[0].rule.method != "GET" else None
             if metering is not None:
                 response.add_headers(await metering.check(state.key, passage.alias))
+                read = partial(_as_text, data) if seen is not None and names_a_model(permits[0].rule) else None
+                state.outcome.tally = metering.tally(read)
             claiming = None
             if state.key is not None or upstream.pool is not None:
                 ids, owned = state.handlers.ids, (*permits[0].references, *passage.references)
@@ -86,7 +92,14 @@ class ForwardedRequests:
                     passage = at_holder(passage, upstream, await ids.holder(state.scope, owned))
                 claiming = Claiming(ids, state.scope, passage.data, owned, outlet.head).read
             feed = seen.feed if seen is not None else None
-            state.outcome.restarts = await pass_through(permits[0], passage, state.headers, response, claiming, feed)
+            try:
+                state.outcome.restarts = await pass_through(
+                    permits[0], passage, state.headers, response, claiming, feed
+                )
+            except BaseException:
+                if seen is not None and state.outcome.tally is not None:
+                    state.outcome.tally.passed(seen.events)
+                raise
             if seen is not None:
                 state.outcome.usage = await seen.read()
                 if not names_a_model(permits[0].rule):  # files, batches and so on have no usage
@@ -121,6 +134,8 @@ class ForwardedRequests:
             refuse_guarded(upstream)
             state.alias, state.upstream_wire = upstream.counted_as, models[0].wire
             await self._check_spending(state.key, state.alias)
+            if (metering := self._handling.meter.of(state.key)) is not None:
+                state.outcome.tally = metering.tally()
             offered = [name for name in scope.get("subprotocols", ()) if name == "realtime"]
             kept = {name: state.headers[name] for name in FORWARDED_HEADERS if name in state.headers}
             model, provider, state.outcome.restarts = await realtime.connect(models, kept, offered, settings.max_body)
@@ -160,7 +175,8 @@ class ForwardedRequests:
         if metering is not None:
             head = ResponseHead()
             head.model = model
-            metering.charge(state.key, state.alias, Outcome(0.0, usage=usage), head, answered=True)
+            counted = Outcome(0.0, usage=usage, tally=state.outcome.tally)
+            metering.charge(state.key, state.alias, counted, head, answered=True)
 
     async def open_stored(
         self, wire: str, stored: StoredPath, scope: Scope, receive: Receive, response: Response

@@ -21,6 +21,7 @@ from unbroken.gateway.http.routes import (
     model_of,
     read_attempt,
     read_body,
+    read_request,
 )
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.relay.compaction import compact
@@ -81,6 +82,8 @@ class ModelRequests:
             incoming = incoming if last is None else replace(incoming, last_response=last)
             if metering is not None and body.get("stream") and not route.http.wants_usage(body):
                 incoming = replace(incoming, body=route.http.asking_usage(body), hides_usage=True)
+            if metering is not None and route.wanted != "count":
+                state.outcome.tally = metering.tally(partial(read_request, route, incoming.body))
             if route.wanted == "count":
                 await count_tokens(incoming, state.handlers.stored, response)
             elif route.wanted == "compact":

@@ -169,8 +169,9 @@ class RequestHandling:
             if state.outcome.recording is not None:
                 state.outcome.recording.end(cause, failure.words if failure is not None else "")
             if (metering := self.meter.metering) is not None and state.alias:
+                gone = failure is not None and isinstance(cause, ClientGone | asyncio.CancelledError)
                 answered = outlet.status == 200 or (failure is not None and failure.status == GONE)
-                metering.charge(state.key, state.alias, state.outcome, outlet.head, answered)
+                metering.charge(state.key, state.alias, state.outcome, outlet.head, answered, gone)
             if state.outcome.trace is not None:
                 state.outcome.trace.end(outlet.status, failure)
             failed = state.outcome.error_kind or (failure.upstream if failure is not None else "")

@@ -84,6 +84,7 @@ class RequestState:
             input_tokens=outcome.usage.input_tokens if outcome.usage is not None else 0,
             output_tokens=outcome.usage.output_tokens if outcome.usage is not None else 0,
             cost=outcome.cost,
+            is_estimated=outcome.is_estimated,
             recording=outcome.recording.name if outcome.recording is not None else "",
         )
 

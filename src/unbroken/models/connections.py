@@ -45,6 +45,7 @@ from unbroken.decoding.verdict import How
 from unbroken.errors import ProviderError, TimedOut, Unauthorized, Unreachable
 from unbroken.models.addresses import Endpoint, Timeouts, find_proxy, shown
 from unbroken.models.error_responses import Asked
+from unbroken.models.model import RESPONSE_HEAD
 from unbroken.models.sessions import current_session, open_session
 
 Waiting: TypeAlias = Literal["connect", "first_byte", "idle", "total", ""]
@@ -269,6 +270,8 @@ class Transport:
         except asyncio.CancelledError:
             if patience.cancelled_it():
                 raise HeadTimeout(patience.expired) from None
+            if patience.for_what == "connect" and (head := RESPONSE_HEAD.get()) is not None:
+                head.asked = ""
             raise
         except TimeoutError:  # the system's own
             raise HeadTimeout(patience.for_what) from None

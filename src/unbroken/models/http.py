@@ -481,6 +481,8 @@ class HTTPModel:
             url = endpoint.stream_url if stream else endpoint.whole_url
             headers = CIMultiDict(headers)
             headers.update(await endpoint.signer.sign(url, body))
+        if head is not None:
+            head.asked = self.name
         try:
             answer = await self._transport.post(stream, headers, body, deadline)
             if answer is None:
@@ -496,9 +498,13 @@ class HTTPModel:
             if head is not None:
                 head.model, head.upstream, head.headers = self.name, self.label or self.name, answer[0].headers
             if answer[0].status >= 300:
+                if head is not None:
+                    head.asked = ""
                 answer[1].end()
                 raise await self._read_failure(key, answer[0], deadline, log)
             return answer
+        if head is not None:
+            head.asked = ""
         late = lost.waiting_for if isinstance(lost, HeadTimeout) else ""
         # Outside of the except: aiohttp's error may hold the key, and would be the context of ours.
         raise self._failed(key, lost, late) from cause_of(lost)

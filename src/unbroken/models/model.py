@@ -108,13 +108,15 @@ class Attempts(Protocol):
 class ResponseHead:
     """The head of the last response of a provider to one request, retries and fallbacks included."""
 
-    __slots__ = ("attempts", "headers", "model", "upstream")
+    __slots__ = ("asked", "attempts", "headers", "model", "upstream")
 
     def __init__(self) -> None:
         self.attempts: Attempts | None = None
         """Set if the attempts are traced."""
         self.model = ""
         """The model that answered last, also one in Python; empty if none was asked."""
+        self.asked = ""
+        """The model that a request was sent to last; empty if it was not sent, or was answered with an error."""
         self.upstream = ""
         """The deployment or the model that sent it."""
         self.headers: Mapping[str, str] = {}

@@ -44,10 +44,10 @@ _values = attrgetter(*(field.name for field in fields(Request) if field.name != 
 
 
 def relay_request(
-    request: Request, verbatim: Verbatim | None, raw_wire: str, headers: Mapping[str, str]
+    request: Request, verbatim: Verbatim | None, raw_wire: str, headers: Mapping[str, str], *, pieces: bool = False
 ) -> RelayRequest:
-    """Without pieces of calls: a relay passes on the bytes instead."""
-    return RelayRequest(*_values(request), pieces=False, verbatim=verbatim, raw_wire=raw_wire, headers=headers)
+    """Usually without pieces of calls: a relay passes on the bytes instead."""
+    return RelayRequest(*_values(request), pieces=pieces, verbatim=verbatim, raw_wire=raw_wire, headers=headers)
 
 
 def without_relay(request: Request) -> Request:

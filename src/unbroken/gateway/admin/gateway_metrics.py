@@ -53,6 +53,11 @@ class GatewayMetrics:
         self._errors = self._counts("upstream_errors", "Errors of models, by type.", "alias", "kind")
         self._cost = self._counts("cost_usd", "What requests cost, in US dollars.", "alias")
         self._uncounted = self._counts("uncounted_answers", "Answers whose cost is not known.", "alias", "reason")
+        self._estimates = self._counts("estimated_answers", "Answers whose usage was partly estimated.", "alias")
+        about = "Tokens that no provider reported, by estimate."
+        self._estimated_tokens = self._counts("estimated_tokens", about, "alias", "kind")
+        about = "What they cost, by estimate, in US dollars."
+        self._estimated_cost = self._counts("estimated_cost_usd", about, "alias")
         self._over = self._counts("limit_refusals", "Requests refused by a budget or a limit.", "kind")
         self._warned = self._counts("budget_warnings", "Budgets of which the warning share is spent.", "budget")
         self._turn_store = self._counts("kept", "What was put into the store.", "kind")
@@ -146,6 +151,12 @@ class GatewayMetrics:
     def uncounted(self, alias: str, reason: str) -> None:
         """Reason: `price`, the price is not known; `usage`, the provider reported no usage."""
         self._uncounted[alias, reason].inc()
+
+    def estimated(self, alias: str, usage: Usage, dollars: float) -> None:
+        self._estimates[alias,].inc()
+        self._estimated_tokens[alias, "input"].inc(usage.input_tokens)
+        self._estimated_tokens[alias, "output"].inc(usage.output_tokens)
+        self._estimated_cost[alias,].inc(dollars)
 
     def over_limit(self, kind: str) -> None:
         self._over[kind,].inc()

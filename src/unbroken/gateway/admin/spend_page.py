@@ -13,7 +13,16 @@ from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.spending.allowance import dollars
 from unbroken.gateway.spending.budgets import BudgetStatus, amount_of, moment
-from unbroken.gateway.spending.report import By, Spend, add_up, day_of, days_between, read_budgets, read_spend
+from unbroken.gateway.spending.report import (
+    By,
+    Spend,
+    add_up,
+    day_of,
+    days_between,
+    estimate_in_words,
+    read_budgets,
+    read_spend,
+)
 from unbroken.gateway.stores import Store
 
 DAYS = 31
@@ -66,6 +75,9 @@ def _facts(rows: Sequence[Spend], today: str) -> Sequence[Fact]:
         _fact(f"Last {DAYS} days", rows),
     ]
     (total,) = add_up(rows, ()) or [Spend()]
+    if total.estimated:
+        answers = f"{total.estimated:,} answers that were not reported completely"
+        facts.append(Fact("Estimated", Cell(dollars(total.estimated_cost), answers)))
     missing = total.unpriced + total.unreported
     words = [f"{total.unpriced:,} without a price"] if total.unpriced else []
     words += [f"{total.unreported:,} without usage"] if total.unreported else []
@@ -79,6 +91,7 @@ def _fact(name: str, rows: Sequence[Spend]) -> Fact:
 
 def _table(title: str, rows: Sequence[Spend], by: tuple[By, ...]) -> Table:
     added = add_up(rows, by)
+    estimated = any(row.estimated for row in added)
     if "day" not in by:
         added.sort(key=lambda row: (-row.cost, -row.input))
 
@@ -90,13 +103,15 @@ def _table(title: str, rows: Sequence[Spend], by: tuple[By, ...]) -> Table:
             Cell(f"{row.requests:,}", f"{row.unreported:,} more without usage" if row.unreported else ""),
             Cell(f"{row.input:,}", cached),
             Cell(f"{row.output:,}", thought),
+            *([Cell(estimate_in_words(row))] if estimated else []),
             Cell(
                 _cost(row), f"{row.unpriced:,} without a price" if row.unpriced else "", "warn" if row.unpriced else ""
             ),
         )
 
     names = {"alias": "Alias", "model": "Model", "key": "Key", "team": "Team", "day": "Day"}
-    columns = (*(names[each] for each in by), "Answers", "Input tokens", "Output tokens", "Cost")
+    more = ("Estimated beside",) if estimated else ()
+    columns = (*(names[each] for each in by), "Answers", "Input tokens", "Output tokens", *more, "Cost")
     return Table(title, columns, tuple(map(cells, added)), "Nothing was counted yet.")
 
 

@@ -59,6 +59,8 @@ class RecentRequest:
     input_tokens: int = 0
     output_tokens: int = 0
     cost: int | None = None
+    is_estimated: bool = False
+    """Some of the cost is an estimate."""
     """In nano-dollars. None if it is not known, or not counted."""
     recording: str = ""
     """The file that it was recorded in; `/recordings/#NAME` shows it to operators."""

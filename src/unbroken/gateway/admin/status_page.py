@@ -276,7 +276,7 @@ def _requests(status: GatewayStatus) -> Table:
     rows = tuple(_request(request, status.now) for request in status.recent)
     if status.cost is not None:
         columns = (*columns, "Cost")
-        costs = (Cell("" if request.cost is None else dollars(request.cost)) for request in status.recent)
+        costs = map(_cost, status.recent)
         rows = tuple((*row, cell) for row, cell in zip(rows, costs, strict=True))
     if any(request.recording for request in status.recent):
         columns = (*columns, "Recording")
@@ -285,6 +285,12 @@ def _requests(status: GatewayStatus) -> Table:
     counted = status.counts.all
     note = f"the last {len(rows):,} of {counted:,}" if counted > len(rows) else ""
     return Table("Recent requests", columns, rows, "None yet. Point a client at this address.", note)
+
+
+def _cost(request: RecentRequest) -> Cell:
+    if request.cost is None:
+        return Cell("")
+    return Cell(dollars(request.cost), "estimated" if request.is_estimated else "")
 
 
 def _recording(request: RecentRequest) -> Cell:

@@ -60,6 +60,8 @@ async def compact(
     if what := incoming.route.http.held_by_provider(incoming.body):
         raise InvalidRequest(f"`{what}` is stored by a provider that does not compact, and no summary can include it")
     model = incoming.upstream.model
+    if outcome.tally is not None:
+        model = outcome.tally.model(model)
     guarded = model if guarding is None else guarding.model(model)
     summary, usage = await _summarise(incoming, request, guarded, outcome)
     http = incoming.route.http

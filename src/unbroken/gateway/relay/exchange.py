@@ -49,6 +49,7 @@ from unbroken.wires.writer import ResponseWriter
 
 if TYPE_CHECKING:
     from unbroken.gateway.relay.request_recording import RequestRecording
+    from unbroken.gateway.spending.estimates import Tally
     from unbroken.gateway.telemetry import RequestTrace
 
 
@@ -180,6 +181,10 @@ class Outcome:
     """The usage of attempts that failed, with the model that reported it."""
     cost: int | None = None
     """In nano-dollars, all attempts together. None if that is not known, or not counted."""
+    is_estimated: bool = False
+    """Some of the cost is an estimate."""
+    tally: Tally | None = None
+    """Set if it is counted what the request costs."""
     first_after: float | None = None
     """Seconds from the request to the model's first token."""
     calls: tuple[str, ...] = ()
@@ -336,10 +341,10 @@ _LINKS = (Assistant, ToolMessage)
 
 
 def prepare_request(
-    incoming: ClientRequest, request: Request, decision: AskModel, *, serial: bool, continued: bool
+    incoming: ClientRequest, request: Request, decision: AskModel, *, serial: bool, continued: bool, pieces: bool
 ) -> tuple[Request, Sequence[HistoryEdit]]:
     """The model's request, and the repairs of its history. `continued`: `request` has messages that are not in the
-    client's body."""
+    client's body. `pieces`: as in `Request`."""
     upstream = incoming.upstream
     passes = incoming.wire if upstream.passes(incoming.wire) else ""
     rule = find_wire(incoming.wire).name_rule
@@ -349,7 +354,7 @@ def prepare_request(
     if serial and incoming.all_calls:
         passes = ""  # calls that are held would be passed on with the others
     if passes and as_it_is and not any(map(_is_unsigned, request.messages)):
-        spelled, edits = _as_spelled(incoming, request, passes)
+        spelled, edits = _as_spelled(incoming, request, passes, pieces)
         return (_signed(spelled, upstream.origin) if upstream.fallback else spelled), edits
     messages, edits = repair(decision.messages)
     if not upstream.fallback:  # with fallbacks, each gets only what it signed itself
@@ -357,13 +362,15 @@ def prepare_request(
     parallel = (None if incoming.all_calls else False) if serial else request.parallel
     if request.stream and not incoming.route.http.wants_usage(incoming.body):
         passes = ""  # usage is requested, and its event would break the client
-    request = replace(request, messages=messages, parallel=parallel, pieces=False)
+    request = replace(request, messages=messages, parallel=parallel, pieces=pieces)
     if not passes and not incoming.headers:
         return request, edits
-    return relay_request(request, None, passes, incoming.headers), edits
+    return relay_request(request, None, passes, incoming.headers, pieces=pieces), edits
 
 
-def _as_spelled(incoming: ClientRequest, request: Request, passes: str) -> tuple[RelayRequest, Sequence[HistoryEdit]]:
+def _as_spelled(
+    incoming: ClientRequest, request: Request, passes: str, pieces: bool
+) -> tuple[RelayRequest, Sequence[HistoryEdit]]:
     name = incoming.route.http.messages_field
     raw, body = incoming.body.get(name), incoming.body
     edits: Sequence[HistoryEdit] = ()
@@ -375,7 +382,7 @@ def _as_spelled(incoming: ClientRequest, request: Request, passes: str) -> tuple
             body = {**body, name: mended}
             request = replace(read_request(incoming.route, body), stream=request.stream)
     spelled = Verbatim(incoming.wire, body, request.messages)
-    return relay_request(request, spelled, passes, incoming.headers), edits
+    return relay_request(request, spelled, passes, incoming.headers, pieces=pieces), edits
 
 
 def _signed(request: RelayRequest, origin: str) -> RelayRequest:

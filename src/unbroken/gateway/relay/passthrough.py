@@ -108,6 +108,8 @@ class _Observed:
         """Headers of its trace."""
 
     def __enter__(self) -> _Observed:
+        if self._head is not None:
+            self._head.asked = self._model.name
         if self._head is not None and self._head.attempts is not None:
             self.carried = self._head.attempts.begin(self._model) or {}
         if self._model.observer is not None:
@@ -119,12 +121,15 @@ class _Observed:
         self._status = answer.status
         if self._head is not None:
             self._head.upstream, self._head.headers = self._model.label or self._model.name, answer.headers
+            self._head.asked = "" if answer.status >= 300 else self._model.name
         if (observer := self._model.observer) is not None:
             observer.answered(self._clock.elapsed() - self._began)
             if answer.status >= 400:
                 observer.failed(self._model.failure(answer.status, answer.headers))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if self._head is not None and isinstance(error, ProviderError):
+            self._head.asked = ""
         if self._head is not None and self._head.attempts is not None:
             self._head.attempts.answered(self._status, type(error).__name__ if error is not None else "")
         if (observer := self._model.observer) is None:

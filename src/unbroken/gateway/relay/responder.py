@@ -138,7 +138,7 @@ class Responder:
             if plain is not None and len(plain.calls) > self._settings.max_calls:
                 outcome.usage = plain.usage
                 raise too_many_calls(self._settings.max_calls)
-            if plain is not None:
+            if plain is not None and (plain.usage is not None or outcome.tally is None):
                 await self._send_unchanged(incoming.upstream.counted_as, data, plain, out, outcome)
             else:
                 await self._answer(incoming, out, outcome, fetched)
@@ -299,12 +299,13 @@ class Responder:
             decision,
             serial=exchange.serial,
             continued=exchange.request.messages is not exchange.said,
+            pieces=outcome.tally is not None,
         )
         outcome.repairs = tuple(dict.fromkeys(map(name_of, edits)))
         headers = await self._lost_calls.report(exchange, decision.lost)
         if exchange.serial and request.stream and request.tools:  # whether calls are held is not known yet
             headers[EXPIRES] = self._hold_seconds
-        model = exchange.model
+        model = exchange.model if outcome.tally is None else outcome.tally.model(exchange.model)
         if incoming.upstream.guards is not None:
             guarding = incoming.upstream.guards.begin(incoming, headers, self._metrics.guardrail)
             outcome.guardrails = guarding.noted

@@ -119,6 +119,12 @@ def state_of(cap: Cap, spent: int, now: float) -> str:
     return f"{cap.name}: {used}, resets {moment(cap.resets(now))}"
 
 
+def state_for_client(cap: Cap, spent: int, now: float) -> str:
+    """The same, without the amounts of a budget that a key shares with others."""
+    used = "used up" if spent >= cap.most else "nearly used up"
+    return f"{cap.name}: {used}, resets {moment(cap.resets(now))}"
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetStatus:
     name: str

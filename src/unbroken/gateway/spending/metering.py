@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from unbroken.asgi import Refused
@@ -27,15 +28,17 @@ from unbroken.gateway.spending.budgets import (
     minute_group,
     period_group,
     scopes_of,
+    state_for_client,
     state_of,
 )
+from unbroken.gateway.spending.estimates import Estimate, Tally, together
 from unbroken.gateway.spending.ledger import Ledger
 from unbroken.gateway.spending.prices import Prices
 from unbroken.gateway.spending.report import SPEND_GROUP
 from unbroken.gateway.stores import Store, StoreUnavailable
 from unbroken.gateway.stores.store import Addition
 from unbroken.gateway.upstreams.upstream import Upstream
-from unbroken.messages import Usage
+from unbroken.messages import Request, Usage
 from unbroken.models.model import ResponseHead
 from unbroken.models.pricing import EXTRA, has_list, is_loaded, load_prices
 
@@ -115,10 +118,10 @@ class Metering:
         if not caps:
             return {}
         if (home := MAIN_LOOP.get()) is not None:  # the ledger belongs to the main loop
-            return await on_main_loop(home, lambda: self._check(caps))
-        return await self._check(caps)
+            return await on_main_loop(home, lambda: self._check(caps, key))
+        return await self._check(caps, key)
 
-    async def _check(self, caps: tuple[Cap, ...]) -> dict[str, str]:
+    async def _check(self, caps: tuple[Cap, ...], key: GatewayKey | None) -> dict[str, str]:
         now = self._now()
         spending = [cap for cap in caps if cap.unit != "requests"]
         try:
@@ -130,10 +133,10 @@ class Metering:
         for cap in spending:
             spent = self.ledger.value(cap.group(now), cap.counter)
             if spent >= cap.most:
-                raise self._refusal(cap, spent, now)
+                raise self._refusal(cap, spent, now, key)
             if cap.period != "minute" and spent >= cap.warn_at * cap.most:
-                warnings.append(self._warn(cap, spent, now))
-        await self._count_requests([cap for cap in caps if cap.unit == "requests"], now)
+                warnings.append(self._warn(cap, spent, now, key))
+        await self._count_requests([cap for cap in caps if cap.unit == "requests"], now, key)
         return {BUDGET: "; ".join(warnings[:5])} if warnings else {}
 
     def _caps_now(self, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
@@ -143,7 +146,7 @@ class Metering:
         # With one process, `KeyLimits` counts the requests of a key, in any 60 seconds.
         return tuple(cap for cap in caps if cap.unit != "requests" or not cap.whose.startswith("key:"))
 
-    async def _count_requests(self, caps: list[Cap], now: float) -> None:
+    async def _count_requests(self, caps: list[Cap], now: float, key: GatewayKey | None) -> None:
         if not caps:
             return
         amounts = {cap.counter: 1 for cap in caps}
@@ -155,7 +158,7 @@ class Metering:
             counted = {name: self.ledger.value(minute_group(now), name) for name in amounts}
         for cap in caps:
             if counted[cap.counter] > cap.most:
-                raise self._refusal(cap, cap.most, now)
+                raise self._refusal(cap, cap.most, now, key)
 
     def _note_store(self, error: StoreUnavailable | None) -> None:
         """Logs it once if the store cannot be used; raises `Refused` then, if that is configured."""
@@ -170,7 +173,7 @@ class Metering:
             log.warning("limits_local: the store cannot be used, so budgets and limits count only this process")
         self._alone = True
 
-    def _refusal(self, cap: Cap, spent: int, now: float) -> Refused:
+    def _refusal(self, cap: Cap, spent: int, now: float, key: GatewayKey | None) -> Refused:
         resets = cap.resets(now)
         if cap.period == "minute":
             self._metrics.over_limit(cap.unit)
@@ -178,23 +181,38 @@ class Metering:
             words = f"{cap.name} may use {cap.most:,} {cap.unit} a minute: wait {wait:.0f} s"
             return Refused(429, words, {"retry-after": str(int(-(-wait // 1)))})
         self._metrics.over_limit("budget")
-        state = state_of(cap, spent, now)
-        log.warning("budget_refused %s", state)
+        log.warning("budget_refused %s", state_of(cap, spent, now))
+        state = _shown(cap, spent, now, key)
         # 402 and this header: SDKs retry neither, while they retry a 429 for as long as they are configured to.
         return Refused(402, f"the budget is spent: {state}", {"x-should-retry": "false", BUDGET: state})
 
-    def _warn(self, cap: Cap, spent: int, now: float) -> str:
-        state = state_of(cap, spent, now)
+    def _warn(self, cap: Cap, spent: int, now: float, key: GatewayKey | None) -> str:
         if self._warned.get(cap.name) != cap.group(now):
             self._warned[cap.name] = cap.group(now)
             self._metrics.budget_warning(cap.name)
-            log.warning("budget_warning %s", state)
-        return state
+            log.warning("budget_warning %s", state_of(cap, spent, now))
+        return _shown(cap, spent, now, key)
+
+    def tally(self, read: Callable[[], Request] | None = None) -> Tally:
+        """Follows a request, whose prices stay those of now. `read` reads what the client has sent; without it, only
+        what is reported counts."""
+        return Tally(read, self._prices)
 
     # After it
 
-    def charge(self, key: GatewayKey | None, alias: str, outcome: Outcome, head: ResponseHead, answered: bool) -> None:
-        """Counts a request that has ended. `answered`: the client received an answer, or did not wait for it."""
+    def charge(
+        self,
+        key: GatewayKey | None,
+        alias: str,
+        outcome: Outcome,
+        head: ResponseHead,
+        answered: bool,
+        gone: bool = False,
+    ) -> None:
+        """Counts a request that has ended. `answered`: the client received an answer, or did not wait for it. `gone`:
+        it did not, or the gateway was stopped."""
+        prices = outcome.tally.prices if outcome.tally is not None else self._prices
+        estimates = outcome.tally.estimates(head, outcome.usage, gone) if outcome.tally is not None else []
         reports = list(outcome.failed)
         last = outcome.usage
         asked = last is not None and (head.model or last.total_tokens)  # a guardrail may answer without any model
@@ -202,23 +220,27 @@ class Metering:
             reports.append((head.model or alias, last))
         reports = [(model, usage) for model, usage in reports if _is_possible(usage)]
         if not self.records:
-            for _, usage in reports:
+            for usage in (*(usage for _, usage in reports), *(each.more for each in estimates)):
                 self._add_minute(key, alias, usage)
             return
-        if not reports and head.model and answered:
+        if not reports and not estimates and head.model and answered:
             self._metrics.uncounted(alias, "usage")
             self._add_row(key, alias, head.model, {"unreported": 1})
             return
         known = True
         total = 0
         for model, usage in reports:
-            cost = self._charge_one(key, alias, model, usage)
+            cost = self._charge_one(key, alias, model, usage, prices)
             known, total = known and cost is not None, total + (cost or 0)
-        outcome.cost = total if reports and known else None
+        for each in estimates:
+            cost = self._charge_estimate(key, alias, replace(each, model=each.model or alias), prices)
+            known, total = known and cost is not None, total + (cost or 0)
+        outcome.cost = total if (reports or estimates) and known else None
+        outcome.is_estimated = bool(estimates)
 
-    def _charge_one(self, key: GatewayKey | None, alias: str, model: str, usage: Usage) -> int | None:
+    def _charge_one(self, key: GatewayKey | None, alias: str, model: str, usage: Usage, prices: Prices) -> int | None:
         now = self._now()
-        cost = self._prices.cost(alias, model, usage, now)
+        cost = prices.cost(alias, model, usage, now)
         amounts = {
             "requests": 1,
             "input": usage.input_tokens,
@@ -234,6 +256,30 @@ class Metering:
             amounts["cost"] = cost
             self._metrics.spent(alias, cost / NANO)
         self._add_row(key, alias, model, amounts)
+        self._add_spent(key, alias, usage, cost, now)
+        return cost
+
+    def _charge_estimate(self, key: GatewayKey | None, alias: str, estimate: Estimate, prices: Prices) -> int | None:
+        """It counts for budgets and limits as if it were reported; reports show it in columns of its own."""
+        now, model, more = self._now(), estimate.model, estimate.more
+        cost = prices.cost(alias, model, together(estimate), now)
+        if cost is not None and estimate.reported.total_tokens:
+            cost -= prices.cost(alias, model, estimate.reported, now) or 0
+        amounts = {
+            "estimated": 1,
+            "estimated_input": more.input_tokens,
+            "estimated_output": more.output_tokens,
+            "estimated_cost": cost or 0,
+        }
+        self._metrics.estimated(alias, more, (cost or 0) / NANO)
+        if cost is None:
+            self._note_unpriced(alias, model)
+        self._add_row(key, alias, model, amounts)
+        self._add_spent(key, alias, more, cost, now)
+        return cost
+
+    def _add_spent(self, key: GatewayKey | None, alias: str, usage: Usage, cost: int | None, now: float) -> None:
+        """Counts for the budgets, and for the limits per minute."""
         tokens = usage.total_tokens
         whose = scopes_of(key.id if key is not None else "", key.team if key is not None else "", alias)
         spent = {f"tokens {each}": tokens for each in whose}
@@ -243,7 +289,6 @@ class Metering:
             ttl = FOR_EVER if period == "total" else self._settings.spend_kept
             self.ledger.add(period_group(period, now), spent, ttl)
         self._add_minute(key, alias, usage)
-        return cost
 
     def _add_minute(self, key: GatewayKey | None, alias: str, usage: Usage) -> None:
         caps = self._caps(key, alias) if key is not None else ()
@@ -266,6 +311,12 @@ class Metering:
                 model,
                 alias,
             )
+
+
+def _shown(cap: Cap, spent: int, now: float, key: GatewayKey | None) -> str:
+    """What a client reads of a budget: the amounts only of its own, unless its key is an operator's."""
+    sees = key is None or key.operator or cap.whose == f"key:{key.id}"
+    return state_of(cap, spent, now) if sees else state_for_client(cap, spent, now)
 
 
 def _is_possible(usage: Usage) -> bool:

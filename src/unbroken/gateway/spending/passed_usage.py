@@ -21,6 +21,8 @@ class PassedUsage:
         self._parts: list[bytes] = []
         self._size = 0
         self._is_text = True
+        self.events = 0
+        """How many events of a stream have arrived."""
 
     def feed(self, data: bytes) -> None:
         if not self._size and data:
@@ -30,6 +32,7 @@ class PassedUsage:
             self._parts.clear()
         else:
             self._parts.append(data)
+            self.events += data.count(b"data:")
 
     async def read(self) -> Usage | None:
         """None if the answer has no usage in tokens."""

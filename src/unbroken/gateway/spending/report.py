@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args
 
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.spending.allowance import dollars
 from unbroken.gateway.spending.budgets import BudgetStatus, all_budgets
 from unbroken.gateway.stores import Store
 
@@ -47,10 +48,25 @@ class Spend:
     unpriced: int = 0
     """How many of the requests have no known price."""
     unreported: int = 0
-    """Answers for which no usage was reported, such as those that a client did not wait for."""
+    """Answers for which no usage was reported and none can be estimated, such as speech."""
+    estimated: int = 0
+    """Answers of which a part was not reported, such as those that a client did not wait for."""
+    estimated_input: int = 0
+    """Tokens, by estimate, which `input` does not include. The same for the next two."""
+    estimated_output: int = 0
+    estimated_cost: int = 0
 
 
 _COUNTS = tuple(field.name for field in fields(Spend) if field.type == "int")
+
+
+def estimate_in_words(row: Spend) -> str:
+    """`0.0042 USD for 3 answers`; empty if nothing is estimated."""
+    if not row.estimated:
+        return ""
+    tokens = f"{row.estimated_input + row.estimated_output:,} tokens"
+    amount = dollars(row.estimated_cost) if row.estimated_cost else tokens
+    return f"{amount} for {row.estimated:,} {'answer' if row.estimated == 1 else 'answers'}"
 
 
 def day_of(now: float) -> str:

@@ -126,7 +126,7 @@ class PythonModel:
 
     async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         if (head := RESPONSE_HEAD.get()) is not None:
-            head.model = self.name
+            head.model = head.asked = self.name
         rounds = sum(isinstance(said, Assistant) and bool(said.calls) for said in request.messages)
         response = _Response(rounds, frozenset(tool.name for tool in request.tools if tool.kind == "custom"))
         home, request = MAIN_LOOP.get(), without_relay(request)

@@ -1,0 +1,193 @@
+"""Estimates what an answer cost beyond what its provider reported: the client left before the usage arrived, the stream
+broke off, or the provider reports none.
+
+A token is taken to be four bytes of text: four letters of English, one or two characters of Chinese. The input is
+estimated from the request, the output from what was received. Tokens that nobody received, such as hidden reasoning,
+cannot be estimated.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from unbroken.deltas import (
+    AttemptFailed,
+    CallArguments,
+    CallReady,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    TextDelta,
+    UsageReported,
+)
+from unbroken.errors import UnbrokenError
+from unbroken.gateway.spending.prices import Prices
+from unbroken.messages import Assistant, Part, Request, Text, ToolMessage, Usage
+from unbroken.models.model import RESPONSE_HEAD, Model, ResponseHead, closing
+
+BYTES_PER_TOKEN = 4
+FILE_TOKENS = 1000
+"""Of an image or another file that is not text. Each provider counts them differently."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    model: str
+    reported: Usage
+    """What the provider has reported of the same answer."""
+    more: Usage
+    """What the answer is estimated to have used beyond that."""
+
+
+class Tally:
+    """Follows the answers to one request. `read` reads the client's request, if no model was given one; without it,
+    nothing is estimated."""
+
+    def __init__(self, read: Callable[[], Request] | None, prices: Prices) -> None:
+        self.prices = prices
+        """As they were when the request began."""
+        self._read = read
+        self._request: Request | None = None
+        self._reported: Usage | None = None
+        self._written = 0
+        """Bytes of text since the last report."""
+        self._in_pieces: set[int] = set()
+        self._whole = False
+        self._closed: list[Estimate] = []
+
+    def model(self, model: Model) -> Model:
+        """The same model, whose answers are followed."""
+        return _Followed(model, self)
+
+    def begin(self, model: str, request: Request) -> None:
+        self._close(model)
+        self._request = request
+
+    def feed(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            if isinstance(delta, (TextDelta, ReasoningDelta)):
+                self._written += _size(delta.text)
+            elif isinstance(delta, CallArguments):
+                self._in_pieces.add(delta.index)
+                self._written += _size(delta.text)
+            elif isinstance(delta, CallReady):
+                if delta.call.index not in self._in_pieces:
+                    self._written += _size(delta.call.name) + _size(delta.call.raw)
+            elif isinstance(delta, UsageReported):
+                self._reported, self._written = delta.usage, 0
+            elif isinstance(delta, AttemptFailed):
+                self._close(delta.verdict.model)
+                if (head := RESPONSE_HEAD.get()) is not None:
+                    head.asked = ""  # the next attempt may begin later
+            elif isinstance(delta, Ended):
+                self._whole = not delta.verdict.failed
+
+    def passed(self, events: int) -> None:
+        """The client left an answer that was passed through, of which it has got so many events. An event is a
+        token."""
+        self._written = events * BYTES_PER_TOKEN
+
+    def estimates(self, head: ResponseHead, reported: Usage | None, gone: bool) -> list[Estimate]:
+        """At the end of the request. `reported`: the usage of its last answer. `gone`: the client left, or the gateway
+        was stopped, so the provider may have counted what it was sent even if nothing of its answer arrived."""
+        if self._read is None:
+            return []
+        if self._request is None:  # the answer was passed on as it came
+            self._reported = reported
+        model = head.asked or head.model
+        if model:
+            self._close(model, sent=gone and bool(head.asked))
+        return self._closed
+
+    def _close(self, model: str, sent: bool = False) -> None:
+        """Ends an attempt at this model. `sent`: the provider has the request, and has not refused it."""
+        reported, written = self._reported, self._written
+        exact = reported is not None and (self._whole or not written)
+        if not exact and (written or sent):
+            entered = self._input() if reported is None else 0
+            more = Usage(entered, -(-written // BYTES_PER_TOKEN), estimated=True)
+            self._closed.append(Estimate(model, reported or Usage(), more))
+        self._reported, self._written, self._whole = None, 0, False
+        self._in_pieces.clear()
+
+    def _input(self) -> int:
+        try:
+            request = self._request or (self._read() if self._read is not None else Request(()))
+            return input_tokens(request)
+        except UnbrokenError:  # a provider may have taken a body that cannot be read here
+            return 1
+
+
+class _Followed:
+    def __init__(self, model: Model, tally: Tally) -> None:
+        self.name = model.name
+        self._model = model
+        self._tally = tally
+
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        tally = self._tally
+        tally.begin(self.name, request)
+        async with closing(self._model.stream(request)) as batches:
+            async for deltas in batches:
+                tally.feed(deltas)
+                yield deltas
+
+
+def input_tokens(request: Request) -> int:
+    size = sum(map(_size, _texts(request)))
+    parts = [part for message in request.messages for part in _parts(message)]
+    files = [part for part in parts if not isinstance(part, Text)]
+    size += sum(_decoded(part.data) for part in files if part.data and part.mime.startswith("text/"))
+    others = sum(1 for part in files if not part.mime.startswith("text/"))
+    return -(-size // BYTES_PER_TOKEN) + FILE_TOKENS * others + 1
+
+
+def _texts(request: Request) -> Iterator[str]:
+    for message in request.messages:
+        if isinstance(message, Assistant):
+            yield message.text
+            yield message.reasoning
+            for call in message.calls:
+                yield call.name
+                yield call.raw
+        else:
+            for part in _parts(message):
+                if isinstance(part, Text):
+                    yield part.text
+    for tool in request.tools:
+        yield tool.name
+        yield tool.description
+        yield json.dumps(dict(tool.parameters), ensure_ascii=False)
+
+
+def _parts(message: object) -> Iterator[Part]:
+    if isinstance(message, ToolMessage):
+        for result in message.results:
+            yield from result.content
+    elif not isinstance(message, Assistant):
+        yield from getattr(message, "parts", ())
+
+
+def _decoded(data: str) -> int:
+    try:
+        return len(b64decode(data))
+    except ValueError:
+        return len(data)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def together(estimate: Estimate) -> Usage:
+    """What was reported and what is estimated, as the usage of one answer."""
+    reported, more = estimate.reported, estimate.more
+    return replace(
+        reported,
+        input_tokens=reported.input_tokens + more.input_tokens,
+        output_tokens=reported.output_tokens + more.output_tokens,
+        estimated=True,
+    )
