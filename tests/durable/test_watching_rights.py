@@ -17,6 +17,7 @@ from watched_runs import ask, journal_url, read_events, serving, until, working
 from unbroken.durable import Journal, open_journal, web
 from unbroken.gateway import GatewayKey, GatewaySettings, create_key, running
 from unbroken.gateway.keys import KeyRing
+from unbroken.gateway.stores import StoreUnavailable
 
 Session = aiohttp.ClientSession
 WAYS = (("GET", ""), ("GET", "/events"), ("GET", "/ui"), ("GET", "/ag-ui"), ("POST", "/answers"), ("POST", "/cancel"))
@@ -350,5 +351,42 @@ def test_no_more_may_watch_than_the_app_allows(tmp_path: Path) -> None:
                         return again.status == 200
 
                 await until(is_free)
+
+    asyncio.run(main())
+
+
+class _Broken:
+    """Keys in a store that cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def find(self, secret: str) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (StoreUnavailable("the gateway keys in the store are damaged"), "keys in the store are damaged"),
+        (RuntimeError("ub-secret is strange"), "RuntimeError"),
+    ],
+)
+def test_keys_that_cannot_be_read_are_a_503_and_no_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, logged: str
+) -> None:
+    async def main() -> None:
+        with serving(tmp_path, _Broken(error)) as url:
+            async with Session() as session:
+                for method, path in (("GET", "/runs"), ("POST", "/session"), ("GET", "/runs/x/events")):
+                    asked = session.request(method, f"{url}{path}", headers={"authorization": "Bearer ub-secret"})
+                    async with asked as answer:
+                        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+                        words = (await answer.json())["error"]["message"]
+                        assert words.startswith("keys cannot be checked now")
+        (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert logged in record.getMessage()
+        assert record.exc_info is None
+        assert "ub-secret" not in caplog.text
 
     asyncio.run(main())

@@ -18,7 +18,7 @@ from gateway_client import CITIES, QUESTION, THREE_CALLS, Client, Inside, Reply,
 from gateway_client import upstream_settings as upstream_at
 
 from unbroken.gateway.settings import ClientProfile
-from unbroken.gateway.stores import StoreUnavailable
+from unbroken.gateway.stores import StoreUnavailable, open_store
 from unbroken.gateway.stores.store import NOTHING, MemoryStore
 from unbroken.messages import Assistant, Request, ToolMessage, User
 from unbroken.models.scripted import ScriptedModel
@@ -212,3 +212,36 @@ async def read(url: str) -> str:
 async def status_of(url: str) -> int:
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return answer.status
+
+
+def test_a_deleted_or_replaced_file_of_the_store_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """SQLite would continue with a file that no other process sees."""
+    path, aside = tmp_path / "store.db", tmp_path / "aside.db"
+
+    async def story() -> None:
+        store = open_store(f"sqlite:{path}")
+        async with ScriptedServer(three_calls_first) as server:
+            settings = settings_for(upstream_at(server, "openai-chat"), clients=SERIAL)
+            async with serving(settings, store) as url, aiohttp.ClientSession(url) as session:
+
+                async def ready() -> int:
+                    async with session.get("/readyz") as answer:
+                        return answer.status
+
+                async def ask() -> Reply:
+                    return await Client(url, "openai-chat", headers={"User-Agent": "serial"}).ask(User.of(QUESTION))
+
+                assert (await ready(), (await ask()).status) == (200, 200)
+                path.rename(aside)
+                assert await ready() == 503
+                refused = await ask()
+                assert (refused.status, b"store does not answer" in refused.data) == (503, True)
+                path.write_bytes(aside.read_bytes())
+                assert await ready() == 503
+                with pytest.raises(StoreUnavailable, match="deleted or replaced while it was open"):
+                    await store.put({"a": b"1"}, 60)
+                assert [record.message[:10] for record in caplog.records].count("store_gone") == 1
+                aside.replace(path)
+                assert (await ready(), (await ask()).status) == (200, 200)
+
+    run(story)

@@ -33,7 +33,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnavailable, open_store
 from unbroken.gateway.stores.handoff import Handoff
 from unbroken.gateway.stores.records import MAX_BYTES, NO_RECORD, Record
-from unbroken.gateway.stores.sqlite import APPLICATION
+from unbroken.gateway.stores.sqlite_file import APPLICATION
 from unbroken.gateway.stores.store import FORMAT, PAUSE, Addition, CircuitBreakerStore, MemoryStore
 
 HOUR = 3600.0

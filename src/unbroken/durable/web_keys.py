@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from unbroken.asgi import Refused, Scope, is_foreign
 from unbroken.clock import current_clock
 from unbroken.durable.records import RunRow
 from unbroken.durable.web_requests import mount_of
+from unbroken.errors import UnbrokenError
+
+LOG = logging.getLogger("unbroken.durable")
 
 COOKIE = "unbroken_key"
 RECHECK = 1.0
@@ -88,6 +92,8 @@ class Guard:
         self._keys = keys
         self._open_to_all = open_to_all
         self._limits = limits
+        self._failing = False
+        """The keys cannot be read, and the log has it."""
 
     @property
     def has_keys(self) -> bool:
@@ -101,10 +107,26 @@ class Guard:
         challenge = {"www-authenticate": "Bearer"}
         if not secret:
             raise Refused(401, "a key is needed: send it as `Authorization: Bearer …`", challenge)
-        key = self._keys.find(secret)
+        key = self._look_up(self._keys, secret)
         if key is None:
             raise Refused(401, "the key that was sent is not known here: `unbroken keys create` makes one", challenge)
         return Caller(key.name, key.tenant or key.name, key.operator, key)
+
+    def _look_up(self, keys: Keys, secret: str) -> Key | None:
+        """If the keys cannot be read, nobody is admitted. No traceback is logged: an error of an unknown kind may hold
+        the secret."""
+        try:
+            key = keys.find(secret)
+        except Exception as error:  # noqa: BLE001 - `keys` may be the user's own
+            known = isinstance(error, UnbrokenError)
+            if not self._failing:
+                LOG.error("no key can be checked: %s", error if known else type(error).__name__)
+            self._failing = True
+            wait = max(1, ceil(getattr(error, "retry_after", 1.0))) if known else 1
+            words = "keys cannot be checked now, because they cannot be read; nothing is lost, try again"
+            raise Refused(503, words, {"retry-after": str(wait)}) from None
+        self._failing = False
+        return key
 
     @contextmanager
     def counting(self, caller: Caller) -> Generator[None]:
