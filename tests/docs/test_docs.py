@@ -348,9 +348,10 @@ def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics.reloaded(done=True)
     metrics.spent("m", 0.1)
     metrics.uncounted("m", "price")
+    metrics.estimated("m", Usage(1, 1), 0.5)
     metrics.over_limit("budget")
     metrics.budget_warning("b")
-    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 23  # these, and `render`
+    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 24  # these, and `render`
     table = rows(GATEWAY, "## Metrics")
     series = r"(?m)^(unbroken_\w+?)(?:_bucket|_count|_sum)?(?:\{(.*)\})? "
     counted: dict[str, set[str]] = {}
