@@ -36,7 +36,7 @@ def run(library: str, code: str, names: list[str], base_url: str, folder: Path) 
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     ended = subprocess.run(
         [python, "-W", "ignore", "-c", RUN, "outcome.json", *names],  # warnings of the libraries are theirs
-        env={**kept, **MODEL_KEY, "PATH": path, "OPENAI_BASE_URL": base_url},
+        env={**kept, **MODEL_KEY, "PATH": path, "OPENAI_BASE_URL": base_url, "ANTHROPIC_BASE_URL": base_url},
         cwd=folder,
         input=code,
         capture_output=True,
@@ -72,6 +72,26 @@ def weather(request: Request) -> Answer:
     if isinstance(request.messages[-1], ToolMessage):
         return "Go to Rome."
     return [Call("get_weather", city="Rome"), Call("get_weather", city="Oslo")]
+
+
+def test_the_hand_written_anthropic_loop_gives_the_same_answer(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "moving" / "from-an-anthropic-loop.md").read_text("utf-8")
+    (code,) = re.findall(r"^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    answers = (
+        Call("search", query="MCP"),
+        Call("search", query="prerequisites"),
+        "A protocol for tools; you need Python.",
+    )
+    with serve(*answers) as server:
+        outcome, _ = run("anthropic", code, ["text"], server.base_url("anthropic-messages"), tmp_path)
+    assert outcome == {"text": "A protocol for tools; you need Python."}
+    assert [body["tool_choice"] for body in server.bodies] == [{"type": kind} for kind in ("auto", "auto", "none")]
+    with serve(*answers) as server:  # the tools left out of the last request
+        bare = re.sub(
+            r"^ +tools=tools,\n +tool_choice=.*\n", "**({} if last else {'tools': tools}),\n", code, flags=re.M
+        )
+        with pytest.raises(AssertionError, match="calls or results in a request without tools"):
+            run("anthropic", bare, ["text"], server.base_url("anthropic-messages"), tmp_path)
 
 
 def test_the_hand_written_loop_gives_the_same_answer(tmp_path: Path) -> None:

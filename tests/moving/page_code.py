@@ -18,7 +18,7 @@ PAGES = {
     "openai-agents": ROOT / "docs" / "moving" / "from-openai-agents.md",
     "langgraph": ROOT / "docs" / "moving" / "from-langgraph.md",
 }
-MODEL_KEY = {"OPENAI_API_KEY": "any", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+MODEL_KEY = {"OPENAI_API_KEY": "any", "ANTHROPIC_API_KEY": "any", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
 
 
 @dataclass(frozen=True, slots=True)
