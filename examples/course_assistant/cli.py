@@ -57,6 +57,12 @@ Courses: TypeAlias = Annotated[
     str,
     typer.Option("--courses", metavar="DIR", help="Your own Markdown and text files instead of the shipped courses."),
 ]
+Chroma: TypeAlias = Annotated[
+    str, typer.Option("--chroma", metavar="DIR", help="The courses of a Chroma store; needs the extra chroma.")
+]
+CollectionName: TypeAlias = Annotated[
+    str, typer.Option("--collection", metavar="NAME", help="The collection of the store, if it has several.")
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON for each question.")]
 
 
@@ -69,6 +75,8 @@ def ask(
     record: Record = "",
     raw_log: RawLog = "",
     courses: Courses = "",
+    chroma: Chroma = "",
+    collection: CollectionName = "",
     json: AsJson = False,
     log_level: LogLevelName = "",
 ) -> None:
@@ -78,7 +86,7 @@ def ask(
         if question == "-":
             question = sys.stdin.buffer.read().decode("utf-8", "replace")
         question = check_question(question)
-        with _library(courses) as library:
+        with _library(courses, chroma, collection) as library:
             assistant = _assistant(library, model, base_url, rounds, record, raw_log)
             asyncio.run(ask_all([question], assistant, find_screen(json)))
             by_vectors = library.has_vectors and not model and find_tour(question) is not None
@@ -104,13 +112,15 @@ def serve(
     record: Record = "",
     raw_log: RawLog = "",
     courses: Courses = "",
+    chroma: Chroma = "",
+    collection: CollectionName = "",
     data: Annotated[
         str, typer.Option(metavar="DIR", help="Keep the chats in this folder; - keeps them in memory only.")
     ] = "",
     log_level: LogLevelName = "",
 ) -> None:
     """Serve the page on this machine: http://127.0.0.1:8000/"""
-    with ending(), _library(courses) as library:
+    with ending(), _library(courses, chroma, collection) as library:
         set_up_logs(level=chosen_level(log_level, "warning") or "warning")
         try:
             server = import_module("course_assistant.web.server")
@@ -140,7 +150,13 @@ def embed() -> None:
         typer.echo(f"{SHIPPED_VECTORS.name}: {len(vectors.chunks)} texts and {len(vectors.queries)} queries")
 
 
-def _library(courses: str) -> CourseLibrary:
+def _library(courses: str, chroma: str, collection: str) -> CourseLibrary:
+    if courses and chroma:
+        raise UserError("--courses and --chroma: give one of them")
+    if collection and not chroma:
+        raise UserError("--collection needs a store: name it with --chroma DIR")
+    if chroma:
+        return CourseLibrary.of_chroma(Path(chroma), collection)
     return CourseLibrary.of_own_files(Path(courses)) if courses else CourseLibrary.open()
 
 

@@ -11,13 +11,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from course_assistant import embedding
+from course_assistant.chroma_collection import courses_of, read_collection
 from course_assistant.chunks import Chunk, chunks_of, places_of
 from course_assistant.courses import SHIPPED, Course, Lesson, read_courses
 from course_assistant.full_text import FullTextIndex, is_chinese, key_terms
 from course_assistant.matching import find_course
 from course_assistant.own_files import read_own_files
 from course_assistant.sources import Source
-from course_assistant.vectors import MAKE_AGAIN, SHIPPED_VECTORS, Vectors, read_vectors
+from course_assistant.vectors import (
+    DIMENSIONS,
+    MAKE_AGAIN,
+    MODEL,
+    SHIPPED_VECTORS,
+    Vectors,
+    is_near,
+    read_vectors,
+    to_bytes,
+)
 from unbroken import UserError
 
 if TYPE_CHECKING:
@@ -71,6 +81,15 @@ class CourseLibrary:
         skipped = "; ".join(own.left_out)
         note = (f"{_OWN[0]}. Skipped: {skipped}.", f"{_OWN[1]}。已跳过：{skipped}。") if skipped else ("", "")
         return cls(own.courses, chunks_of(own.courses, name), None, note, name, shipped=False)
+
+    @classmethod
+    def of_chroma(cls, folder: Path, collection: str = "") -> Self:
+        """The documents of a Chroma collection. They are searched by the vectors that it has if these come from the
+        embedding model of this application, which is Chroma's default too; otherwise by full text."""
+        courses, pieces = courses_of(read_collection(folder, collection))
+        chunks = [chunk for chunk, _ in pieces]
+        nearby, note = _open_foreign_vectors([(chunk, document.vector) for chunk, document in pieces])
+        return cls(courses, chunks, nearby, note, "chroma", shipped=False)
 
     @property
     def has_vectors(self) -> bool:
@@ -127,16 +146,45 @@ def _is_in(chunk: Chunk, course: Course | None, lesson: int) -> bool:
     return course in (None, chunk.course) and chunk.lesson is not None and chunk.lesson.number == lesson
 
 
+def _open_foreign_vectors(
+    pieces: Sequence[tuple[Chunk, tuple[float, ...]]],
+) -> tuple[tuple[VectorIndex, Vectors] | None, Note]:
+    """The index of vectors that came with the texts. A text is embedded again to see which model they are from."""
+    first, vector = pieces[0]
+    if not embedding.is_installed():
+        return None, (
+            f"{_INSTEAD[0]}, because the embedding model is not installed: {embedding.HOW_TO_INSTALL}.",
+            f"{_INSTEAD[1]}，因为没有安装嵌入模型：请运行 {' 和 '.join(embedding.INSTALL)}。",
+        )
+    if any(len(each) != DIMENSIONS or not any(each) for _, each in pieces) or not is_near(
+        embedding.embed(first.text), to_bytes(vector)
+    ):
+        return None, (
+            f"{_INSTEAD[0]}, because the vectors of the collection are not of {MODEL}.",
+            f"{_INSTEAD[1]}，因为集合里的向量不是 {MODEL} 算出来的。",
+        )
+    try:
+        index = import_module("course_assistant.vector_index")
+    except ImportError as error:
+        return None, _not_installed(error)
+    vectors = Vectors({chunk.digest: to_bytes(each) for chunk, each in pieces}, {})
+    return (index.VectorIndex([chunk for chunk, _ in pieces], vectors.chunks), vectors), ("", "")
+
+
+def _not_installed(error: ImportError) -> Note:
+    missing = error.name or "apsw"
+    command = "`pip install apsw sqlite-vec`"
+    return (
+        f"{_INSTEAD[0]}, because {missing} is not installed: run {command}.",
+        f"{_INSTEAD[1]}，因为没有安装 {missing}：请运行 {command}。",
+    )
+
+
 def _open_vectors(chunks: Sequence[Chunk], file: Path) -> tuple[tuple[VectorIndex, Vectors] | None, Note]:
     try:
         index = import_module("course_assistant.vector_index")
     except ImportError as error:
-        missing = error.name or "apsw"
-        command = "`pip install apsw sqlite-vec`"
-        return None, (
-            f"{_INSTEAD[0]}, because {missing} is not installed: run {command}.",
-            f"{_INSTEAD[1]}，因为没有安装 {missing}：请运行 {command}。",
-        )
+        return None, _not_installed(error)
     try:
         vectors = read_vectors(file)
         strange = vectors.lacks(chunks)

@@ -74,7 +74,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _course(file: Path, root: Path, name: str, left_out: list[str]) -> Course | None:
-    shown = _title(name, "a file")
+    shown = one_line_title(name, "a file")
     if not file.resolve().is_relative_to(root):
         left_out.append(f"{shown} is a link to a file outside of the folder")
         return None
@@ -100,7 +100,7 @@ def _course(file: Path, root: Path, name: str, left_out: list[str]) -> Course | 
 def read_markdown(text: str, name: str) -> Course:
     """The first heading is the title, headings of the next level are the lessons. A text without headings is one
     lesson."""
-    stem = _title(name.rpartition("/")[2].rpartition(".")[0].replace("_", " "), "Course")
+    stem = one_line_title(name.rpartition("/")[2].rpartition(".")[0].replace("_", " "), "Course")
     lines = text.splitlines()
     found = list(_headings(lines)) if not name.lower().endswith(".txt") else []
     titled = bool(found) and not any(line.strip() for line in lines[: found[0][0]])
@@ -127,10 +127,10 @@ def _headings(lines: list[str]) -> Iterator[tuple[int, int, str]]:
         if mark := _FENCE.match(line):
             fence = "" if fence == mark[1] else fence or mark[1]
         elif not fence and (heading := _HEADING.fullmatch(line)):
-            yield at, len(heading[1]), _title(heading[2], "")
+            yield at, len(heading[1]), one_line_title(heading[2], "")
 
 
-def _title(text: str, otherwise: str) -> str:
+def one_line_title(text: str, otherwise: str) -> str:
     """One short line, without characters that cannot be seen or change the writing direction."""
     plain = " ".join(_UNSEEN.sub(" ", text).split()) or otherwise
     return plain if len(plain) <= LONGEST_TITLE else f"{plain[: LONGEST_TITLE - 1]}…"
@@ -140,7 +140,7 @@ def _told_apart(courses: list[Course]) -> tuple[Course, ...]:
     """Courses with the same title get the names of their files."""
     titles = [course.title for course in courses]
     return tuple(
-        replace(course, title=f"{course.title} ({_title(course.file, 'file')})")
+        replace(course, title=f"{course.title} ({one_line_title(course.file, 'file')})")
         if titles.count(course.title) > 1
         else course
         for course in courses

@@ -45,6 +45,13 @@ def to_bytes(vector: Sequence[float]) -> bytes:
     return bytes(round(number * scale) & 0xFF for number in vector)
 
 
+def is_near(one: bytes, other: bytes) -> bool:
+    """Whether both are the vector of the same text by the same model, apart from rounding."""
+    a, b = ([number - 256 if number > 127 else number for number in each] for each in (one, other))
+    lengths = sum(x * x for x in a) * sum(y * y for y in b)
+    return bool(lengths) and sum(x * y for x, y in zip(a, b, strict=True)) / lengths**0.5 > 0.98
+
+
 def read_vectors(file: Path = SHIPPED_VECTORS) -> Vectors:
     try:
         saved: Any = json.loads(file.read_text("utf-8"))

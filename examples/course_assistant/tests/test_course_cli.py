@@ -80,6 +80,9 @@ def test_bad_input_gives_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatc
         (["ask", "Hi.", "--base-url", "http://127.0.0.1:9"], "name one with --model"),
         (["ask", "Hi.", "--raw-log", "raw.jsonl"], "--raw-log needs a real model"),
         (["ask", "Hi.", "--courses", "/nowhere"], "the courses in '/nowhere' cannot be read: No such file"),
+        (["ask", "Hi.", "--chroma", "/nowhere"], "'/nowhere' is not a Chroma store"),
+        (["ask", "Hi.", "--chroma", "/nowhere", "--courses", "/nowhere"], "--courses and --chroma: give one of them"),
+        (["ask", "Hi.", "--collection", "tea"], "--collection needs a store: name it with --chroma DIR"),
     ):
         done = run(*words)
         assert (done.exit_code, done.stdout) == (2, "")
