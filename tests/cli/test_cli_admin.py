@@ -8,6 +8,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -82,7 +84,7 @@ def test_models_are_added_and_removed_and_mistakes_are_those_of_the_file(admin: 
         "model `acme/fast` (openai:gpt-5-mini): added",
     ]
     listed = admin("aliases", "list").stdout.splitlines()
-    assert listed[1].split("\t") == ["acme/fast", "openai:gpt-5-mini", "the admin API", "fallback=['demo'] serial=True"]
+    assert listed[1].split("\t") == ["acme/fast", "openai:gpt-5-mini", "the admin API", "fallback=demo serial=true"]
     wrong = admin("aliases", "change", "acme/fast", "openai:gpt-5", "--set", "serail=true")
     assert (wrong.exit_code, "unknown key `serail`, did you mean `serial`?" in wrong.stderr) == (2, True)
     assert admin("aliases", "remove", "demo").exit_code == 2
@@ -92,7 +94,7 @@ def test_models_are_added_and_removed_and_mistakes_are_those_of_the_file(admin: 
 def test_the_rest_is_shown_and_the_configuration_reloaded(admin: Any, gateway: tuple[str, Path]) -> None:
     assert admin("version").stdout.startswith("unbroken 0.")
     assert admin("turns", "list").stderr == "unbroken: no turn is held\n"
-    assert json.loads(admin("requests", "--json").stdout) == {"requests": []}
+    assert json.loads(admin("requests", "--json").stdout)["requests"] == []
     assert admin("turns", "drop", "abcdefgh").exit_code == 2
     file = gateway[1] / "unbroken.toml"
     file.write_text(CONFIG + "serial = true\n")
@@ -140,3 +142,60 @@ def test_errors_have_exit_codes_and_never_show_the_key(admin: Any, gateway: tupl
     assert (wrong.exit_code, "ub-wrong-secret" in wrong.output) == (2, False)
     monkeypatch.delenv("UNBROKEN_ADMIN_KEY")
     assert "the key is missing" in admin("version").stderr
+
+
+def test_a_request_is_found_by_the_id_of_its_response(
+    admin: Any, gateway: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, folder = gateway
+    ids: list[str] = []
+    for model in ("demo", "none"):
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+        headers = {"Authorization": f"Bearer {(folder / 'admin').read_text()}"}
+        try:
+            with urlopen(Request(f"{url}/v1/chat/completions", body, headers)) as answer:
+                ids.append(answer.headers["x-unbroken-request-id"])
+        except HTTPError as error:
+            with error:
+                ids.append(error.headers["x-unbroken-request-id"])
+    listed = [line.split("\t") for line in admin("requests").stdout.splitlines()]
+    assert [row[1] for row in listed[:2]] == ids[::-1]
+    one = admin("requests", ids[1]).stdout.splitlines()
+    assert "status         404" in one
+    assert f"id             {ids[1]}" in one
+    assert json.loads(admin("requests", ids[0], "--json").stdout)["alias"] == "demo"
+    missing = admin("requests", "0123456789abcdef")
+    assert (missing.exit_code, "has the id `0123456789abcdef`" in missing.stderr) == (2, True)
+    monkeypatch.setattr("unbroken.cli.admin.is_terminal", bool)  # any stream is one
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = admin("requests").stdout.splitlines()
+    assert shown[0].split()[:3] == ["when", "id", "key"]
+    assert any(line.startswith(f"  {ids[1]}: there is no model 'none' here") for line in shown)
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_the_address_and_the_key_come_from_the_configuration(
+    gateway: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, folder = gateway
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UNBROKEN_ADMIN_KEY", raising=False)
+    monkeypatch.setenv("OUR_ADMIN", (folder / "admin").read_text())
+    described = f'[server]\nhost = "0.0.0.0"\nport = {url.rpartition(":")[2]}\n[admin]\nkey_env = "OUR_ADMIN"\n'
+
+    def version(*arguments: str) -> Result:
+        return CliRunner().invoke(build("admin"), ["admin", "version", *arguments])
+
+    Path("other.toml").write_text(described)
+    assert version("--config", "other.toml").stdout.startswith("unbroken 0.")
+    Path("unbroken.toml").write_text(described + "[[models]]\nmodle = 1\n")  # a mistake that does not matter here
+    assert version().stdout.startswith("unbroken 0.")
+    elsewhere = version("--url", url)  # the key of the file is not sent to an address that the file does not have
+    assert (elsewhere.exit_code, "into the variable UNBROKEN_ADMIN_KEY (" in elsewhere.stderr) == (2, True)
+    monkeypatch.delenv("OUR_ADMIN")
+    assert "UNBROKEN_ADMIN_KEY or OUR_ADMIN" in version().stderr
+    for text, words in (("[server", "is not TOML"), ("[server]\nport = 0", "does not say where the gateway listens")):
+        Path("unbroken.toml").write_text(text)
+        wrong = version()
+        assert (wrong.exit_code, words in wrong.stderr) == (2, True)
+    assert "cannot be read" in version("--config", "none.toml").stderr

@@ -581,7 +581,10 @@ def test_a_key_may_expire_and_be_replaced() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("create", "bob", "--expires", "soon"), "--expires 'soon': give a time like 30m, 24h or 7d"),
+        (
+            ("create", "bob", "--expires", "soon"),
+            "--expires 'soon': give a time like 30m, 24h or 7d from now, or a day as",
+        ),
         (("create", "bob", "--expires", "2001-01-01"), "key `bob` would have expired already"),
         (("rotate", "bob"), "there is no key `bob`"),
         (("rotate", "bob", "--keep", "a while"), "--keep 'a while': give a time"),

@@ -108,6 +108,9 @@ def test_an_allowed_page_may_use_the_api_and_nothing_else() -> None:
             async with session.options(CHAT, headers={**other, **ASKS}) as answer:
                 assert answer.status == 403
                 assert "access-control-allow-origin" not in answer.headers
+                said = (await answer.json())["error"]["message"]
+                assert "https://evil.example" in said
+                assert "`cors_origins` in [server]" in said
             async with session.post(CHAT, data=BODY, headers=other) as answer:
                 assert answer.status == 403
 

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from unbroken.gateway.admin.stats import LONGEST, MOST_CALLS, Counts, Recent, RecentRequest, Stats
+from unbroken.gateway.admin.stats import LONGEST, MOST_CALLS, Counts, DeploymentStatus, Recent, RecentRequest, Stats
 from unbroken.gateway.admin.status_page import (
     GatewayStatus,
     StoreStatus,
@@ -88,6 +88,7 @@ def test_the_page_shows_how_a_request_went() -> None:
                 error="broke",
                 input_tokens=1820,
                 output_tokens=96,
+                id="82facee73dad7759",
             )
         )
     )
@@ -100,6 +101,7 @@ def test_the_page_shows_how_a_request_went() -> None:
         "fast",
         "openai-chat",
         "200",
+        "82facee73dad7759",
         "2.3 s",
         "first after 420 ms",
         "1,820 in",
@@ -210,7 +212,7 @@ def test_content_is_never_stored() -> None:
     assert {field.name for field in fields(RecentRequest)} == {
         *("at", "client_wire", "alias", "status", "seconds", "key", "upstream_wire", "streamed", "first_token"),
         *("calls", "handed", "repairs", "restarts", "guardrails", "error", "input_tokens", "output_tokens", "upstream"),
-        *("recording", "client", "cost", "is_estimated"),
+        *("recording", "client", "cost", "is_estimated", "id"),
     }
 
 
@@ -296,3 +298,24 @@ def test_a_held_turn_is_listed_for_its_own_key_until_it_is_released_or_expires()
     assert stats.pending.listed("b") == ()
     clock[0] += 61
     assert stats.pending.listed() == ()
+
+
+def test_a_model_with_deployments_lists_them_as_such_and_names_the_request_that_failed() -> None:
+    deployments = tuple(
+        DeploymentStatus(name, model, 1, 1, 0, 2, 1, None, 0, "")
+        for name, model in (("east", "openai:gpt-5"), ("west", "azure:gpt-5"))
+    )
+    upstream = UpstreamStatus(
+        "fast",
+        "openai:gpt-5",
+        "openai-chat",
+        fallback=("slow",),
+        last_error="503",
+        last_error_at=NOW - 9,
+        deployments=deployments,
+        last_error_id="82facee73dad7759",
+    )
+    models = view(GatewayStatus("0.1.0", NOW, NOW - 60, (upstream,))).tables[0].rows[0]
+    assert (models[0].text, models[0].note) == ("fast", "falls back to slow")
+    assert (models[1].text, models[1].note) == ("openai:gpt-5, azure:gpt-5", "2 deployments")
+    assert models[-1].note == "9 s ago, request 82facee73dad7759"

@@ -1,20 +1,79 @@
-"""Requests to the admin API of a running gateway, for `unbroken admin` and `unbroken serve --check --against`."""
+"""Requests to the admin API of a running gateway, for `unbroken admin` and `unbroken serve --check --against`: where
+the gateway is, and which key it gets."""
 
 from __future__ import annotations
 
 import json
 import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPMessage
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from unbroken.cli.options import ADMIN_KEY
 from unbroken.errors import Unavailable, Unreachable, UserError
+from unbroken.gateway.config import FILE
+from unbroken.gateway.settings import EVERYWHERE, HOST, PORT
 
-URL = "http://127.0.0.1:8400"
+URL = f"http://{HOST}:{PORT}"
 _SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGateway:
+    """A gateway with an admin API, and its key."""
+
+    url: str
+    key: str = field(repr=False)
+
+
+def find_gateway(url: str, config: str = "") -> RunningGateway:
+    """The gateway at this address, or the one that a configuration file describes: `config`, else `unbroken.toml` if it
+    is in the working directory. The key is in `UNBROKEN_ADMIN_KEY`, or in the variable that the file names; that one is
+    not sent to an address that the file does not have."""
+    file = config or (FILE if not url and Path(FILE).is_file() else "")
+    document = _read(file) if file else {}
+    base = (url or _address(document, file)).rstrip("/")
+    if urlsplit(base).scheme not in ("http", "https") or not urlsplit(base).netloc:
+        raise UserError(f"--url {url}: give the gateway's address, like {URL}")
+    named = _table(document, "admin").get("key_env")
+    variables = [ADMIN_KEY, *([named] if isinstance(named, str) and named else [])]
+    key = next((value for name in variables if (value := os.environ.get(name, "").strip())), "")
+    if not key:
+        raise UserError(
+            f"the key is missing: put an admin key into the variable {' or '.join(variables)} "
+            "(`unbroken keys create NAME --admin` creates one)"
+        )
+    return RunningGateway(base, key)
+
+
+def _read(file: str) -> dict[str, Any]:
+    """Mistakes in the rest of the file do not matter here: a gateway that runs may need to be asked about them."""
+    try:
+        return tomllib.loads(Path(file).read_text("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not TOML: {error}; give the gateway's address with --url") from None
+
+
+def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table: object = document.get(name)
+    return cast("Mapping[str, Any]", table) if isinstance(table, dict) else {}
+
+
+def _address(document: Mapping[str, Any], file: str) -> str:
+    server = _table(document, "server")
+    host, port = server.get("host", HOST), server.get("port", PORT)
+    if not isinstance(host, str) or not host or type(port) is not int or not 0 < port < 65536:
+        raise UserError(f"{file} does not say where the gateway listens (host and port in [server]): give --url")
+    near = EVERYWHERE.get(host, host)
+    return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -26,19 +85,12 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
-def ask(url: str, method: str, path: str, body: object = None) -> Any:
-    """The answer of the gateway at this address. Raises `UserError` if it refuses, and `Unreachable` or `Unavailable`
+def ask(gateway: RunningGateway, method: str, path: str, body: object = None) -> Any:
+    """The answer of this gateway. Raises `UserError` if it refuses, and `Unreachable` or `Unavailable`
     if it does not answer or fails."""
-    base = url.rstrip("/")
-    if urlsplit(base).scheme not in ("http", "https") or not urlsplit(base).netloc:
-        raise UserError(f"--url {url}: give the gateway's address, like {URL}")
-    key = os.environ.get(ADMIN_KEY, "").strip()
-    if not key:
-        raise UserError(
-            f"the key is missing: put an admin key into the variable {ADMIN_KEY} (`unbroken keys create --admin`)"
-        )
+    base = gateway.url
     data = None if body is None else json.dumps(body).encode()
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {gateway.key}", "Content-Type": "application/json"}
     request = Request(f"{base}/admin/v1{quote(path)}", data, headers, method=method)
     try:
         with build_opener(_NoRedirects).open(request, timeout=_SECONDS) as answer:
@@ -52,7 +104,7 @@ def ask(url: str, method: str, path: str, body: object = None) -> Any:
         reason = getattr(error, "reason", None) or error
         raise Unreachable(
             f"the gateway at {base} does not answer: {getattr(reason, 'strerror', None) or reason}; "
-            "check the address, and that it runs"
+            "check the address (--url), and that it runs"
         ) from None
     except ValueError:
         raise UserError(f"{base} is not a gateway with an admin API: its answer is not JSON") from None

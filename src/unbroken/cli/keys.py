@@ -14,7 +14,9 @@ from typing import Annotated, TypeAlias, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Column, Table
+from rich.text import Text
 
 from unbroken.cli.exits import print_line
 from unbroken.cli.main import is_terminal
@@ -203,6 +205,11 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for each in rows:
         table.add_row(*(escape(each[place]) for place in kept))
     Console(highlight=False).print(table)
+
+
+def print_indented(text: str) -> None:
+    """Folded at words; further lines are indented."""
+    Console(highlight=False).print(Padding(Text(text), (0, 0, 0, 2)))
 
 
 @app.command("rotate")

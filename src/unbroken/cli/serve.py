@@ -218,11 +218,11 @@ def _serve(
 
 def _compare(settings: GatewaySettings, against: str, said: ServeOptions, output: _Output) -> None:
     """Prints what would change for a running gateway, or compared with another file."""
-    from unbroken.cli.admin_client import ask  # noqa: PLC0415 - start-up time
+    from unbroken.cli.admin_client import ask, find_gateway  # noqa: PLC0415 - start-up time
     from unbroken.gateway.config.changes import describe, find_changes  # noqa: PLC0415 - start-up time
 
     is_running = against.startswith(("http://", "https://"))
-    old = ask(against, "GET", "/config") if is_running else describe(read_config(against, said))
+    old = ask(find_gateway(against), "GET", "/config") if is_running else describe(read_config(against, said))
     changes = find_changes(old, describe(settings))
     for change in changes:
         output.line("would change", str(change))

@@ -9,20 +9,25 @@ from yarl import URL
 
 from unbroken.cli.terminal_text import counted
 from unbroken.gateway.config.opening import Opened
-from unbroken.gateway.settings import BudgetSettings, GatewaySettings, GuardrailSettings, TeamSettings, UpstreamSettings
+from unbroken.gateway.settings import (
+    EVERYWHERE,
+    BudgetSettings,
+    GatewaySettings,
+    GuardrailSettings,
+    TeamSettings,
+    UpstreamSettings,
+)
 from unbroken.gateway.upstreams.demo_model import NAME as DEMO
 from unbroken.gateway.upstreams.pool import Pool
 from unbroken.gateway.upstreams.upstream import Upstream
 
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The local address of a machine that listens on all addresses."""
 _DAY = 86400.0
 
 
 def summary(settings: GatewaySettings, opened: Opened, file: str, at: str) -> Iterator[tuple[str, str]]:
     """What it is, and the value; `at` is the address, empty if it does not listen yet."""
     place = URL(at) if at else URL.build(scheme="http", host=settings.host, port=settings.port)
-    near = str(place.with_host(_EVERYWHERE.get(place.host or "", place.host or ""))).rstrip("/")
+    near = str(place.with_host(EVERYWHERE.get(place.host or "", place.host or ""))).rstrip("/")
     yield "listens on" if at else "would listen on", str(place).rstrip("/")
     yield "OpenAI clients", f"{near}/v1"
     yield "Anthropic clients", near

@@ -280,7 +280,7 @@ class Gateway:
         response.add_headers(more)
         if not cors.is_preflight(scope, headers):
             return False
-        await cors.answer_preflight(response, headers, "access-control-allow-origin" in more)
+        await cors.answer_preflight(response, scope["path"], headers, "access-control-allow-origin" in more)
         return True
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

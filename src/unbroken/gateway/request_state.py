@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from unbroken.asgi import REQUEST_ID
 from unbroken.gateway.admin.stats import RecentRequest
 from unbroken.gateway.http.client_names import client_name
 from unbroken.gateway.http.client_response import Failure
@@ -85,6 +86,7 @@ class RequestState:
             output_tokens=outcome.usage.output_tokens if outcome.usage is not None else 0,
             cost=outcome.cost,
             is_estimated=outcome.is_estimated,
+            id=REQUEST_ID.get(),
             recording=outcome.recording.name if outcome.recording is not None else "",
         )
 

@@ -36,6 +36,8 @@ WithoutStore: TypeAlias = Literal["continue", "refuse"]
 alone, or refused."""
 
 HOST, PORT = "127.0.0.1", 8400
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The local address of a machine that listens on all addresses."""
 
 NEEDS_RESTART = (
     "host",

@@ -142,11 +142,11 @@ def key_from_json(table: Mapping[str, Any]) -> GatewayKey:
     return replace(new_key(body), created=float(table["created"]), tenant=tenant)
 
 
-def read_seconds(text: str, what: str) -> float:
-    """`what` names the option or the field, for the error."""
+def read_seconds(text: str, what: str, or_else: str = "") -> float:
+    """`what` names the option or the field, for the error, and `or_else` what may be given too."""
     found = re.fullmatch(r"(\d{1,9})\s*([a-z]*)", text.strip().lower())
     if found is None or found[2] not in _UNITS:
-        raise UserError(f"{what} {text!r}: give a time like 30m, 24h or 7d")
+        raise UserError(f"{what} {text!r}: give a time like 30m, 24h or 7d{or_else}")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -155,7 +155,8 @@ def read_moment(text: str, what: str) -> float:
     try:
         day = datetime.strptime(text.strip(), "%Y-%m-%d").astimezone()
     except ValueError:
-        return time.time() + read_seconds(text, what)
+        later = datetime.now().astimezone() + timedelta(days=90)
+        return time.time() + read_seconds(text, what, f" from now, or a day as YEAR-MONTH-DAY, like {later:%Y-%m-%d}")
     return (day + timedelta(days=1)).timestamp()
 
 

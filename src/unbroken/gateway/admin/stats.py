@@ -62,6 +62,8 @@ class RecentRequest:
     is_estimated: bool = False
     """Some of the cost is an estimate."""
     """In nano-dollars. None if it is not known, or not counted."""
+    id: str = ""
+    """Its id, as in the header `x-unbroken-request-id` and in the log."""
     recording: str = ""
     """The file that it was recorded in; `/recordings/#NAME` shows it to operators."""
 
@@ -103,6 +105,8 @@ class UpstreamStatus:
     deployments: tuple[DeploymentStatus, ...] = ()
     times: tuple[float, ...] = ()
     """Seconds of the last answers of the model, the oldest first."""
+    last_error_id: str = ""
+    """The id of the request that failed."""
 
 
 @dataclass(slots=True)
@@ -137,6 +141,7 @@ class _Tally:
     errors: int = 0
     last_error: str = ""
     last_error_at: float | None = None
+    last_error_id: str = ""
     times: deque[float] = field(default_factory=lambda: deque[float](maxlen=TIMES))
 
     def add(self, request: RecentRequest, failed: str) -> None:
@@ -145,6 +150,7 @@ class _Tally:
             self.errors += 1
             self.last_error = request.error
             self.last_error_at = request.at
+            self.last_error_id = request.id
         elif request.status < 400 and (not request.handed or request.handed.startswith("1/")):
             self.times.append(request.seconds)  # for a later call of a held turn the model was not asked
 
@@ -283,6 +289,7 @@ def _status(
         tally.last_error_at,
         deployments,
         tuple(tally.times),
+        tally.last_error_id,
     )
 
 

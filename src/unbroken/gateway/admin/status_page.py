@@ -188,9 +188,12 @@ def _upstreams(status: GatewayStatus) -> Table:
     def row(upstream: UpstreamStatus) -> tuple[Cell, ...]:
         fallback = f"falls back to {', '.join(upstream.fallback)}" if upstream.fallback else ""
         when = "" if upstream.last_error_at is None else _ago(status.now - upstream.last_error_at)
+        when = f"{when}, request {upstream.last_error_id}" if upstream.last_error_id else when
+        models = dict.fromkeys([upstream.model, *(each.model for each in upstream.deployments)])
+        several = _number(len(upstream.deployments), "deployment", "deployments") if upstream.deployments else ""
         return (
             Cell(upstream.alias, fallback),
-            Cell(upstream.model),
+            Cell(", ".join(models), several),
             Cell(upstream.wire or "in this process", state="quiet"),
             Cell("one at a time" if upstream.serial else "any number", state="" if upstream.serial else "quiet"),
             Cell(f"{upstream.requests:,}"),
@@ -272,7 +275,7 @@ def _held(status: GatewayStatus) -> Table:
 
 
 def _requests(status: GatewayStatus) -> Table:
-    columns = ("When", "Client", "Model", "Status", "Time", "Tokens", "Calls", "Notes")
+    columns = ("When", "Client", "Model", "Status, id", "Time", "Tokens", "Calls", "Notes")
     rows = tuple(_request(request, status.now) for request in status.recent)
     if status.cost is not None:
         columns = (*columns, "Cost")
@@ -311,12 +314,17 @@ def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
         Cell(_ago(now - request.at), _clock(request.at)),
         _client(request, how),
         Cell(request.alias or "unknown", "a held call: the model was not asked" if held else shown),
-        Cell(str(request.status), state="good" if request.status < 400 else "warn" if request.status < 500 else "bad"),
+        _outcome(request),
         Cell(_seconds(request.seconds), first),
         Cell(*tokens) if request.input_tokens or request.output_tokens else Cell(""),
         Cell(_named(request.calls), sent),
         Cell(", ".join(notes), request.error) if notes else Cell(request.error, state="bad" if request.error else ""),
     )
+
+
+def _outcome(request: RecentRequest) -> Cell:
+    state: State = "good" if request.status < 400 else "warn" if request.status < 500 else "bad"
+    return Cell(str(request.status), request.id, state)
 
 
 def _named(calls: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from unbroken.asgi import Response, Scope
+from unbroken.asgi import Refused, Response, Scope
 from unbroken.gateway.http.routes import find_route
 
 ANY = "*"
@@ -42,13 +42,22 @@ def is_preflight(scope: Scope, headers: Mapping[str, str]) -> bool:
     return scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers
 
 
-async def answer_preflight(response: Response, headers: Mapping[str, str], allowed: bool) -> None:
-    """`allowed`: the response has the headers of `cors_headers`; without them a browser sends nothing."""
+async def answer_preflight(response: Response, path: str, headers: Mapping[str, str], allowed: bool) -> None:
+    """`allowed`: the response has the headers of `cors_headers`; without them a browser sends nothing. Raises `Refused`
+    if it is not."""
+    if not allowed and not is_api(path):
+        raise Refused(403, f"no web page of another site may use {path[:200]}, only the API")
+    if not allowed:
+        raise Refused(
+            403,
+            f"pages of {headers['origin'][:200]} may not use this gateway from a browser: its operator can add the "
+            "origin to `cors_origins` in [server] of the configuration",
+        )
     asked = headers.get("access-control-request-headers", "")
     more = {"access-control-allow-methods": _METHODS, "access-control-max-age": _REMEMBERED}
     if asked and _NAMES.fullmatch(asked):
         more["access-control-allow-headers"] = asked
-    await response.complete(204 if allowed else 403, b"", more if allowed else {})
+    await response.complete(204, b"", more)
 
 
 def is_api(path: str) -> bool:
