@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import unbroken
@@ -39,15 +40,40 @@ def package_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> list[str]:
-    names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names.append(node.module or "")
-        elif isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-    return [name.split(".")[1] for name in names if name.startswith("unbroken.")]
+class _Imports(ast.NodeVisitor):
+    """Every import of a file: its line, the modules that it names, and whether it is inside a function."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, list[str], bool]] = []
+        self._functions = 0
+
+    def generic_visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.expr):
+            return  # there is no import in an expression
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        self._functions += inside
+        super().generic_visit(node)
+        self._functions -= inside
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.found.append((node.lineno, [alias.name for alias in node.names], self._functions > 0))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        assert node.level == 0, f"line {node.lineno}: relative import"
+        self.found.append((node.lineno, [node.module or ""], self._functions > 0))
+
+
+@cache
+def imports_of(path: Path) -> list[tuple[int, list[str], bool]]:
+    visitor = _Imports()
+    visitor.visit(ast.parse(path.read_text("utf-8")))
+    return visitor.found
+
+
+def packages_of(path: Path) -> list[str]:
+    """The packages of ours that a file imports."""
+    modules = [module for _, modules, _ in imports_of(path) for module in modules]
+    return [module.split(".")[1] for module in modules if module.startswith("unbroken.")]
 
 
 def python_files() -> list[Path]:
@@ -58,7 +84,7 @@ def test_imports_go_down_only() -> None:
     up = [
         f"{path.relative_to(ROOT)} imports {target}"
         for path in python_files()
-        for target in imports_of(path)
+        for target in packages_of(path)
         if target != package_of(path) and HEIGHT[target] >= HEIGHT[package_of(path)]
     ]
     assert up == []
@@ -71,14 +97,10 @@ def test_every_package_has_a_layer() -> None:
 def test_all_imports_are_at_the_top_of_their_file_or_have_a_reason() -> None:
     """A local import is for an optional extra or for start-up time: `# noqa: PLC0415 - reason` on its line."""
     local = [
-        f"{path.relative_to(ROOT)}:{inner.lineno}"
+        f"{path.relative_to(ROOT)}:{line}"
         for path in python_files()
-        for lines in [path.read_text("utf-8").splitlines()]
-        for node in ast.walk(ast.parse("\n".join(lines)))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Import | ast.ImportFrom)
-        and not re.search(r"# noqa: PLC0415 - \w", lines[inner.lineno - 1])
+        for line, _, in_a_function in imports_of(path)
+        if in_a_function and not re.search(r"# noqa: PLC0415 - \w", path.read_text("utf-8").splitlines()[line - 1])
     ]
     assert local == []
 
@@ -95,9 +117,8 @@ def test_the_foundation_does_no_io() -> None:
         f"{path.relative_to(ROOT)}: {name}"
         for path in python_files()
         if package_of(path) in {"wires", "decoding", "transcript", "messages", "deltas"}
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+        for _, modules, _ in imports_of(path)
+        for name in modules
         if name.split(".")[0] in forbidden
     ]
     assert found == []

@@ -490,6 +490,9 @@ agent.run_sync("x", limits=3)
 connect("openai:gpt-5", temprature=1)
 tool(efect="read")
 run_program_sync("x", None, modles={})
+typed = Agent("openai:gpt-5", output=int, deps=3)
+typed.run_sync("x", deps="three")
+typed.run_sync("x").output.upper()
 """
 
 
@@ -503,7 +506,7 @@ def test_a_type_checker_finds_the_same_mistakes(tmp_path: Path) -> None:
         check=False,
     ).stdout
     lines = {int(line.split(":")[1]) for line in told.splitlines() if " - error: " in line}
-    assert lines == {5, 6, 7, 8, 9}, told
+    assert lines == {5, 6, 7, 8, 9, 11, 12}, told
 
 
 @pytest.mark.parametrize("limit", [0, -1])
