@@ -95,8 +95,8 @@ def _valid_unicode(text: str) -> str:
 
 def ending(chat: Conversation, converter: _Converter, stopped: str = "failed") -> StreamEvent:
     """The last event. `is_complete`: the wish was answered and every call of the history has a result.
-    `tool_fallback_used`: an answer broke off and was requested again without streaming. `stopped` is the stop reason if
-    there was no answer."""
+    `tool_fallback_used`: an answer broke off and was requested again without streaming, whether or not that helped.
+    `stopped` is the stop reason if there was no answer."""
     finished, status = converter.finished, chain_status(chat.messages)
     over = finished or converter.failed
     metadata: dict[str, Any] = {
@@ -107,7 +107,7 @@ def ending(chat: Conversation, converter: _Converter, stopped: str = "failed") -
         "all_messages": to_json(chat.messages),
         "tool_calls": status.tool_calls,
         "tool_returns": status.tool_returns,
-        "tool_fallback_used": finished is not None and finished.fallback_used,
+        "tool_fallback_used": over is not None and over.fallback_used,
         "stop_reason": finished.stop_reason if finished else stopped,
         "attempts": converter.attempts,
         "broken": [verdict["kind"] for verdict in finished.verdicts] if finished else converter.broken,

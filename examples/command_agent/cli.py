@@ -19,7 +19,7 @@ from rich.markup import escape
 from command_agent.chat import StreamEvent, stream_chat
 from command_agent.server import Game, serving
 from command_agent.tools import Here, agent_for
-from command_agent.upstream import FaultLog, open_model
+from command_agent.upstream import MAX_TOOL_FALLBACK_ATTEMPTS, FaultLog, open_model
 from command_agent.world import World
 from unbroken import Conversation, Model, UserError
 from unbroken.logs import LEVELS, VARIABLE, chosen_level, set_up_logs
@@ -43,6 +43,9 @@ RawLog = Annotated[
         "--raw-log", metavar="FILE", help="Log the raw requests to the model and its responses, without secrets."
     ),
 ]
+Fallbacks = Annotated[
+    int, typer.Option("--fallbacks", min=0, max=20, help="How often an answer that broke is requested again.")
+]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")]
 Pace = Annotated[float, typer.Option("--pace", min=0, max=10, help="The speed of the script: 0 means at once.")]
 
@@ -55,12 +58,15 @@ def serve(
     reworded: Reworded = False,
     whole: Whole = False,
     pace: Pace = 1.0,
+    fallbacks: Fallbacks = MAX_TOOL_FALLBACK_ATTEMPTS,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free port.")] = 8700,
     log_level: LogLevelName = "",
     log_json: LogJson = False,
     raw_log: RawLog = "",
 ) -> None:
     """Serve a page for wishes that shows the world."""
+    asked: dict[str, Any] = {"base_url": base_url, "faults": faults, "reworded": reworded, "pace": pace}
+    asked |= {"raw_log": raw_log, "fallbacks": fallbacks}
 
     async def main() -> int:
         set_up_logs(log_json, chosen_level(log_level, "warning") or "warning")
@@ -69,9 +75,7 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with (
-            open_model(
-                model, base_url=base_url, faults=faults, reworded=reworded, pace=pace, raw_log=raw_log, log=log
-            ) as granting,
+            open_model(model, **asked, log=log) as granting,
             serving(
                 game := Game(granting, _shown_as(granting, faults), sentences=not whole, lag=0.05 * pace, faults=log),
                 port,
@@ -97,12 +101,15 @@ def say(
     reworded: Reworded = False,
     whole: Whole = False,
     pace: Pace = 0.3,
+    fallbacks: Fallbacks = MAX_TOOL_FALLBACK_ATTEMPTS,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
     log_level: LogLevelName = "",
     log_json: LogJson = False,
     raw_log: RawLog = "",
 ) -> None:
     """Grant one wish, in a new world."""
+    asked: dict[str, Any] = {"base_url": base_url, "faults": faults, "reworded": reworded, "pace": pace}
+    asked |= {"raw_log": raw_log, "fallbacks": fallbacks}
 
     async def main() -> int:
         set_up_logs(log_json, chosen_level(log_level, "error") or "error")
@@ -111,9 +118,7 @@ def say(
         world, failed = World(), True
         world.join("player1")
         show = _show_json if as_json else _Printer(sys.stdout.isatty())
-        async with open_model(
-            model, base_url=base_url, faults=faults, reworded=reworded, pace=pace, raw_log=raw_log
-        ) as granting:
+        async with open_model(model, **asked) as granting:
             chat = Conversation(agent_for("player1", granting), deps=Here(world, "player1"))
             events = stream_chat(wish, chat, stream_sentence_mode=not whole)
             async with aclosing(events):
@@ -157,7 +162,7 @@ class _Printer:
                     self._print(words)
             case "content":
                 self._end_text()
-                if metadata["tool_fallback_used"]:
+                if metadata["is_complete"] and metadata["tool_fallback_used"]:
                     broken = metadata["broken"]
                     retries = "a retry" if len(broken) == 1 else f"{len(broken)} retries"
                     self._note(f"answered after {retries} ({', '.join(broken)})")

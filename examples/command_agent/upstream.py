@@ -25,6 +25,10 @@ IDLE, FIRST_BYTE = 1.5, 4.0
 """Time-outs with faults, in seconds: nobody wants to watch a minute of silence."""
 
 
+MAX_TOOL_FALLBACK_ATTEMPTS = 3
+"""How often an answer that broke is requested again, after the stream."""
+
+
 class FaultLog:
     """What was broken on purpose, for each player, until it is taken."""
 
@@ -106,9 +110,12 @@ async def open_model(
     pace: float = 1.0,
     raw_log: str = "",
     log: FaultLog | None = None,
+    fallbacks: int = MAX_TOOL_FALLBACK_ATTEMPTS,
 ) -> AsyncGenerator[Model]:
     """The model, inside the `with` block. `pace` is the speed of the scripted model; `reworded`: with faults, a retry
-    produces different text, as real models do. `raw_log` is a file for the bytes that were sent and received."""
+    produces different text, as real models do. `raw_log` is a file for the bytes that were sent and received.
+    `fallbacks` is how often an answer that broke is requested again."""
+    attempts = 1 + fallbacks
     if faults:
         if base_url:
             raise UserError("--faults uses its own server: leave out --base-url")
@@ -121,9 +128,10 @@ async def open_model(
                 idle=IDLE,
                 first_byte=FIRST_BYTE,
                 raw_log=raw_log or None,
+                attempts=attempts,
             )
     elif name:
-        yield connect(name, base_url=base_url or None, raw_log=raw_log or None)
+        yield connect(name, base_url=base_url or None, raw_log=raw_log or None, attempts=attempts)
     else:
         if base_url:
             raise UserError("--base-url needs a model: name it with --model, for example --model openai:my-model")
@@ -131,4 +139,4 @@ async def open_model(
             raise UserError(
                 "--raw-log needs a model that is reached over HTTP: add --model, or --faults for the script"
             )
-        yield RetryingModel(ScriptedModel(script(pace), name="scripted:wishes", keep=1))
+        yield RetryingModel(ScriptedModel(script(pace), name="scripted:wishes", keep=1), attempts)

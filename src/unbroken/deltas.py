@@ -209,6 +209,8 @@ class AttemptFailed:
     wait: float = 0.0
     elsewhere: bool = False
     """The next attempt goes to another model."""
+    streamed: bool = True
+    """The response that failed was asked for as a stream."""
 
 
 @dataclass(slots=True)

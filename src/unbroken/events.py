@@ -379,6 +379,9 @@ class RunFailed(Event):
     """Requests that were sent, including those that failed and were retried."""
     cost: float | None = None
     """What it cost until the failure. None if that is not known."""
+    fallback_used: bool = False
+    """A response broke and was retried without streaming, or with another model; that failed too, or something else
+    did later."""
 
 
 KINDS: tuple[type[Event], ...] = (

@@ -304,7 +304,8 @@ class RunView:
     @property
     def fallback_used(self) -> bool:
         """Whether a response broke and was requested again without streaming, or from another model."""
-        return self.finished is not None and self.finished.fallback_used
+        ending = self.finished or self.failed
+        return ending is not None and ending.fallback_used
 
     @property
     def verdicts(self) -> list[dict[str, Json]]:

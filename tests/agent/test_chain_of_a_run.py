@@ -15,9 +15,11 @@ from unbroken import (
     CallStarted,
     ChainBroken,
     Conversation,
+    Event,
     Limits,
     Policy,
     RetryingModel,
+    RunFailed,
     RunFinished,
     ScriptedModel,
     Transcript,
@@ -126,6 +128,44 @@ def test_the_log_reports_what_broke_and_how_the_chain_ended(caplog: pytest.LogCa
         "tool_chain_incomplete_on_stream run=r7 tool_calls=2 tool_returns=1 attempt=1 kind=lost"
     )
     assert status.getMessage() == "tool_chain_status run=r7 tool_calls=2 tool_returns=2 fallback_used=True"
+
+
+def test_only_a_stream_that_broke_with_a_call_in_it_is_logged_as_an_incomplete_chain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A text that breaks off, an answer without streaming, an empty one and no answer leave no call open."""
+    caplog.set_level(logging.WARNING, "unbroken.chain")
+    begun = [Call("look"), Break()]
+    cases: list[list[Answer]] = [
+        [[Say("It is "), Break()], "It is noon."],
+        [Fail(RateLimited("slow down", status=429)), "It is noon."],
+        ["", "It is noon."],
+        [begun, begun, [Call("look")], "It is noon."],
+    ]
+    names: list[list[str]] = []
+    for answers in cases:
+        caplog.clear()
+        play(Agent(guarded(*answers)[0], Desk().tools("look")))
+        names.append([record.getMessage().split()[0] for record in caplog.records])
+    assert names == [
+        ["request_retried"],
+        ["request_retried"],
+        ["request_retried"],
+        ["tool_chain_incomplete_on_stream", "request_retried"],
+    ]
+
+
+def test_a_fallback_that_failed_too_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "unbroken.chain")
+    events: list[Event] = []
+    model, asked = guarded(*[[Say("It is "), Break()]] * 3)
+    with pytest.raises(ChainBroken):
+        play(Agent(model, sinks=[events.append]), run_id="r3")
+    assert [request.stream for request in asked.requests] == [True, False, False]
+    (failed,) = only(RunFailed, events)
+    assert failed.fallback_used
+    assert event_from_json(event_to_json(failed)) == failed
+    assert caplog.records[-1].getMessage() == "tool_chain_status run=r3 tool_calls=0 tool_returns=0 fallback_used=True"
 
 
 def test_a_run_without_problems_is_logged_only_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:

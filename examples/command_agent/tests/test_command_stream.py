@@ -17,6 +17,7 @@ from command_client import problems_of, text_of
 from command_agent.chat import StreamEvent, stream_chat
 from command_agent.scripted import script
 from command_agent.tools import Here, agent_for
+from command_agent.upstream import open_model
 from command_agent.world import World
 from unbroken import Conversation, Model, RetryingModel, ScriptedModel, connect
 from unbroken.testing import Break, Call, FaultyServer, Pause, Say, Think, run_virtual
@@ -93,6 +94,22 @@ def test_an_incomplete_chain_is_requested_again_without_streaming(
     assert problems_of(events) == []
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("tool_chain_incomplete_on_stream run=wish tool_calls=1 tool_returns=0 attempt=1 kind=lost")
+
+
+@pytest.mark.parametrize("breaks", [3, 4])
+def test_three_fallbacks_follow_the_stream_and_are_reported_whether_or_not_they_help(breaks: int) -> None:
+    async def attempts() -> int:
+        async with open_model() as model:
+            assert isinstance(model, RetryingModel)
+            return model.attempts
+
+    model = ScriptedModel(*[[Say("One moment. "), GIVE, Break()]] * breaks, [Say("One moment. "), GIVE], "Done.")
+    scene = Scene(RetryingModel(model, run_virtual(attempts())))
+    end = run_virtual(scene.wish("give me a diamond"))[-1].metadata
+    assert [request.stream for request in model.requests[:4]] == [True, False, False, False]
+    assert (end["is_complete"], end["tool_fallback_used"]) == (breaks == 3, True)
+    assert len(end["broken"]) == breaks
+    assert scene.commands == ["/give player1 diamond 1"] * (breaks == 3)
 
 
 @pytest.mark.parametrize(

@@ -259,11 +259,11 @@ class _Aside:
         match delta:
             case UsageReported(reported):
                 self._usage = reported if reported.total_tokens else self._usage
-            case AttemptFailed(verdict, wait, elsewhere):
+            case AttemptFailed(verdict, wait, elsewhere, streamed):
                 if self._usage is not None:
                     self._spend(self._usage, verdict.model or model.name)
                     self._usage = None
-                run.attempt_failed(verdict, wait, elsewhere, 0)
+                run.attempt_failed(verdict, wait, elsewhere, 0, streamed)
             case Ended():
                 self._ended = delta
                 if not delta.verdict.whole:

@@ -211,12 +211,13 @@ class Listener:
                 batch.take_out(index, WITHDRAWN)
                 if call is not None:
                     self.drop(call, WITHDRAWN)
-            case AttemptFailed(verdict, wait, elsewhere):
+            case AttemptFailed(verdict, wait, elsewhere, streamed):
                 if self.usage or not response.is_empty:
                     run.spend_on(response.message, self.usage, verdict)
                 self.usage = None
-                run.attempt_failed(verdict, wait, elsewhere, len(response.calls))
+                run.attempt_failed(verdict, wait, elsewhere, len(response.calls), streamed)
             case Restarted():
+                run.fallback_used = True
                 if self._shown is None:
                     self._shown = Shown("".join(response.text)), Shown("".join(response.reasoning))
                 response.restart()
@@ -267,7 +268,6 @@ class Listener:
         if self._shown is None:
             return
         run, (text, reasoning) = self._run, self._shown
-        run.fallback_used = True
         run.voided = not message.text.strip()
         for rest, added, replaced in (
             (reasoning.compare(message.reasoning), ReasoningAdded, ReasoningReplaced),

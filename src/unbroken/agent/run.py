@@ -306,15 +306,16 @@ class Run:
         asked = next((message.text for message in reversed(self.transcript.messages) if is_prompt(message)), "")
         return CONTINUE["zh" if plan.language == "zh" else language_of(said or asked)]
 
-    def attempt_failed(self, verdict: Verdict, wait: float, elsewhere: bool, calls: int) -> None:
-        """A response broke or did not arrive, and the request is retried; `calls` of it were complete."""
+    def attempt_failed(self, verdict: Verdict, wait: float, elsewhere: bool, calls: int, streamed: bool) -> None:
+        """A response broke or did not arrive, and the request is retried; `calls` of it were complete. Only a stream
+        that broke with calls in it has left the chain incomplete."""
         self.attempts += 1
         self.fallback_used = self.fallback_used or elsewhere
         self.verdicts.append(replace(verdict, turn=self.emitter.turn))
         self.emitter.emit(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
-        made, returned = self.chain()
-        if verdict.bytes_seen:
-            broken = calls + len(verdict.open_calls)
+        broken = calls + len(verdict.open_calls)
+        if streamed and broken:
+            made, returned = self.chain()
             LOG.warning(
                 "tool_chain_incomplete_on_stream run=%s tool_calls=%d tool_returns=%d attempt=%d kind=%s: %s",
                 *(self.id, made + broken, returned, verdict.attempt, verdict.kind, verdict.reason),

@@ -258,9 +258,8 @@ def _emit_failed(run: Run, error: BaseException, words: str, verdicts: list[dict
     account = run.account
     usage = account.usage.to_json()
     run.end_server_calls()
-    run.emitter.emit(
-        *(RunFailed, type(error).__name__, words, verdicts, usage, account.requests, run.attempts, account.cost)
-    )
+    spent = usage, account.requests, run.attempts, account.cost
+    run.emitter.emit(RunFailed, type(error).__name__, words, verdicts, *spent, run.fallback_used)
 
 
 def _emit_end(run: Run, result: Result[Any]) -> None:

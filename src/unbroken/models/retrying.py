@@ -199,9 +199,9 @@ class RetryingModel(Generic[M_co]):
                 yield (Ended(verdict, ended.message),)
                 return
             wait = story.next_try(verdict, error, passed_on)
-            elsewhere = story.model is not model
+            failed = AttemptFailed(verdict, wait, story.model is not model, request.stream)
             model, request = story.model, story.request
-            yield (AttemptFailed(verdict, wait, elsewhere),)
+            yield (failed,)
             if passed_on:
                 ready = [delta.call for deltas in received for delta in deltas if isinstance(delta, CallReady)]
                 calls = ended.message.calls if ended is not None and ended.message is not None else ()

@@ -238,7 +238,7 @@ def _fits(line: Line) -> bool:
         case "call_opened":
             return _is_text(line["name"]) and _is_text(line["id"])
         case "attempt_failed":
-            return is_number(line["wait"]) and _is_flag(line["elsewhere"])
+            return is_number(line["wait"]) and _is_flag(line["elsewhere"]) and _is_flag(line.get("streamed", True))
         case "restarted":
             return _are_texts(line["dropped"])
         case _:

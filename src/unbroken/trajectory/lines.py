@@ -128,8 +128,9 @@ def delta_fields(delta: Delta) -> Line:
             return {"call": write_call(call)}
         case UsageReported(usage):
             return {"usage": usage_fields(usage)}
-        case AttemptFailed(verdict, wait, elsewhere):
-            return {"verdict": verdict_fields(verdict), "wait": wait, "elsewhere": elsewhere}
+        case AttemptFailed(verdict, wait, elsewhere, streamed):
+            failed: Line = {"verdict": verdict_fields(verdict), "wait": wait, "elsewhere": elsewhere}
+            return failed if streamed else {**failed, "streamed": False}
         case _:
             return fields_of(delta)
 
@@ -178,7 +179,8 @@ def read_delta(line: Line, heard: PartialResponse) -> Delta:
         case "ended":
             return Ended(read_verdict(line["verdict"]), _read_message(line, heard))
         case "attempt_failed":
-            return AttemptFailed(read_verdict(line["verdict"]), line["wait"], line["elsewhere"])
+            verdict, streamed = read_verdict(line["verdict"]), line.get("streamed", True)
+            return AttemptFailed(verdict, line["wait"], line["elsewhere"], streamed)
         case "restarted":
             return Restarted(tuple(line["dropped"]))
         case other:

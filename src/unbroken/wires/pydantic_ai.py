@@ -94,7 +94,9 @@ def read_stored(messages: Iterable[Any]) -> tuple[tuple[Message, ...], tuple[str
     Timestamps, usage, ids of runs, the `instructions` of a request and `metadata` are not part of the history.
     """
     if isinstance(messages, str | bytes | dict) or not isinstance(messages, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-        raise UserError(f"a stored history of pydantic-ai is a list of messages, not {type(messages).__name__}")
+        raise UserError(
+            f"a stored history of pydantic-ai is a list of messages, not {type(cast('object', messages)).__name__}"
+        )
     found = list(messages)
     reading = _Reading()
     for position, message in enumerate(found):
