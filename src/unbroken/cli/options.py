@@ -31,7 +31,7 @@ ModelName: TypeAlias = Annotated[
         "-m",
         envvar="UNBROKEN_MODEL",
         metavar="PROVIDER:MODEL",
-        help="For example openai:gpt-5, ollama:qwen3; demo is a script that needs no key.",
+        help="For example openai:gpt-5, ollama:qwen3; demo is a script and local a small model, without a key.",
     ),
 ]
 BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server with the provider's wire.")]

@@ -20,6 +20,7 @@ from unbroken.agent import Agent, Limits
 from unbroken.agent.recorded_agent import agent_of
 from unbroken.cli.agent_thread import AgentThread, Screen
 from unbroken.cli.approval_prompt import NOBODY_ASKED
+from unbroken.cli.exits import print_line
 from unbroken.cli.live import LiveScreen
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import SCHEDULES, Setup
@@ -91,8 +92,12 @@ def open_session(setup: Setup, watched: bool = False, recording: Recording | Non
     screen, console, live = open_screen(setup)
     thread = AgentThread(screen)
     # What tools print is not the answer; on a terminal it may appear between the lines.
-    with logged(setup, console if live else None), nullcontext() if live else redirect_stdout(sys.stderr):
-        model = build_model(setup)
+    with (
+        logged(setup, console if live else None),
+        nullcontext() if live else redirect_stdout(sys.stderr),
+        ExitStack() as opened,
+    ):
+        model = opened.enter_context(opened_model(setup))
         watch = Watch() if watched else None
         with progress("loading the tools"):
             tools = build_tools(setup)
@@ -102,14 +107,13 @@ def open_session(setup: Setup, watched: bool = False, recording: Recording | Non
             agent = build_agent(setup, model, tools, on_approval, recorder, [watch] if watch else [])
         else:
             agent = agent_of(recording, tools, model, on_approval)
-        with ExitStack() as opened:
-            with progress("starting the tools' servers"):
-                opened.enter_context(thread.open(agent))
-            try:
-                shown = None if setup.json else recorder
-                yield Session(thread, agent, tools, screen, console, watch, shown, not setup.json, piped)
-            finally:
-                screen.close()
+        with progress("starting the tools' servers"):
+            opened.enter_context(thread.open(agent))
+        try:
+            shown = None if setup.json else recorder
+            yield Session(thread, agent, tools, screen, console, watch, shown, not setup.json, piped)
+        finally:
+            screen.close()
 
 
 def allow(call: ToolCall) -> Approval:
@@ -142,14 +146,46 @@ def logged(setup: Setup, console: Console | None = None) -> Generator[None]:
 
 DEMO = "demo"
 """The name of a script in place of a model, which needs no key."""
+LOCAL = "local"
+"""The name of a small model in a process of ours, which needs no key; `local:FILE.gguf` is another one."""
+SMALL = (
+    "SmolLM2-135M is a very small model: it writes plausible sentences, many of them wrong, and does not choose tools "
+    "by itself. It shows that everything works; for real use, name another model"
+)
+
+HELPFUL = "You are a helpful assistant."
+"""The instructions of a local model if you give none: without any, SmolLM2 answers some questions in French."""
+
+
+def is_local(setup: Setup) -> bool:
+    return setup.model.strip().partition(":")[0] == LOCAL
+
+
+@contextmanager
+def opened_model(setup: Setup) -> Generator[Model]:
+    """The model of the options. A local one is loaded here, and ends with the block."""
+    if not is_local(setup):
+        yield build_model(setup)
+        return
+    from unbroken.models.local import find_model_file, local_model  # noqa: PLC0415 - start-up time
+
+    with ExitStack() as opened:
+        path = find_model_file(setup.model.strip().partition(":")[2] or None)
+        with progress(f"loading {path.stem}"):
+            model = opened.enter_context(local_model(path))
+        if path.stem.startswith("SmolLM2-135M"):
+            print_line(SMALL)
+        yield model
 
 
 def build_model(setup: Setup) -> Model:
     if not setup.model.strip():
         raise UserError(
             "no model was given; use --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL; "
-            "--model demo needs no key"
+            "--model demo and --model local need no key"
         )
+    if is_local(setup):
+        raise UserError(f"--model {setup.model.strip()}: only `run`, `chat` and `resume` start a local model")
     if setup.model.strip() == DEMO:
         from unbroken.gateway.upstreams.demo_model import DemoModel  # noqa: PLC0415 - start-up time
 
@@ -214,7 +250,7 @@ def build_agent(
     return Agent(
         model,
         tools,
-        _instructions(setup.instructions),
+        _instructions(setup.instructions) or (HELPFUL if is_local(setup) else ""),
         schedule=_schedule(setup.schedule),
         limits=read_limits(setup.rounds, setup.calls, setup.seconds),
         several_calls=not setup.one_call,
