@@ -104,7 +104,7 @@ def threads() -> int:
 
 def serve_file(file: str, **settings: Any) -> None:
     """The process of the server: prints its address when the model is loaded, and ends when standard input does."""
-    import xllamacpp  # noqa: PLC0415  # pyright: ignore[reportMissingImports] - an optional extra
+    import xllamacpp  # noqa: PLC0415 - an optional extra  # pyright: ignore[reportMissingImports]
 
     llama: Any = xllamacpp
     params = llama.CommonParams()
