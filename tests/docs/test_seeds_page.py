@@ -31,11 +31,11 @@ def rows_of(page: Path) -> list[Row]:
     found: list[Row] = []
     for line in page.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 5 and re.match(r"00\d-\d+ · ", cells[0]):
+        if len(cells) == 4 and re.match(r"00\d-\d+ · ", cells[0]):
             number, _, section = cells[0].partition(" · ")
             verdict, _, note = cells[2].replace("：", ":", 1).partition(":")
-            requirement, _, where, tests = cells[1:]
-            found.append(Row(number, section, requirement, WORDS.get(verdict, verdict), note.strip(), where, tests))
+            where, _, tests = cells[3].partition("<br>")
+            found.append(Row(number, section, cells[1], WORDS.get(verdict, verdict), note.strip(), where, tests))
     return found
 
 
