@@ -88,6 +88,7 @@ TITLES = {
     "moving/index.md": "迁移",
     "From a hand-written loop": "从手写的循环",
     "From an Anthropic loop": "从手写的 Anthropic 循环",
+    "From Dolphin": "从 Dolphin",
     "From pydantic-ai": "从 pydantic-ai",
     "From openai-agents": "从 openai-agents",
     "From LiteLLM's proxy": "从 LiteLLM 的代理",

@@ -1,0 +1,160 @@
+"""Names of Dolphin, for code that is moving from it: `StreamItem` and `ToolCallInfo` over a response,
+`detect_tool_calls`, and the chunks of its `chat()`. New code reads `Response`. Docs: docs/moving/from-dolphin.md."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from unbroken.decoding.arguments import parse_arguments
+from unbroken.decoding.decoder import Response
+from unbroken.dph import flags
+from unbroken.messages import Json, ToolCall
+
+LOG = logging.getLogger("unbroken.tools")
+QUOTED = 200
+"""Characters of broken arguments in a log line."""
+
+
+class Warns(Protocol):
+    """The part of Dolphin's `Context` that is used here."""
+
+    def warn(self, message: str) -> object: ...
+
+
+@dataclass(slots=True)
+class ToolCallInfo:
+    """A call. `arguments` is None, and `is_complete` false, if they were not received completely."""
+
+    id: str
+    name: str
+    arguments: dict[str, Json] | None = None
+    index: int = 0
+    raw_arguments: str = ""
+    is_complete: bool = False
+
+
+@dataclass(slots=True)
+class StreamItem:
+    """What a model answered: `StreamItem.of(response)`. `tool_name` and `tool_args` are those of the first call."""
+
+    answer: str = ""
+    think: str = ""
+    tool_name: str = ""
+    tool_args: dict[str, Json] | None = None
+    tool_calls: list[ToolCallInfo] = field(default_factory=list[ToolCallInfo])
+    output_var_value: Any = None
+    finish_reason: str | None = None
+    token_usage: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+    @classmethod
+    def of(cls, response: Response) -> StreamItem:
+        """The old fields of a response."""
+        calls = [
+            ToolCallInfo(call.id, call.name, call.arguments, call.index, call.raw, call.complete)
+            for call in response.calls
+        ]
+        item = cls(response.text, response.reasoning, tool_calls=calls, finish_reason=response.finish)
+        item.token_usage = _usage(response)
+        if calls:
+            item.tool_name, item.tool_args = calls[0].name, calls[0].arguments
+        return item
+
+    def parse_from_chunk(self, chunk: Mapping[str, Any], session_counter: int | None = None) -> None:
+        """Takes over what `chat()` returned: `chunk_of(response)`, or a chunk of an LLM layer that is still yours.
+        `session_counter` is for the ids of calls that have none."""
+        batch = uuid.uuid4().hex[:8] if session_counter is None else str(session_counter)
+        self.answer = chunk.get("content") or ""
+        self.think = chunk.get("reasoning_content") or ""
+        self.token_usage = chunk.get("usage") or {}
+        self.finish_reason = chunk.get("finish_reason")
+        data: Mapping[Any, Mapping[str, Any]] = chunk.get("tool_calls_data") or {}
+        if data:
+            numbered = sorted(((_number(index), each) for index, each in data.items()), key=lambda pair: pair[0])
+            self.tool_calls = [_info(index, each, batch) for index, each in numbered if each.get("name")]
+        if chunk.get("func_name"):
+            self.tool_name = chunk["func_name"]
+            self.tool_args = _parse("".join(chunk.get("func_args") or []))
+
+    def has_tool_call(self) -> bool:
+        """With the flag `ENABLE_PARALLEL_TOOL_CALLS` off, only `tool_name` counts."""
+        if flags.is_enabled(flags.ENABLE_PARALLEL_TOOL_CALLS):
+            return bool(self.tool_name or self.tool_calls)
+        return bool(self.tool_name)
+
+    def has_tool_calls(self) -> bool:
+        return bool(self.tool_calls)
+
+    def get_tool_calls(self) -> list[ToolCallInfo]:
+        """All calls; if only the old fields are set, the one that they describe."""
+        if self.tool_calls or not self.tool_name:
+            return self.tool_calls
+        known = self.tool_args is not None
+        return [ToolCallInfo(f"call_{self.tool_name}_0", self.tool_name, self.tool_args, is_complete=known)]
+
+
+def detect_tool_calls(item: StreamItem, context: Warns | None = None) -> list[ToolCall]:
+    """The calls that may run, in the order of their index. One that was cut is skipped with a warning, in `context` or
+    in the log."""
+    found: list[ToolCall] = []
+    for info in item.get_tool_calls():
+        if info.is_complete and info.arguments is not None:
+            found.append(ToolCall(info.id, info.name, info.arguments, info.raw_arguments, info.index))
+        elif item.finish_reason is not None:
+            raw = info.raw_arguments
+            line = (
+                f"Tool call {info.name} (id={info.id}) skipped: Stream ended but JSON arguments incomplete or invalid. "
+                f"Raw arguments: '{raw if len(raw) <= QUOTED else f'{raw[:QUOTED]}...'}'"
+            )
+            (LOG.warning if context is None else context.warn)(line)
+    return found
+
+
+def detect_tool_call(item: StreamItem, context: Warns | None = None) -> ToolCall | None:
+    """The first call that may run."""
+    return next(iter(detect_tool_calls(item, context)), None)
+
+
+def chunk_of(response: Response) -> dict[str, Any]:
+    """What `chat()` of Dolphin's LLM layer returns at the end of a response, for a `StreamItem` of your own."""
+    calls: dict[int, dict[str, Any]] = {
+        call.index: {"id": call.id, "name": call.name, "arguments": [call.raw or "{}" if call.complete else call.raw]}
+        for call in response.calls
+    }
+    first = next(iter(calls.values()), {"name": None, "arguments": list[str]()})
+    return {
+        "content": response.text,
+        "reasoning_content": response.reasoning,
+        "tool_calls_data": calls,
+        "finish_reason": response.finish,
+        "usage": _usage(response),
+        "func_name": first["name"],
+        "func_args": first["arguments"],
+    }
+
+
+def _info(index: int, data: Mapping[str, Any], batch: str) -> ToolCallInfo:
+    raw = "".join(cast("list[str]", data.get("arguments") or []))
+    arguments = _parse(raw)
+    id = data.get("id") or f"call_{batch}_{index}"
+    return ToolCallInfo(id, data["name"], arguments, index, raw, arguments is not None)
+
+
+def _parse(raw: str) -> dict[str, Json] | None:
+    return parse_arguments(raw).arguments if raw.strip() else None
+
+
+def _usage(response: Response) -> Mapping[str, Json]:
+    """In the words of the provider, if it reported any."""
+    usage = response.usage
+    return {} if usage is None else usage.raw or usage.to_json()
+
+
+def _number(index: object) -> int:
+    try:
+        return int(cast("Any", index))
+    except (TypeError, ValueError):
+        return 0
