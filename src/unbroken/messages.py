@@ -19,7 +19,9 @@ Json: TypeAlias = Any
 CacheMark: TypeAlias = Literal["", "5m", "1h"]
 """Asks the provider to cache the prompt up to and including this part. Only Anthropic's wire has such marks."""
 
-Outcome: TypeAlias = Literal["done", "failed", "retry", "timed_out", "cancelled", "not_executed", "unknown", "running"]
+Outcome: TypeAlias = Literal[
+    "done", "cached", "failed", "retry", "timed_out", "cancelled", "not_executed", "unknown", "running"
+]
 """How a call ended. `cancelled` means that the run ended it, not the tool; `unknown` that its process died while the
 tool ran, so that nobody knows whether it took effect; `running` that it continues in the background, and that its
 result arrives in a later message."""

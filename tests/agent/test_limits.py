@@ -247,7 +247,7 @@ def test_without_a_final_answer_a_run_ends_with_the_results_of_its_last_calls(wi
 
 
 def test_without_a_final_answer_no_text_of_ours_replaces_failing_tools() -> None:
-    model = ScriptedModel([Call("nobody")])
-    agent = Agent(model, limits=Limits(rounds=1), policy=Policy(final_answer=False, on_all_failed="stop"))
+    model, tools = ScriptedModel([Call("broken")]), [Desk().tool("broken", fails="no")]
+    agent = Agent(model, tools, limits=Limits(rounds=1), policy=Policy(final_answer=False, on_all_failed="stop"))
     result = run_virtual(agent.run("Try."))
     assert (result.text, result.stop_reason) == ("", "tool_failure")

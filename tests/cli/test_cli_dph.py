@@ -224,3 +224,20 @@ def test_the_exit_code_of_check_shows_what_it_found(tmp_path: Path) -> None:
     wrong = invoke("dph", "check", write(tmp_path, "@weather(town='x') -> x", "bad.dph"), "-t", tools, "--json")
     problems = [json.loads(line) for line in wrong.stdout.splitlines()]
     assert (wrong.exit_code, [problem["column"] for problem in problems]) == (1, [1, 10])
+
+
+def test_a_block_whose_calls_all_failed_gives_exit_code_4(tmp_path: Path) -> None:
+    tools = tmp_path / "failing.py"
+    tools.write_text(
+        "from unbroken import tool\n\n@tool\ndef weather(city: str) -> str:\n    raise OSError('no network')\n"
+    )
+    program = write(tmp_path, '/explore/ How is it? -> found\n$found.answer + " Sorry." -> said')
+    with serve([Call("weather", city="Oslo")], [Call("weather", city="Oslo")]) as failing:
+        done = invoke("dph", "run", program, *to(failing), "-t", str(tools), env=KEY)
+        assert done.exit_code == 4
+        assert done.stdout == "All tool calls failed. Please check the error messages and try again. Sorry.\n"
+        assert f"unbroken: {program}:1: /explore/ found stopped: all its tool calls failed\n" in done.stderr
+        last = json.loads(
+            invoke("dph", "run", program, *to(failing), "-t", str(tools), "--json", env=KEY).stdout.splitlines()[-1]
+        )
+        assert (last["type"], [block["name"] for block in last["failed_blocks"]]) == ("ProgramFinished", ["found"])

@@ -531,8 +531,14 @@ def test_detected_calls_are_logged_in_one_debug_line(caplog: pytest.LogCaptureFi
         answers = [[Call("draw"), Call("web_search", query="x")], [Call("draw", again=1)], "Done."]
         play("/explore/ Go. -> result\n/judge/ Go. -> j", *answers, Call("draw"), tools=[draw, web_search])
     assert [record.getMessage() for record in caplog.records if record.name == "unbroken.dph"] == [
-        "explore[result] detected 2 tool calls: [draw, web_search]",
-        "explore[result] detected 1 tool calls: [draw]",
+        "explore[result] detected 2 tool calls: ['draw', 'web_search']",
+        "Executing tool call 1/2: draw",
+        "Tool call draw completed, response length: 3",
+        "Executing tool call 2/2: web_search",
+        "Tool call web_search completed, response length: 7",
+        "explore[result] detected 1 tool calls: ['draw']",
+        "Executing tool call 1/1: draw",
+        "Tool call draw completed, response length: 3",
     ]
 
 

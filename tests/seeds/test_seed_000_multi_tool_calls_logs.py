@@ -31,13 +31,13 @@ def test_a_sequential_round_is_logged_from_its_first_line_to_its_last(caplog: py
     calls = [Call("get_weather", city="Beijing"), Call("get_news", topic="tech"), Call("get_stock", symbol="AAPL")]
     assert logged(caplog, calls, tools, Schedule.SEQUENTIAL) == [
         ("INFO", "Detected 3 tool calls in single response"),
-        ("DEBUG", "Executing tool 1/3: get_weather(city='Beijing')"),
-        ("DEBUG", "Tool get_weather completed in 0.500s"),
-        ("DEBUG", "Executing tool 2/3: get_news(topic='tech')"),
-        ("DEBUG", "Tool get_news completed in 0.800s"),
-        ("DEBUG", "Executing tool 3/3: get_stock(symbol='AAPL')"),
-        ("DEBUG", "Tool get_stock completed in 0.300s"),
-        ("INFO", "All 3 tool calls completed in 1.600s (sequential)"),
+        ("DEBUG", 'Executing tool 1/3: get_weather(city="Beijing")'),
+        ("DEBUG", "Tool get_weather completed in 0.5s"),
+        ("DEBUG", 'Executing tool 2/3: get_news(topic="tech")'),
+        ("DEBUG", "Tool get_news completed in 0.8s"),
+        ("DEBUG", 'Executing tool 3/3: get_stock(symbol="AAPL")'),
+        ("DEBUG", "Tool get_stock completed in 0.3s"),
+        ("INFO", "All 3 tool calls completed in 1.6s (sequential)"),
     ]
 
 
@@ -48,9 +48,9 @@ def test_in_parallel_all_starts_are_logged_before_the_first_end(caplog: pytest.L
         ("INFO", "Detected 2 tool calls in single response"),
         ("DEBUG", "Executing tool 1/2: slow()"),
         ("DEBUG", "Executing tool 2/2: quick()"),
-        ("DEBUG", "Tool quick completed in 0.200s"),
-        ("DEBUG", "Tool slow completed in 0.500s"),
-        ("INFO", "All 2 tool calls completed in 0.500s (parallel)"),
+        ("DEBUG", "Tool quick completed in 0.2s"),
+        ("DEBUG", "Tool slow completed in 0.5s"),
+        ("INFO", "All 2 tool calls completed in 0.5s (parallel)"),
     ]
 
 
@@ -60,7 +60,7 @@ def test_a_failure_is_logged_with_what_the_tool_raised(caplog: pytest.LogCapture
     tools = [desk.tool("broken", fails="no connection"), desk.tool("good")]
     lines = logged(caplog, [Call("broken"), Call("good")], tools, Schedule.SEQUENTIAL)
     assert ("ERROR", "Tool call broken failed: no connection, continuing with next tool") in lines
-    assert ("DEBUG", "Tool good completed in 0.000s") in lines
+    assert ("DEBUG", "Tool good completed in 0s") in lines
 
 
 def test_an_incomplete_call_is_logged_with_what_was_received(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,9 +88,29 @@ def test_double_encoded_arguments_are_logged(caplog: pytest.LogCaptureFixture) -
     desk = Desk()
     body = chat(piece(0, name="search", arguments=json.dumps(json.dumps({"q": "test"}))))
     lines = logged(caplog, Raw(body), desk.tools("search"), Schedule.EAGER)
-    text = "Double JSON encoding detected for tool call 'search', performing second parse."
-    assert ("DEBUG", text) in lines
+    text = "Double JSON encoding detected for tool call 'search', performing second parse. Original: "
+    assert ("DEBUG", f'{text}"{{\\"q\\": \\"test\\"}}"') in lines
     assert desk.ran == [("search", {"q": "test"})]
+
+
+def test_of_long_double_encoded_arguments_only_the_beginning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Seed 3.2.2: the first 200 characters, then dots."""
+    raw = json.dumps(json.dumps({"q": "x" * 500}))
+    lines = logged(caplog, Raw(chat(piece(0, name="search", arguments=raw))), Desk().tools("search"), Schedule.EAGER)
+    assert any(text.endswith(f"performing second parse. Original: {raw[:200]}...") for _, text in lines)
+
+
+def test_a_duplicate_is_logged_as_not_executed(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    calls = [Call("search", id="a", q="x"), Call("search", id="b", q="x")]
+    lines = logged(caplog, calls, [desk.tool("search", effect="read", fails="no")], Schedule.SEQUENTIAL)
+    assert [text for _, text in lines] == [
+        "Detected 2 tool calls in single response",
+        'Executing tool 1/2: search(q="x")',
+        "Tool call search failed: no, continuing with next tool",
+        "Tool call search (id=b) not executed: duplicate of a",
+        "All 2 tool calls completed in 0s (sequential)",
+    ]
 
 
 def test_an_answer_without_calls_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:

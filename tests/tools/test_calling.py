@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +14,18 @@ from scenes import Desk, accepted, can_go_on, only, play, play_aloud, texts
 
 from unbroken import (
     Agent,
+    Allow,
     CallContext,
+    CallStarted,
     Conversation,
     Policy,
+    Result,
     ScriptedModel,
     Tool,
     ToolCall,
     ToolFailed,
     ToolResult,
+    Wait,
     tool,
 )
 from unbroken.clock import current_clock
@@ -29,6 +35,7 @@ from unbroken.messages import Media
 from unbroken.middleware import Middleware
 from unbroken.testing import Call, run_virtual
 from unbroken.tools.caller import Caller
+from unbroken.trajectory.recorder import Recorder
 
 
 class Panic(BaseException):
@@ -382,3 +389,46 @@ def test_a_wrapper_may_answer_without_the_tool() -> None:
     desk = Desk()
     result = play(Agent(ScriptedModel(Call("look"), "Done."), desk.tools("look"), middleware=[Played()]))
     assert (texts(result), desk.ran) == (["from the recording"], [])
+
+
+def test_a_cached_result_is_reported_as_not_executed(tmp_path: Path) -> None:
+    """No start, no execution in the metrics; and a replay gives the same events, though its cache is empty."""
+    desk, first, second = Desk(), tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    tools = [desk.tool("fetch", effect="read", cache=99.0)]
+    agent = Agent(ScriptedModel(Call("fetch"), Call("fetch"), "Done."), tools, record=first)
+    result, events = play_aloud(agent)
+    assert [call.outcome for call in result.calls] == ["done", "cached"]
+    assert (len(only(CallStarted, events)), len(desk.executions)) == (1, 1)
+    metrics = result.metrics
+    assert (metrics.tool_calls, metrics.tool_executions, metrics.duplicates_shared) == (2, 1, 1)
+    Agent(ScriptedModel(), tools).replay(first, sinks=[Recorder(second)])
+    assert second.read_bytes() == first.read_bytes()
+
+
+def test_a_call_that_middleware_changes_does_not_get_the_cached_result_of_the_original() -> None:
+    class Changes(Middleware):
+        async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+            if context.turn == 1:
+                call, context.arguments = replace(call, arguments={"n": 2}), {"n": 2}
+            return await call_next(call, context)
+
+    desk = Desk()
+    model = ScriptedModel(Call("fetch", n=1), Call("fetch", n=1), "Done.")
+    _, events = play_aloud(Agent(model, [desk.tool("fetch", effect="read", cache=99.0)], middleware=[Changes()]))
+    assert [arguments for _, arguments in desk.ran] == [{"n": 1}, {"n": 2}]
+    assert len(only(CallStarted, events)) == 2
+
+
+def test_a_resumed_run_knows_the_results_of_its_earlier_rounds() -> None:
+    desk = Desk()
+    model = ScriptedModel([Call("fetch", n=1)], [Call("asks")], [Call("fetch", n=1)], "Done.")
+    tools = [desk.tool("fetch"), desk.tool("asks", approve=True)]
+    agent = Agent(model, tools, policy=Policy(share_rounds=True), on_approval=lambda call: Wait())
+
+    async def main() -> Result:
+        waiting = await agent.run("Go.")
+        return await agent.resume(waiting, {waiting.pending[0].id: Allow()})
+
+    result = run_virtual(main())
+    assert [name for name, _ in desk.ran] == ["fetch", "asks"]
+    assert [bool(call.result.duplicate_of) for call in result.calls] == [False, False, True]

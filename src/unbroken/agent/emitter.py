@@ -6,6 +6,7 @@ It decides nothing. A listener that fails is logged and removed: a listener must
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from threading import get_ident
@@ -28,9 +29,9 @@ from unbroken.events import (
     TextAdded,
     ToolCallsDetected,
 )
-from unbroken.messages import ToolCall, ToolResult
+from unbroken.messages import Json, ToolCall, ToolResult
 from unbroken.middleware import Listener, Middleware, wraps
-from unbroken.tools.caller import QUOTED, Prepared, quote
+from unbroken.tools.caller import QUOTED, Prepared
 from unbroken.tools.futures import Futures
 from unbroken.tools.schedule import Schedule
 from unbroken.trajectory.facts import COUNTED_IN_RUN
@@ -161,10 +162,14 @@ class RoundReporter:
                     "Raw arguments: '%s'",
                     call.name,
                     call.id,
-                    call.raw if len(call.raw) <= QUOTED else f"{call.raw[:QUOTED]}...",
+                    _first(call.raw),
                 )
             if DOUBLE_ENCODED in call.notes:
-                LOG.debug("Double JSON encoding detected for tool call '%s', performing second parse.", call.name)
+                LOG.debug(
+                    "Double JSON encoding detected for tool call '%s', performing second parse. Original: %s",
+                    call.name,
+                    _first(call.raw),
+                )
 
     def asked(self, prepared: Prepared, uncertain: bool) -> None:
         call = prepared.call
@@ -178,7 +183,7 @@ class RoundReporter:
         report_started(self._emitter, prepared, early)
         if self._emitter.in_detail:
             count = max(self._count, self._begun)
-            LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
+            LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, _written(call.arguments or {}))
 
     def restarted(self) -> None:
         """The response broke off: counting starts over."""
@@ -217,7 +222,23 @@ class RoundReporter:
         """All calls have their results."""
         seconds = 0.0 if self._first_start is None else round(self._clock.elapsed() - self._first_start, 9)
         self._emitter.emit(RoundFinished, self._count, self._failed, seconds, cost)
-        LOG.info("All %d tool calls completed in %.3fs (%s)", self._count, seconds, self._schedule.value)
+        LOG.info("All %d tool calls completed in %ss (%s)", self._count, _Short(seconds), self._schedule.value)
+
+
+class _Short(float):
+    """Seconds for a log line: 0.5, not 0.500."""
+
+    def __str__(self) -> str:
+        return f"{self:.3f}".rstrip("0").rstrip(".")
+
+
+def _first(text: str) -> str:
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
+
+
+def _written(arguments: dict[str, Json]) -> str:
+    text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"
 
 
 def report_started(emitter: Emitter, prepared: Prepared, early: bool) -> None:
@@ -232,9 +253,13 @@ def report_finished(emitter: Emitter, prepared: Prepared, result: ToolResult, se
     emitter.emit(CallFinished, *told)
     if outcome == "unknown":
         pass  # already logged where it was decided
+    elif result.duplicate_of:
+        LOG.debug("Tool call %s (id=%s) not executed: duplicate of %s", call.name, call.id, result.duplicate_of)
+    elif outcome == "cached":
+        LOG.debug("Tool call %s (id=%s) not executed: its result is cached", call.name, call.id)
     elif not result.error:
         if emitter.in_detail:
-            LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
+            LOG.debug("Tool %s completed in %ss", call.name, _Short(seconds))
     elif outcome != "not_executed":
         error = result.text.removeprefix("Error: ")
         LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, error)

@@ -288,6 +288,8 @@ async def _run_calls(
             if result.ended_as == "retry":
                 run.retries[each.call.name] = run.retries.get(each.call.name, 0) + 1
             run.records.append(CallRecord(each.call, result, run.emitter.turn, seconds))
+    if run.shared is not None:
+        run.shared.end_round(prepared, results)
     repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
     repetition.next_round(prepared)
     raise_broken(run)
@@ -306,7 +308,7 @@ async def _run_calls(
         return "loop"
     if run.plan.on_error == "finish" and (batch.failed or any(map(ran_and_failed, earlier))):
         return "tool_failure"
-    if run.plan.policy.on_all_failed == "stop" and all(result.error for result in given):
+    if run.plan.policy.on_all_failed == "stop" and all(ran_and_failed(r) and r.outcome != "retry" for r in given):
         return "tool_failure"
     return None
 

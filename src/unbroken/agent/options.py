@@ -66,7 +66,8 @@ class Policy:
     """Options that few programs need: `Agent(…, policy=Policy(nudge=True))`."""
 
     on_all_failed: OnAllFailed = "continue"
-    """If every call of a round failed: continue, or `"stop"` at once."""
+    """If every call of a round ran and failed: continue, or `"stop"` at once. Calls that never ran (an unknown tool,
+    arguments that do not fit, a denial) and calls that ask for a retry do not count: the model gets another round."""
     final_answer: bool = True
     """Ask the model for an answer at a limit. Otherwise the run ends there, with the results of its last calls and no
     text."""
@@ -78,6 +79,9 @@ class Policy:
     """Maximum characters of a result that the model reads."""
     share_all: bool = False
     """Identical calls of any tool share one execution."""
+    share_rounds: bool = False
+    """A call that was made in an earlier round of the run is answered from that result, unless its tool has
+    `dedupe=False` or `repeat`, or it is a read and a call that may change something ran since."""
     tool_errors: ToolErrors = "full"
     """What the model reads when a tool raises: the text of the exception (`"full"`, with passwords in addresses
     masked), or its type alone (`"safe"`; the text goes to the log). The text of `ToolFailed` is always passed on."""
@@ -245,6 +249,7 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "on_all_failed": policy.on_all_failed,
         "final_answer": policy.final_answer,
         "share_all": policy.share_all,
+        "share_rounds": policy.share_rounds,
         "tool_errors": policy.tool_errors,
         "tool_retries": policy.tool_retries,
         "choice": choice.name if isinstance(choice, OneTool) else choice,

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any, Protocol
 
 from unbroken.agent.aside import ask_aside, estimate
@@ -41,8 +42,9 @@ from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.execution import Batch
 from unbroken.tools.futures import Futures
 from unbroken.tools.handles import BackgroundCall
-from unbroken.tools.order import Order
+from unbroken.tools.order import EarlierCalls, Order
 from unbroken.tools.results import CallWaits
+from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript
 from unbroken.transcript.shorten import characters
@@ -72,6 +74,11 @@ class Earlier(Protocol):
         ...
 
     def had_started(self, number: int) -> bool: ...
+
+    @property
+    def replays_tools(self) -> bool:
+        """Do all results come from the recording?"""
+        ...
 
     def seconds_of(self, context: CallContext[Any]) -> float | None:
         """How long this call ran, if its result is known; then it does not run again."""
@@ -194,6 +201,8 @@ class Run:
     cut_off: str = ""
     """The text of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
+    shared: EarlierCalls | None = None
+    """With `Policy(share_rounds=True)`: the results of earlier rounds."""
     notes: dict[str, Json] = field(default_factory=dict[str, Json])
     """What middleware has noted about the run, and requests that were made beside its rounds (`aside`)."""
     aside: bool = False
@@ -429,6 +438,12 @@ class Run:
     def batch(self, toolbox: Toolbox, observer: RoundReporter, on_approval: OnApproval | None) -> Batch:
         """A batch for the calls of one message; it is halted at the time limit of the run."""
         plan = self.plan
+        if plan.policy.share_rounds and self.shared is None:
+            self.shared = EarlierCalls()
+            for _, made in groupby(self.records, key=lambda record: record.turn):
+                records = list(made)
+                calls = [prepare(record.call, toolbox) for record in records]
+                self.shared.end_round(calls, [record.result for record in records])
         batch = Batch(
             plan.schedule,
             plan.caller_of(toolbox),
@@ -473,7 +488,19 @@ class Run:
         )
         if self.earlier is not None:
             context.ran_before = self.earlier.seconds_of(context)
+        if prepared.tool is not None and (self.shared is not None or prepared.tool.cache is not None):
+            self._look_up(prepared, prepared.tool, context)
         return context
+
+    def _look_up(self, prepared: Prepared, tool: Tool, context: CallContext[Any]) -> None:
+        """Is the result known from an identical call? Then this one is answered without its tool."""
+        if context.ran_before is not None or (self.earlier is not None and self.earlier.replays_tools):
+            return
+        context.known = self.shared.find(prepared) if self.shared is not None else None
+        if context.known is None and tool.cache is not None:
+            context.known = self.plan.results.find(tool, prepared.call, context, self.plan.clock.elapsed())
+        if context.known is not None:
+            context.ran_before = 0.0
 
     async def ask_model(
         self, request: Request, model: Model | None, spend: Callable[[Usage], None]

@@ -58,7 +58,8 @@ def run_command(file: File, setup: options.Setup, also: Also = None, variable: V
     shows when each block starts and ends, and its calls. Tools that need an approval are denied without --yes.
 
     Exit codes: 0 the program ran to its end; 2 wrong use, a program with mistakes, a wrong key; 3 the provider failed;
-    4 the program stopped (a tool failed, a loop over a number, …); 130 interrupted.
+    4 the program stopped (a tool failed, a loop over a number, …), or an /explore/ in it because all its tool calls
+    failed; 130 interrupted.
     """
     show = _show(setup.json)
     live = isinstance(show, TerminalShow)
@@ -83,7 +84,9 @@ def run_command(file: File, setup: options.Setup, also: Also = None, variable: V
                 print_line(f"used so far: {spent(error.requests, error.usage)}")
             raise typer.Exit(_code(error.__cause__)) from None
         show.finish(result)
-    raise typer.Exit(ANSWERED)
+        for block in result.failed_blocks:
+            print_line(f"{block.file}:{block.line}: /explore/ {block.name} stopped: all its tool calls failed")
+    raise typer.Exit(STOPPED if result.failed_blocks else ANSWERED)
 
 
 @app.command("check")

@@ -4,6 +4,7 @@ output, or every event as JSON."""
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import PurePath
 from typing import IO, Protocol
 
@@ -138,6 +139,7 @@ class JsonShow:
                 "usage": result.usage.to_json(),
                 "requests": result.requests,
                 "seconds": result.seconds,
+                "failed_blocks": [asdict(block) for block in result.failed_blocks],
             }
         )
 
@@ -176,7 +178,8 @@ _COLOURS = {"started": "cyan", "done": "green", "failed": "red", "call": "blue",
 
 
 def closing(result: ProgramResult) -> str:
-    return f"done · {spent(result.requests, result.usage)} · {seconds(result.seconds)}"
+    how = "tool failure" if result.failed_blocks else "done"
+    return f"{how} · {spent(result.requests, result.usage)} · {seconds(result.seconds)}"
 
 
 def spent(requests: int, usage: Usage) -> str:

@@ -408,7 +408,7 @@ def _mark(call: CallView, now: float) -> tuple[str, str, str]:
         return "–", "yellow", "yellow"
     if call.outcome is None:
         return moving_mark(now), "cyan", "dim"
-    if call.duplicate_of:
+    if call.duplicate_of or call.outcome == "cached":
         return "=", "green", "dim"
     if call.outcome in ("unknown", "not_executed"):
         return "?" if call.outcome == "unknown" else "–", "yellow", "yellow"

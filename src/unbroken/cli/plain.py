@@ -53,6 +53,7 @@ from unbroken.wires.jsontext import dumps
 
 OUTCOMES: dict[Outcome, str] = {
     "done": "done",
+    "cached": "cached",
     "failed": "failed",
     "retry": "retry",
     "timed_out": "failed",

@@ -15,6 +15,7 @@ from unbroken.messages import Json
 
 MODES = ("tool_call", "prompt")
 EXECUTIONS = ("sequential", "parallel", "eager")
+ON_ALL_FAILED = ("stop", "continue")
 OUTPUTS = ("json", "jsonl", "list_str")
 TYPED = "obj/"
 """The prefix of a type name in `output`."""
@@ -76,6 +77,9 @@ ARGUMENTS: Mapping[str, ArgumentRule] = {
     "tool_execution": ArgumentRule(("explore",), f"one of {', '.join(EXECUTIONS)}", lambda value: value in EXECUTIONS),
     "max_rounds": ArgumentRule(("explore",), "a whole number from 0", _is_count),
     "enable_skill_deduplicator": ArgumentRule(("explore",), "true or false", _is_switch),
+    "on_all_failed": ArgumentRule(
+        ("explore",), f"one of {', '.join(ON_ALL_FAILED)}", lambda value: value in ON_ALL_FAILED
+    ),
 }
 
 
@@ -93,7 +97,8 @@ class Settings:
     multi_tool_calls: bool | None = None
     tool_execution: Literal["sequential", "parallel", "eager"] = "sequential"
     max_rounds: int | None = None
-    enable_skill_deduplicator: bool = False
+    enable_skill_deduplicator: bool = True
+    on_all_failed: Literal["stop", "continue"] | None = None
     given: tuple[str, ...] = field(default=(), compare=False)
 
 

@@ -20,10 +20,10 @@ from unbroken.dph.text_calls import TextCalls
 from unbroken.dph.values import Answer, ToolCallFailed, in_text, kept_value
 from unbroken.errors import AnswerInvalid, UserError
 from unbroken.events import CallFinished, CallStarted, CallWritten, Event, RunFailed, ToolCallsDetected
-from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, Usage, User
-from unbroken.middleware import Middleware, as_middleware
+from unbroken.messages import Assistant, Json, Message, System, ToolCall, Usage, User
+from unbroken.middleware import as_middleware
 from unbroken.tools.approval import Allow, Deny, Edit, Wait, ask
-from unbroken.tools.caller import Caller, Prepared, ToolCaller, prepare
+from unbroken.tools.caller import Prepared, ToolCaller, prepare
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
@@ -86,11 +86,18 @@ class _Asking:
         self._block = block
         self._environment = environment
         self._history = _history(settings.history, history)
+        self._turn = -1
+        self._calls = self._begun = 0
+        """How many calls the response of this turn has, as far as it is known, and how many of them have started."""
 
     async def ask(self, text: str, tools: Toolbox) -> BlockResult:
         form = self._settings.output
         output = output_of(form, self._environment.types) if form is not None else None
         result = await self.run(text, tools, output)
+        if result.stop_reason == "tool_failure":
+            self._environment.failed_blocks.append(self._block)
+            if output is not None:  # the sentence that the block ends with is no value of that format
+                raise ToolCallFailed(f"{result.text} The last one: {result.calls[-1].result.text}")
         if output is None:
             return BlockResult(self._answer(result), result.messages, result.stop_reason)
         try:
@@ -129,11 +136,11 @@ class _Asking:
             several = flags.is_enabled(flags.ENABLE_PARALLEL_TOOL_CALLS)
         rounds = settings.max_rounds
         usual: dict[str, Any] = {
-            # With one call at a time a single failure would end the block: instead the model reads the error and may
-            # correct its call.
-            "on_all_failed": "continue" if settings.mode == "prompt" else "stop",
+            # With one call at a time a single failure would end the block: instead the model reads the error.
+            "on_all_failed": settings.on_all_failed or ("continue" if settings.mode == "prompt" else "stop"),
             "choice": settings.tool_choice,
             "share_all": True,
+            "share_rounds": settings.enable_skill_deduplicator,
         }
         arguments: dict[str, Any] = {
             "name": f"{self._block.kind}[{self._block.name}]",
@@ -144,7 +151,6 @@ class _Asking:
             "guidance": False,  # a program writes its own system prompt
             "record": environment.recorder,
             "policy": Policy(**{**usual, **policy}),
-            "middleware": [RunOnce(tools)] if settings.enable_skill_deduplicator else [],
             "clock": environment.clock,
             **changes,
         }
@@ -172,32 +178,27 @@ class _Asking:
         return answer
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, ToolCallsDetected) and self._block.kind == "explore":
-            names = ", ".join(event.names)
-            LOG.debug("explore[%s] detected %d tool calls: [%s]", self._block.name, event.count, names)
-        elif isinstance(event, RunFailed):  # there is no result with its usage
+        if isinstance(event, RunFailed):  # there is no result with its usage
             self._environment.usage += Usage(**event.usage)
             self._environment.requests += event.requests
+        elif self._block.kind == "explore" and LOG.isEnabledFor(logging.DEBUG):
+            self._log(event)
         self._environment.emit(InBlock(self._block, event))
 
-
-class RunOnce(Middleware):
-    """A call of the same tool with the same arguments gets the first result, unless the tool has `dedupe=False`."""
-
-    def __init__(self, tools: Toolbox) -> None:
-        self._tools = tools
-        self._answered: dict[str, ToolResult] = {}
-
-    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        tool = self._tools.get(call.name)
-        if tool is None or tool.dedupe is False or tool.repeat:
-            return await call_next(call, context)
-        if first := self._answered.get(context.fingerprint):
-            return replace(first, call_id=call.id)
-        result = await call_next(call, context)
-        if not result.error:
-            self._answered[context.fingerprint] = result
-        return result
+    def _log(self, event: Event) -> None:
+        if event.turn != self._turn:
+            self._turn, self._calls, self._begun = event.turn, 0, 0
+        match event:
+            case ToolCallsDetected():
+                self._calls = event.count
+                LOG.debug("explore[%s] detected %d tool calls: %s", self._block.name, event.count, list(event.names))
+            case CallStarted():
+                self._begun += 1
+                LOG.debug("Executing tool call %d/%d: %s", self._begun, max(self._calls, self._begun), event.name)
+            case CallFinished(error=False, outcome="done", duplicate_of=""):
+                LOG.debug("Tool call %s completed, response length: %d", event.name, len(event.text))
+            case _:
+                pass
 
 
 def _history(wanted: bool | list[dict[str, str]], history: Sequence[Message]) -> tuple[Message, ...]:
@@ -251,13 +252,15 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
     )
     caller = ToolCaller(toolbox, environment.clock, environment.results)
     emitter.emit(CallWritten, *about, call.arguments)
-    emitter.emit(CallStarted, *about, prepared.call.arguments)
     started = environment.clock.elapsed()
+    context.known = environment.results.find(tool, prepared.call, context, started) if tool.cache is not None else None
+    if context.known is None:
+        emitter.emit(CallStarted, *about, prepared.call.arguments)
     try:
         result = await caller(prepared.call, context)
     finally:
         context.ended = True
-    took = environment.clock.elapsed() - started
+    took = 0.0 if context.known is not None else environment.clock.elapsed() - started
     emitter.emit(CallFinished, *about, took, result.error, result.text, result.outcome)
     if result.error:
         raise ToolCallFailed(f"tool `{name}` failed: {result.text.removeprefix('Error: ')}")

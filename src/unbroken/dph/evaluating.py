@@ -257,6 +257,8 @@ class Environment:
     results: ResultCache = field(default_factory=ResultCache)
     usage: Usage = field(default_factory=Usage)
     requests: int = 0
+    failed_blocks: list[BlockRun] = field(default_factory=list[BlockRun])
+    """Blocks that stopped because all their tool calls failed."""
     programs: int = 0
     """Called programs that are still running."""
     steps: int = 0

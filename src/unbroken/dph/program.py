@@ -14,7 +14,7 @@ from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock, current_clock
 from unbroken.dph.checking import check_program
 from unbroken.dph.evaluating import Environment, types_beside
-from unbroken.dph.outputs import ProgramEvent, ProgramSink
+from unbroken.dph.outputs import BlockRun, ProgramEvent, ProgramSink
 from unbroken.dph.parsing import parse_program, read_source
 from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed, Source
 from unbroken.dph.running import ENDING, Library, Runner, TooDeep
@@ -40,6 +40,8 @@ class ProgramResult:
     usage: Usage = field(default_factory=Usage)
     requests: int = 0
     seconds: float = 0.0
+    failed_blocks: tuple[BlockRun, ...] = ()
+    """The blocks that stopped with `tool_failure`, because all calls of a response ran and failed."""
 
 
 class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
@@ -195,4 +197,5 @@ async def _perform(program: Program, environment: Environment, scope: Scope, war
         failed.usage, failed.requests = environment.usage, environment.requests
         raise failed from error.__cause__
     seconds = environment.clock.elapsed() - started
-    return ProgramResult(value, dict(scope), environment.usage, environment.requests, seconds)
+    blocks = tuple(environment.failed_blocks)
+    return ProgramResult(value, dict(scope), environment.usage, environment.requests, seconds, blocks)

@@ -19,7 +19,7 @@ import orjson
 
 from unbroken.clock import Clock, TimeLimit
 from unbroken.errors import RecordingFailed, without_passwords
-from unbroken.events import ToolLate
+from unbroken.events import CallStarted, ToolLate
 from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
 from unbroken.tools.parameters import inexact
@@ -229,17 +229,18 @@ class ToolCaller:
             if prepared.arguments is None:
                 return failure(call, prepared.refusal, "not_executed")
             arguments = prepared.arguments
+        if context.known is not None:
+            if fingerprint(call) == context.fingerprint:
+                return replace(context.known, call_id=call.id)
+            context.say(CallStarted, context.number, call.id, call.name, call.arguments or {})  # middleware changed it
         if tool.cache is None:
             return await self._run(tool, call, arguments, context)
-        key, now = fingerprint(call), self._clock.elapsed()
-        # A result that depends on the context is valid only for these deps and this conversation. Another function with
-        # the same name (for example a closure over another user) never gets it.
-        whose = (tool.function, context.deps, context.store) if tool.signature.context else (tool.function,)
-        if kept := self._cache.get(key, now, whose):
-            return replace(kept, call_id=call.id)
+        now = self._clock.elapsed()
+        if kept := self._cache.find(tool, call, context, now):
+            return kept
         result = await self._run(tool, call, arguments, context)
         if not result.error:
-            self._cache.keep(key, now + tool.cache, result, whose)
+            self._cache.keep(tool, call, context, now + tool.cache, result)
         return result
 
     async def _run(
@@ -391,15 +392,24 @@ class ResultCache:
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, ToolResult, tuple[Any, ...]]] = {}
 
-    def get(self, key: str, now: float, whose: tuple[Any, ...] = ()) -> ToolResult | None:
-        until, result, theirs = self._kept.get(key, (now, None, ()))
-        return result if until > now and [*map(id, whose)] == [*map(id, theirs)] else None
+    def find(self, tool: Tool, call: ToolCall, context: CallContext[Any], now: float) -> ToolResult | None:
+        until, result, theirs = self._kept.get(fingerprint(call), (now, None, ()))
+        if result is None or until <= now or [*map(id, _whose(tool, context))] != [*map(id, theirs)]:
+            return None
+        return replace(result, call_id=call.id, ended_as="cached")
 
-    def keep(self, key: str, until: float, result: ToolResult, whose: tuple[Any, ...] = ()) -> None:
+    def keep(self, tool: Tool, call: ToolCall, context: CallContext[Any], until: float, result: ToolResult) -> None:
+        key = fingerprint(call)
         self._kept.pop(key, None)
-        self._kept[key] = (until, result, whose)
+        self._kept[key] = (until, result, _whose(tool, context))
         while len(self._kept) > CACHED:
             del self._kept[next(iter(self._kept))]
+
+
+def _whose(tool: Tool, context: CallContext[Any]) -> tuple[Any, ...]:
+    """A result that depends on the context is valid only for these deps and this conversation. Another function with
+    the same name (for example a closure over another user) never gets it."""
+    return (tool.function, context.deps, context.store) if tool.signature.context else (tool.function,)
 
 
 def _cut(call: ToolCall) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from unbroken.clock import TimeLimit
 from unbroken.events import CallProgress, Event
-from unbroken.messages import Assistant, Json, Message, ToolCall, Usage, User
+from unbroken.messages import Assistant, Json, Message, ToolCall, ToolResult, Usage, User
 
 Deps = TypeVar("Deps")
 
@@ -84,6 +84,8 @@ class CallContext(Generic[Deps]):
     """The call has its result: later reports of a late thread are ignored."""
     ran_before: float | None = None
     """If the result is known from an earlier part of the run: how many seconds it took then."""
+    known: ToolResult | None = None
+    """The result of an identical call, from a cache or an earlier round: the tool does not run."""
     elsewhere: bool = False
     """It was sent to another machine, where its time-out counts from its start."""
     retries: dict[str, int] = field(default_factory=dict[str, int])

@@ -25,6 +25,7 @@ RUNNING = (
 )
 ARRIVED = {
     "done": "has finished. Its result:",
+    "cached": "has finished. Its result:",
     "failed": "has failed:",
     "retry": "has failed:",
     "timed_out": "has failed:",

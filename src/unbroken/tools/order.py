@@ -6,12 +6,13 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import Any
 
-from unbroken.messages import ToolCall
+from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.tools.caller import Prepared
 from unbroken.tools.entry import Entry, Tasks
@@ -325,6 +326,45 @@ def find_twins(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, E
             original.sharers += (sharer,)
             found.append((original, sharer))
     return found
+
+
+class EarlierCalls:
+    """The results of earlier rounds, for identical calls of later ones. A read does not share the result of one before
+    a call that may have changed what it reads."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Prepared, ToolResult]] = {}
+
+    def find(self, prepared: Prepared) -> ToolResult | None:
+        found = self._kept.get(prepared.fingerprint)
+        if found is None:
+            return None
+        return replace(found[1], call_id=prepared.call.id, duplicate_of=found[1].call_id)
+
+    def end_round(self, calls: Sequence[Prepared], results: Sequence[ToolResult | None]) -> None:
+        """These calls have their results; None stands for one that waits."""
+        changing = [
+            prepared
+            for prepared, result in zip(calls, results, strict=True)
+            if prepared.effect != "read" and not (result is not None and _answered_without_tool(result))
+        ]
+
+        def is_stale(prepared: Prepared) -> bool:
+            return prepared.effect == "read" and any(disturbs(each, prepared) for each in changing)
+
+        self._kept = {mark: kept for mark, kept in self._kept.items() if not is_stale(kept[0])}
+        for prepared, result in zip(calls, results, strict=True):
+            tool = prepared.tool
+            if tool is None or tool.dedupe is False or tool.repeat or is_stale(prepared):
+                continue
+            if result is not None and result.outcome in ("done", "cached") and not result.duplicate_of:
+                self._kept[prepared.fingerprint] = prepared, result
+
+
+def _answered_without_tool(result: ToolResult) -> bool:
+    return bool(result.duplicate_of) or result.outcome in ("cached", "not_executed")
 
 
 class Orphans:

@@ -387,6 +387,10 @@ class Continuation(Middleware):
         lost, self._loose = list(self._loose.items()), {}
         return lost
 
+    @property
+    def replays_tools(self) -> bool:
+        return False
+
     def seconds_of(self, context: CallContext[Any]) -> float | None:
         given = self._given(context)
         return None if given is None else given.seconds

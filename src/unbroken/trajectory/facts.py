@@ -294,7 +294,7 @@ class Facts:
             self._tell("execution", took, tool)
         elif event.outcome == "unknown":
             self._tell("uncertain", 1, tool)
-        elif event.outcome != "not_executed" and event.duplicate_of:
+        elif event.outcome == "cached" or (event.outcome != "not_executed" and event.duplicate_of):
             self._tell("duplicate", 1, tool)
         elif event.outcome == "not_executed" or (call.started is None and not elsewhere):
             self._tell("refusal" if event.error else "outside", 1, tool)

@@ -53,6 +53,8 @@ class Execution:
     call: int
     """The number of the call that started it."""
     inputs: list[Input]
+    started: bool = True
+    """False if its result was known before it ran."""
 
 
 class InputQueue:
@@ -288,16 +290,19 @@ class Inputs:
             case "event" | "result" | "cancelled" | "waits":
                 is_input = line["line"] != "event" or line["event"] in _CAUSED_BY_TOOLS
                 execution = self.by_call.get(line.get("call", -1)) if is_input else None
+                if execution is None and line["line"] == "result" and _was_known(line["result"]):
+                    execution = self._begin_execution(line, started=False)
                 if execution is not None:
                     execution.inputs.append(each)
             case _:
                 pass
 
-    def _begin_execution(self, line: Line) -> None:
+    def _begin_execution(self, line: Line, started: bool = True) -> Execution:
         if line["call"] not in self.by_call:
-            self.by_call[line["call"]] = execution = Execution(line["call"], [])
+            self.by_call[line["call"]] = execution = Execution(line["call"], [], started)
             turn = self.turns[line["call"]] if line["call"] in self.turns else line["turn"]
             self.executions.setdefault((turn, line["call_id"]), []).append(execution)
+        return self.by_call[line["call"]]
 
     def begin_exchange(self, request: RecordedRequest, again: bool) -> None:
         """`again`: the process died, and the last request was recorded a second time, with its answer."""
@@ -334,3 +339,8 @@ def _ended_before(recording: Recording, place: int) -> bool:
     """Had the run ended before this line?"""
     ends = ("run_finished", "run_failed")
     return any(line["line"] == "event" and line["event"] in ends for line in recording.lines[:place])
+
+
+def _was_known(result: Line) -> bool:
+    """Was it the result of an identical call, so that no tool ran?"""
+    return bool(result.get("duplicate_of")) or result.get("outcome") == "cached"

@@ -400,8 +400,16 @@ class Playback(Middleware):
         """Every call is played from its beginning."""
         return False
 
-    def seconds_of(self, context: CallContext[Any]) -> None:
-        """Its calls are replayed; none has a result before that."""
+    @property
+    def replays_tools(self) -> bool:
+        return self.tools == "recorded"
+
+    def seconds_of(self, context: CallContext[Any]) -> float | None:
+        """Its calls are replayed; only a result that was known before its call ran is known now."""
+        if self.tools == "live":
+            return None
+        executions = self._executions.get((context.turn, context.call_id), ())
+        return 0.0 if executions and not executions[0].started else None
 
     def lost_calls(self) -> tuple[()]:
         """Nothing is lost in a replay."""

@@ -330,7 +330,7 @@ def state_of(call: CallView) -> State:
             return "waiting" if call.started is None else "running"
         case "unknown":
             return "uncertain"
-        case _ if call.duplicate_of:
+        case _ if call.duplicate_of or call.outcome == "cached":
             return "shared"
         case "not_executed":
             return "spoiled" if call.arguments is None else "refused"

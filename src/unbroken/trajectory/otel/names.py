@@ -95,6 +95,7 @@ class Asked:
 
 ERROR_TYPES: dict[Outcome, str] = {
     "done": "",
+    "cached": "",
     "failed": "tool_error",
     "retry": "tool_retry",
     "timed_out": "timeout",
