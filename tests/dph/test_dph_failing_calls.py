@@ -23,8 +23,11 @@ def explore(desk: Desk, arguments: str, *answers: Any) -> tuple[ProgramResult, l
     def unsure(**arguments: Any) -> str:
         raise Retry("say it in English")
 
+    def seen(**arguments: Any) -> int:
+        return len(desk.executions)
+
     tools = [desk.tool("broken", fails="no connection"), desk.tool("good", "fine"), desk.tool("unsure", unsure)]
-    tools += [desk.tool("look", lambda **_: len(desk.executions), effect="read"), desk.tool("put")]
+    tools += [desk.tool("look", seen, effect="read"), desk.tool("put")]
     events: list[ProgramEvent] = []
 
     async def main() -> ProgramResult:

@@ -402,6 +402,7 @@ class Playback(Middleware):
 
     @property
     def replays_tools(self) -> bool:
+        """Every result is the recorded one, unless the tools are live."""
         return self.tools == "recorded"
 
     def seconds_of(self, context: CallContext[Any]) -> float | None:
