@@ -86,6 +86,7 @@ class StreamItem:
         return bool(self.tool_name)
 
     def has_tool_calls(self) -> bool:
+        """Whatever the flag is."""
         return bool(self.tool_calls)
 
     def get_tool_calls(self) -> list[ToolCallInfo]:
