@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torture.history import Record
@@ -21,6 +21,8 @@ from torture.upstream import FIRST_NUMBER, OUTPUT
 from unbroken.gateway.spending.report import Spend
 
 _LINE = re.compile(r": request .*? status=(\d+) .*? input=(\d+) output=(\d+) ")
+LATE = 60.0
+"""Seconds: a provider on a busy machine begins to answer a request whose client has left."""
 INPUT_PRICE, OUTPUT_PRICE = 1000, 2000
 """Nano-dollars for a token, as the gateways of `served` are configured."""
 
@@ -79,7 +81,8 @@ def check_booked(records: Sequence[Record], lines: Iterable[Line], spend: Spend,
             found.sent += 1
             continue
         found.early[number] = number if number in times else 0
-        if not _was_left(turn, left) and (number in sent or number not in dead):
+        died = number in dead and number not in sent
+        if not died and not _was_left(turn, left):
             words = "sent to its end" if number in sent else "broken off"
             and_booked = f"with {output[number]} output tokens" if number in times else "not"
             found.broken.append(f"answer {number}, {words}, is booked {and_booked}, and its client did not leave")
@@ -89,20 +92,25 @@ def check_booked(records: Sequence[Record], lines: Iterable[Line], spend: Spend,
 
 
 def _left(records: Sequence[Record]) -> dict[str, list[tuple[float, float]]]:
-    """By account, when requests were under way whose client did not get an answer. An answer that has no account may be
-    of any of them."""
+    """By account: the requests whose client did not get an answer, each with the time in which a provider may have
+    begun to answer it. What has no account may be of any of them."""
     accounts = {record["conversation"]: record["account"] for record in records if record["op"] == "start"}
     began = {record["request"]: record["t"] for record in records if record["op"] == "invoke"}
     left: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in records:
         if record["op"] == "info":
             for account in (accounts[record["conversation"]], ""):
-                left[account].append((began[record["request"]], record["t"]))
+                left[account].append((began[record["request"]], record["t"] + LATE))
     return left
 
 
-def _was_left(turn: Record, left: Mapping[str, Sequence[tuple[float, float]]]) -> bool:
-    return any(began <= turn["t"] <= ended for began, ended in left.get(turn["account"], ()))
+def _was_left(turn: Record, left: dict[str, list[tuple[float, float]]]) -> bool:
+    """Whether this is the answer to a request whose client left; each such request explains one answer."""
+    account = turn["account"]
+    found = next((each for each in left.get(account, ()) if each[0] <= turn["t"] <= each[1]), None)
+    if found is not None and account:
+        left[account].remove(found)
+    return found is not None
 
 
 def _check_sums(found: Booked, booked: Sequence[Line], spend: Spend) -> None:

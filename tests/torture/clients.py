@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +56,7 @@ class ClientPlan:
     gateways: list[str]
     keys: list[str]
     seconds: float
-    """From its start, after which nothing new begins."""
+    """From its start, after which nothing new begins; infinite: when there is a file `until`."""
     crowd: int
     """Conversations at a time."""
     history: str
@@ -63,6 +64,7 @@ class ClientPlan:
     steps: int = STEPS
     alias: str = ""
     """The only model; empty: each conversation draws one."""
+    until: str = ""
     patience: float = PATIENCE
     leaving: float = 0.0
     """The part of the requests whose client closes the connection before it has the answer."""
@@ -212,7 +214,6 @@ class _Talk:
         self._dice = dice
         self._hold_timeout = plan.hold_timeout
         self._steps = plan.steps
-        self._until = crowd.until
         self._gateway = dice.randrange(len(plan.gateways))
         self._gateways = len(plan.gateways)
         self._branches: list[Conversation] = []
@@ -245,7 +246,7 @@ class _Talk:
                 return True
             if outcome.status and outcome.status not in LATER:
                 return False
-            tries += self._crowd.now() > self._until
+            tries += self._crowd.now() > self._crowd.until
             if tries > TRIES:
                 return False
             await asyncio.sleep(min(0.1 * 2**number, 2.0))
@@ -266,10 +267,10 @@ class _Talk:
         talk, dice = self._talk, self._dice
         last = talk.last
         assert isinstance(last, Heard)
-        if self._crowd.now() > self._until and not last.message.calls:
+        if self._crowd.now() > self._crowd.until and not last.message.calls:
             return ""
         acts = CHAINED if talk.habits.chained else WILD
-        act = dice.choice(acts) if talk.habits.wild and self._crowd.now() < self._until else "answer"
+        act = dice.choice(acts) if talk.habits.wild and self._crowd.now() < self._crowd.until else "answer"
         return await self._act(act, last)
 
     async def _act(self, act: str, last: Heard) -> str:
@@ -353,4 +354,9 @@ async def _hold_conversations(tell: Tell, plan: ClientPlan) -> None:
             return Answer(http.status, {name.lower(): value for name, value in http.headers.items()}, raw)
 
         tell("begun")
-        await Crowd(plan, post, History(Path(plan.history))).run()
+        crowd = Crowd(plan, post, History(Path(plan.history)))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(crowd.run())
+            while plan.until and crowd.until == inf:
+                await asyncio.sleep(0.2)
+                crowd.until = crowd.now() if Path(plan.until).exists() else inf

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 import aiohttp
@@ -58,6 +59,8 @@ LEAVING = 0.05
 STEPS = 6
 """Requests of one conversation, retries not counted."""
 ALIAS = "m"
+OVER = "over"
+"""A file: nothing new begins any more. It is there when all is well again, however long that takes."""
 KILLED = 0
 """The provider that dies."""
 
@@ -110,7 +113,9 @@ def run_part(name: str, size: Size, seed: int, folder: Path, trouble: Callable[[
             Child(clients.run, plan) for plan in _plans(name, size, seed, folder, [each.url for each in gateways])
         ]
         trouble(stage, size)
+        time.sleep(max(0.0, size.seconds - (time.monotonic() - began)))
         busy = [gateway.megabytes() for gateway in gateways]
+        (folder / OVER).touch()
         codes = _wait(crowds, folder)
         took = time.monotonic() - began
         used = [gateway.cpu() - before for gateway, before in zip(gateways, started, strict=True)]
@@ -145,7 +150,8 @@ def _plans(name: str, size: Size, seed: int, folder: Path, urls: list[str]) -> l
             seed=f"{seed}/{name}",
             gateways=urls,
             keys=[],
-            seconds=3 * size.seconds if name == "rolling" else size.seconds,  # both gateways have to be back by then
+            seconds=inf,
+            until=str(folder / OVER),
             crowd=size.clients // size.processes,
             history=str(folder / f"clients-{number}.jsonl"),
             hold_timeout=3600.0,
@@ -340,7 +346,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--processes", type=int, default=2, help="of clients")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each part, without its end")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each part at least, without its end")
     parser.add_argument("--lasting", type=float, default=14.0, help="the most seconds of one answer")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", default=[], choices=[*PARTS, FAIL_OVER])

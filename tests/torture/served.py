@@ -123,7 +123,7 @@ class Served:
         self._process = subprocess.Popen(
             command, stdout=self._log, stderr=subprocess.STDOUT, env=environment, cwd=self.config.parent
         )
-        until = time.monotonic() + 180.0
+        until = time.monotonic() + 600.0
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() > until:
                 raise SystemExit(f"the gateway did not start: see {self._log.name}")
@@ -164,7 +164,7 @@ def free_port() -> int:
 
 def _answers(port: int) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as asked:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as asked:
             asked.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             return asked.recv(64).startswith(b"HTTP/1.1 200")
     except OSError:

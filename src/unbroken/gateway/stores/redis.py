@@ -44,8 +44,8 @@ PREFIX = f"unbroken:{FORMAT}:".encode()
 _CONNECTING = 2.0
 _EXCHANGE = 3.0
 """Seconds for a connection, and for a complete exchange."""
-_LATE, _GRACE = 0.1, 1.0
-"""Seconds by which a timer is late if this process is busy, and what the server gets then in addition."""
+_LATE, _GRACE, _GRACES = 0.1, 1.0, 10
+"""Seconds by which a timer is late if this process is busy, what the server gets then in addition, and how often."""
 _TOGETHER = 256
 _BYTES_TOGETHER = 16 << 20
 """Maximum size of one exchange."""
@@ -281,7 +281,7 @@ class RedisStore:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as limit:
-                timer = loop.call_later(_EXCHANGE, _expire, loop, limit, loop.time() + _EXCHANGE)
+                timer = loop.call_later(_EXCHANGE, _expire, loop, limit, loop.time() + _EXCHANGE, _GRACES)
                 try:
                     yield
                 finally:
@@ -341,19 +341,16 @@ def _connect_to_cluster(url: str) -> Any:
         raise _unreadable() from None
 
 
-def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout, due: float) -> None:
+def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout, due: float, graces: int) -> None:
     """Ends an exchange, unless this process was too busy to read the answer in time: then it may be there, and gets one
-    more second. A timer that is late is called before what has arrived meanwhile is read."""
+    more second, for as long as the process stays busy. A timer that is late is called before what has arrived meanwhile
+    is read."""
     now = loop.time()
-    if now - due <= _LATE:
-        limit.reschedule(now)
-    else:
-        loop.call_later(_GRACE, _end, loop, limit)
-
-
-def _end(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+    if graces and now - due > _LATE:
+        loop.call_later(_GRACE, _expire, loop, limit, now + _GRACE, graces - 1)
+        return
     with suppress(RuntimeError):  # the exchange is over
-        limit.reschedule(loop.time())
+        limit.reschedule(now)
 
 
 def _fail(job: _Put | _Get | _Add, error: StoreUnavailable) -> None:
