@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -17,10 +18,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from uvicorn.server import ServerState
 
 from unbroken.asgi import Receive, Scope, Send
 from unbroken.errors import UserError
-from unbroken.gateway.http.protocol import MOST_WAITING
+from unbroken.gateway.http.protocol import MOST_WAITING, BoundedConfig, BoundedProtocol
 from unbroken.gateway.http.uvicorn_server import App, running, serve
 from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
 
@@ -255,6 +257,31 @@ def test_a_client_that_does_not_read_counts_as_gone() -> None:
     with running(settings, app=giving(app)) as url, connect(url) as connection:
         connection.sendall(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
         assert app.gone.wait(5)
+
+
+def test_a_connection_that_is_accepted_as_the_server_stops_is_closed() -> None:
+    """It came too late to be among those that end after their request, and might send one after the other."""
+
+    async def story() -> bytes:
+        config = BoundedConfig(Echo(SETTINGS), http=BoundedProtocol, log_config=None)
+        config.settings = SETTINGS
+        config.load()
+        state = ServerState()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: BoundedProtocol(config, state, {}), "127.0.0.1", 0
+        )
+        config.is_stopping = True
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        try:
+            writer.write(get("/"))
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+            server.close()
+
+    assert asyncio.run(story()) == b""
 
 
 def test_a_port_in_use_is_reported_with_a_hint() -> None:

@@ -35,6 +35,8 @@ class BoundedConfig(Config):
     """uvicorn's configuration with our limits, so that each worker gets them too."""
 
     settings: GatewaySettings
+    is_stopping = False
+    """No connection is accepted any more."""
 
     @property
     def current(self) -> GatewaySettings:
@@ -71,6 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._limits = config
         self._settings = config.current
         self._loose = 0
         """Bytes without progress: of an incomplete head, of trailers, of noise."""
@@ -92,6 +95,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
         super().connection_made(transport)
+        if self._limits.is_stopping:
+            # It was accepted as the server stopped, too late to be among those that end after their request. With a
+            # client that sends one request after the other, the server would not end.
+            self._close_connection()
+            return
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

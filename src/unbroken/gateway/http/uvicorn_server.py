@@ -220,6 +220,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: BoundedConfig, on_started: OnStarted | None) -> None:
         super().__init__(config)
+        self._limits = config
         self._delay = config.settings.stop_delay
         self._ends_at_once = asyncio.Event()
         self.forced = 0
@@ -251,6 +252,7 @@ class _Server(uvicorn.Server):
                     await self._ends_at_once.wait()
         if isinstance(app, EndsStreams):
             app.end_streams()
+        self._limits.is_stopping = True
         await super().shutdown(sockets)
         log.info("stopped")
 
