@@ -6,13 +6,15 @@ import asyncio
 import inspect
 import re
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any, Self, cast
 
-from unbroken.deltas import Delta, Ended, ServerCallEnded, ServerCallOpened, ServerCallSeen
-from unbroken.errors import UserError
+from unbroken.asgi import Refused
+from unbroken.deltas import AttemptFailed, Delta, Ended, ServerCallEnded, ServerCallOpened, ServerCallSeen, Verdict
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.gateway.guards.client_texts import TEXTUAL
 from unbroken.gateway.http.large_requests import MAIN_LOOP
 from unbroken.messages import (
     Assistant,
@@ -33,8 +35,6 @@ from unbroken.redacting import HeldAnswer, Redaction
 from unbroken.tools.threads import call_anywhere
 
 _DATA_URL = re.compile(r"(data:[\w.+/-]*(?:;[\w.+=-]+)*;base64,)([A-Za-z0-9+/=]*)")
-_TEXTUAL = re.compile(r"(?i)text/|json|xml|yaml|csv|javascript")
-"""Types of files that are text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,10 @@ class GatewayRedaction(Guard, Redaction):
         return cleaned
 
     async def prepare(self, request: Request) -> Request:
+        for name in _names(request):
+            if self._pattern.search(name):
+                words = "the name of a tool matches what a guardrail of this model redacts: give the tool another name"
+                raise Refused(400, words)
         prepared = replace(
             request,
             messages=tuple(map(self._message, request.messages)),
@@ -161,7 +165,7 @@ class GatewayRedaction(Guard, Redaction):
 
     def _data(self, mime: str, data: str) -> str:
         """The contents of a file, as base64."""
-        if not _TEXTUAL.search(mime):
+        if not TEXTUAL.search(mime):
             return data
         try:
             text = b64decode(data, validate=True).decode()
@@ -223,10 +227,16 @@ class GatewayRedaction(Guard, Redaction):
     async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         """The request was prepared before; of the answer also what the provider's own tools found."""
         answer = HeldAnswer()
-        async with closing(call_next(request)) as batches:
-            async for deltas in batches:
-                if passed := answer.hold(deltas):
-                    yield passed
+        try:
+            async with closing(call_next(request)) as batches:
+                async for deltas in batches:
+                    if passed := answer.hold(deltas):
+                        yield [self._in_delta(delta) for delta in passed]
+        except UnbrokenError as error:
+            if (cleaned := self._clean(str(error))) != str(error):  # providers quote in their errors
+                error.args = (cleaned,)
+            error.verdicts = tuple(map(self._verdict, error.verdicts))
+            raise
         yield [self._in_delta(delta) for delta in self._cleaned_answer(answer)]
 
     def _in_delta(self, delta: Delta) -> Delta:
@@ -235,7 +245,29 @@ class GatewayRedaction(Guard, Redaction):
                 return replace(
                     delta, call=replace(call, arguments=self._json(call.arguments), item=self._json(call.item))
                 )
-            case Ended(verdict, message) if message is not None and message.native is not None:
-                return Ended(verdict, replace(message, native=None)) if self._matches(message.native.value) else delta
+            case AttemptFailed(verdict):
+                return replace(delta, verdict=self._verdict(verdict))
+            case Ended(verdict, message):
+                if message is not None and message.native is not None and self._matches(message.native.value):
+                    message = replace(message, native=None)
+                return Ended(self._verdict(verdict), message)
             case _:
                 return delta
+
+    def _verdict(self, verdict: Verdict) -> Verdict:
+        """What is wrong with an answer, in the provider's words."""
+        if verdict.whole:
+            return verdict
+        return replace(verdict, reason=self._clean(verdict.reason), error=self._json(verdict.error))
+
+
+def _names(request: Request) -> Iterator[str]:
+    """Names that cannot be replaced: the answer to a request has to have the same."""
+    yield from (tool.name for tool in request.tools)
+    if request.output is not None:
+        yield request.output.name
+    for message in request.messages:
+        if isinstance(message, Assistant):
+            yield from (call.name for call in message.calls)
+        elif isinstance(message, ToolMessage):
+            yield from (result.name for result in message.results)

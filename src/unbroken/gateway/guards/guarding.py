@@ -25,6 +25,7 @@ from unbroken.asgi import REQUEST_ID, Refused
 from unbroken.clock import RealClock
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, TextDelta, UsageReported, Verdict
 from unbroken.errors import AnswerInvalid, PromptVetoed, UserError, Vetoed
+from unbroken.gateway.guards.client_texts import texts_of, with_texts
 from unbroken.gateway.guards.guard import GatewayRedaction, Guard, RequestInfo
 from unbroken.gateway.guards.hook_file import with_arguments
 from unbroken.gateway.http.routes import ClientRequest
@@ -165,21 +166,40 @@ class Guarding:
         return request
 
     async def _check_prompts(self, name: str, guard: Middleware, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """All messages of the user are checked, because a client may write any history. An earlier one that is refused
+        """All texts that a client writes are checked, because it may write any history. An earlier one that is refused
         is not shown to the model."""
         last = max((at for at, said in enumerate(messages) if isinstance(said, Assistant)), default=-1)
         checked = list(messages)
         for at, said in enumerate(messages):
-            if isinstance(said, User) and said.text:
-                text = await self._check_prompt(name, guard, said, earlier=at < last)
-                if text is not None:
-                    checked[at] = said.with_text(text)
+            changed: list[str | None] = []
+            for number, text in enumerate(texts_of(said)):
+                prompt = said if isinstance(said, User) and not number else None
+                changed.append(await self._check_text_of(name, guard, text, prompt, at < last) if text else None)
+            if any(text is not None for text in changed):
+                checked[at] = with_texts(said, changed)
         return tuple(checked)
+
+    async def _check_text_of(
+        self, name: str, guard: Middleware, text: str, prompt: User | None, earlier: bool
+    ) -> str | None:
+        """Another text in its place, or None. `prompt`: the message of the user that it is the text of. What is none,
+        such as a system text, is in many requests, and is checked once if it passes."""
+        if prompt is not None:
+            return await self._check_prompt(name, guard, prompt, earlier=earlier)
+        prompt = User.of(text)
+        digest = self._digest(name, prompt)
+        if digest in self._seen and self._seen[digest] != NOT_SHOWN:
+            self._seen.move_to_end(digest)
+            return self._seen[digest]
+        return await self._check_prompt(name, guard, prompt, earlier=earlier)
+
+    def _digest(self, name: str, prompt: User) -> bytes:
+        said = f"{name}\n{self._info.key}\n{prompt.text}".encode("utf-8", "surrogatepass")
+        return blake2b(said, digest_size=16).digest()
 
     async def _check_prompt(self, name: str, guard: Middleware, prompt: User, *, earlier: bool) -> str | None:
         """Another text in its place, or None."""
-        said = f"{name}\n{self._info.key}\n{prompt.text}".encode("utf-8", "surrogatepass")
-        digest = blake2b(said, digest_size=16).digest()
+        digest = self._digest(name, prompt)
         if earlier and digest in self._seen:
             self._seen.move_to_end(digest)
             return self._seen[digest]
