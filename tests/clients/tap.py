@@ -46,4 +46,5 @@ class Tap:
             exchange.answered += message.get("body", b"")
             await send(message)
 
-        await self._app(scope, heard, said)
+        # The server's own extension writes complete answers past `send`; without it the gateway uses `send`.
+        await self._app({**scope, "extensions": {}}, heard, said)

@@ -252,10 +252,12 @@ def schema_in(body: Mapping[str, Any], wire: str) -> dict[str, Any]:
 def _problems_of_gateway(trip: Trip, story: Story, requests: list[Request], exchanges: list[Exchange]) -> list[str]:
     flags = {request.parallel for request in requests if story.is_told_in(request)}
     problems = ["the upstream was not told: one call at a time"] if trip.told_upstream and flags != {False} else []
+    deleted = tuple(exchange.path for exchange in exchanges if exchange.method == "DELETE")
     problems += [
         f"{exchange.method} {exchange.path} was answered {exchange.status}: {bytes(exchange.answered[:300])!r}"
         for exchange in exchanges
         if exchange.status >= 400
+        and not (exchange.status == 404 and exchange.method == "GET" and exchange.path.startswith(deleted))
     ]
     problems += [
         f"{exchange.path} needed a repair: {repairs}"

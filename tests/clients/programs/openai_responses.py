@@ -1,5 +1,5 @@
 """Responses with the `openai` package: the output items are sent back unchanged, or with `GATEWAY_STORED` by the id of
-the stored response."""
+the stored response, which is then read, listed and deleted."""
 
 # pyright: basic, reportMissingImports=false
 # Runs where the client is installed, which is not where the types are checked.
@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any
 
-from openai import OpenAI
+from openai import NotFoundError, OpenAI
 from task import (
     DESCRIPTION,
     IMAGE,
@@ -55,6 +55,26 @@ def ask(**more):
         return stream.get_final_response()
 
 
+def use_stored(response, sent):
+    """Reads the response and its input items again, and deletes it. `sent`: the input of its request."""
+    again = client.responses.retrieve(response.id)
+    assert (again.id, again.output_text, again.status) == (response.id, response.output_text, "completed")
+    assert [item.type for item in again.output] == [item.type for item in response.output]
+    assert again.usage == response.usage
+    listed = [*client.responses.input_items.list(response.id, limit=2, order="asc")]  # it follows the pages
+    outputs = [(item.call_id, item.output) for item in listed if item.type == "function_call_output"]
+    assert outputs[-len(sent) :] == [(item["call_id"], item["output"]) for item in sent], listed
+    assert listed[0].role == "user", listed  # the items of the responses before it come first
+    client.responses.delete(response.id)
+    for read in (client.responses.retrieve, client.responses.input_items.list):
+        try:
+            read(response.id)
+        except NotFoundError as error:
+            assert response.id in error.message, error.message
+        else:
+            raise AssertionError("it was deleted, and is still there")
+
+
 items: list[Any] = [{"role": "user", "content": content}]
 response = ask(input=items)
 while calls := [item for item in response.output if item.type == "function_call"]:
@@ -68,4 +88,6 @@ while calls := [item for item in response.output if item.type == "function_call"
         items += response.output
         items += results
         response = ask(input=items)
+if STORED:
+    use_stored(response, results)
 finish(response.output_parsed.summary if IMAGE and response.output_parsed else response.output_text)
