@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 from terminals import invoke
 
-from unbroken import Request, ToolMessage, decode
+from unbroken import Assistant, Request, ToolMessage, Transcript, User, decode
 from unbroken.dph import flags
-from unbroken.dph.dolphin import StreamItem, ToolCallInfo, chunk_of, detect_tool_call, detect_tool_calls
+from unbroken.dph.dolphin import (
+    StreamItem,
+    ToolCallInfo,
+    append_tool_call_message,
+    append_tool_calls_message,
+    append_tool_response_message,
+    chunk_of,
+    detect_tool_call,
+    detect_tool_calls,
+)
+from unbroken.errors import InvalidStep
 from unbroken.testing import Answer, Call, ScriptedServer, serve
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "dph"
@@ -118,6 +128,26 @@ def test_calls_that_may_run_are_detected_and_a_cut_one_is_warned_about(caplog: p
     assert len(detect_tool_calls(item, context)) == 2
     assert len(context.warnings) == 1
     assert detect_tool_call(StreamItem()) is None
+
+
+def test_calls_and_results_are_appended_to_a_history() -> None:
+    item = StreamItem.of(decode(THREE_CALLS))
+    weather, time = detect_tool_calls(item, Context())
+    history = Transcript([User.of("Both?")])
+    append_tool_calls_message(history, item, [weather, time])
+    append_tool_response_message(history, time.id, "Error: Connection timeout", metadata={"error": True})
+    append_tool_response_message(history, weather.id, "25°C")
+    append_tool_call_message(history, StreamItem("Again."), time)
+    with pytest.raises(InvalidStep):
+        append_tool_response_message(history, "call_9_9", "…")
+    called, results, again = history.messages[1:]
+    assert isinstance(called, Assistant)
+    assert (called.text, called.calls, again) == ("Both.", (weather, time), Assistant("Again.", (time,)))
+    assert isinstance(results, ToolMessage)
+    assert [(result.name, result.text, result.error) for result in results.results] == [
+        ("get_weather", "25°C", False),  # in call order
+        ("get_time", "Error: Connection timeout", True),
+    ]
 
 
 def test_a_chunk_of_the_old_llm_layer_goes_in_and_out() -> None:

@@ -1,18 +1,20 @@
 """Names of Dolphin, for code that is moving from it: `StreamItem` and `ToolCallInfo` over a response,
-`detect_tool_calls`, and the chunks of its `chat()`. New code reads `Response`. Docs: docs/moving/from-dolphin.md."""
+`detect_tool_calls`, the functions that append messages, and the chunks of `chat()`. New code reads `Response`. Docs:
+docs/moving/from-dolphin.md."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from unbroken.decoding.arguments import parse_arguments
 from unbroken.decoding.decoder import Response
 from unbroken.dph import flags
-from unbroken.messages import Json, ToolCall
+from unbroken.messages import Assistant, Json, ToolCall, ToolResult
+from unbroken.transcript import Transcript
 
 LOG = logging.getLogger("unbroken.tools")
 QUOTED = 200
@@ -117,6 +119,26 @@ def detect_tool_calls(item: StreamItem, context: Warns | None = None) -> list[To
 def detect_tool_call(item: StreamItem, context: Warns | None = None) -> ToolCall | None:
     """The first call that may run."""
     return next(iter(detect_tool_calls(item, context)), None)
+
+
+def append_tool_calls_message(transcript: Transcript, item: StreamItem, calls: Sequence[ToolCall]) -> None:
+    """Adds the message with these calls to the history: each of them needs a result before the next message."""
+    transcript.add(Assistant(item.answer, tuple(calls), item.think))
+
+
+def append_tool_call_message(transcript: Transcript, item: StreamItem, call: ToolCall) -> None:
+    """The same for one call."""
+    append_tool_calls_message(transcript, item, [call])
+
+
+def append_tool_response_message(
+    transcript: Transcript, tool_call_id: str, content: str, metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Adds the result of a call; `metadata={"error": True}` marks it as failed. `InvalidStep` if no such call is
+    open."""
+    name = next((call.name for call in transcript.open if call.id == tool_call_id), "")
+    failed = bool((metadata or {}).get("error"))
+    transcript.answer(ToolResult.of(ToolCall(tool_call_id, name, None), content, error=failed))
 
 
 def chunk_of(response: Response) -> dict[str, Any]:
