@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -113,3 +114,9 @@ def test_the_tests_of_several_calls_are_found_by_one_word() -> None:
     found = [path for path in (ROOT / "tests").rglob("test_*.py") if "multi_tool_call" in path.name]
     assert len(found) >= 10
     assert all(any(name.startswith("test_") for name in functions_of(path)) for path in found)
+
+
+def test_the_packages_for_developers_measure_coverage() -> None:
+    """`pytest --cov`, as the first document has it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert any(package.startswith("pytest-cov") for package in extras["dev"])
