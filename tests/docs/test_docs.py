@@ -67,6 +67,8 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks(page, "python"):
+        if named := re.match(r"# (\w+\.py)\n", block):  # a file that other programs of the page use
+            Path(named[1]).write_text(block, "utf-8")
         exec(compile(block, str(page), "exec", dont_inherit=True), names)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -278,9 +280,15 @@ def test_ctrl_c_while_the_local_model_loads_ends_the_command_and_the_server() ->
     assert children() == before
 
 
-def test_the_local_model_in_python_continues_a_conversation() -> None:
+def test_the_local_model_in_python_takes_settings() -> None:
     with local_model(max_tokens=20) as model:
         assert model.name.startswith("llamacpp:SmolLM2-135M")
-        result = finish(Agent(model, instructions="You are a helpful assistant.").run("What is the capital of France?"))
-    assert "Paris" in result.text
+        result = finish(Agent(model).run("Count to a thousand."))
     assert 0 < result.usage.output_tokens <= 20
+
+
+def test_the_program_of_the_recipe_prints_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "recipes" / "local-model.md"
+    (program,) = re.findall(r"^```py\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    exec(compile(program, str(page), "exec", dont_inherit=True), {"__name__": "program"})
+    assert "Paris" in capsys.readouterr().out
