@@ -22,7 +22,9 @@ from unbroken.dph.syntax import NAME
 DESCRIPTION = "@DESC"
 BLOCKS = ("prompt", "explore", "judge", "if", "for", "parallel", "end")
 _BLOCK = re.compile(r"[ \t]*/(" + "|".join(BLOCKS) + r")/")
-_ENDING = re.compile(r"(?:^|(?<=\s))(->|>>)[ \t]*(" + NAME + r")[ \t]*(?:(?=/end/[ \t]*$)|$)")
+_ENDING = re.compile(r"(?:(?<![!-~])|(?<=[.:;,!?]))(->|>>)[ \t]*(" + NAME + r")[ \t]*(?:(?=/end/[ \t]*$)|$)")
+"""The arrow at the end of a prompt. After a letter or a bracket it is code (`node->next`), but in Chinese, and after a
+full stop or a colon, people write it without a space."""
 _FENCE = re.compile(r"[ \t]*(```+|~~~+)(.*)$")
 _SKIPPED = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*(?:#[^\n]*\Z)?")
 _TOKEN = re.compile(r"->|>>|[=!<>]=|\$?\w+|[^\w\s]")
