@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from typing import Any
@@ -11,6 +12,7 @@ from gateway_client import Client, Reply, run, serving, settings_for
 from gateway_upstreams import Told, events, telling
 
 from unbroken.decoding import decode
+from unbroken.logs import JsonLines
 from unbroken.messages import Request, User
 from unbroken.wires import find_wire
 
@@ -47,11 +49,11 @@ def anthropic_answer(stream: bool, *more: Object) -> bytes:
     return events(*said, named=True)
 
 
-def answered(wire: str, stream: bool, upstream_wire: str, told: bytes) -> Reply:
+def answered(wire: str, stream: bool, upstream_wire: str, told: bytes, more: Object | None = None) -> Reply:
     async def story() -> Reply:
         async with telling(Told(told)) as upstream, serving(settings_for(upstream.settings(upstream_wire))) as url:
             client = Client(url, wire, stream, parallel=None)
-            reply = await client.post(client.body([User.of("Oslo?")]))
+            reply = await client.post({**client.body([User.of("Oslo?")]), **(more or {})})
         assert reply.status == 200, reply.data
         return reply
 
@@ -173,11 +175,25 @@ def test_citations_after_which_a_call_follows_are_reported_to_a_responses_client
     assert "answer.text.citations" in reply.headers[DROPPED]
 
 
-def test_what_a_streaming_client_does_not_get_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "unbroken.gateway")
-    answered("gemini", True, "anthropic-messages", anthropic_answer(True))
-    (said,) = [record.getMessage() for record in caplog.records if "not passed on to a client" in record.getMessage()]
-    assert "answer.text.citations" in said
+@STREAMED
+def test_the_header_of_a_stream_has_what_the_request_lost_and_the_log_what_the_answer_lost(stream: bool) -> None:
+    logged = io.StringIO()
+    handler = logging.StreamHandler(logged)
+    handler.setFormatter(JsonLines())
+    log = logging.getLogger("unbroken.gateway")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        reply = answered("gemini", stream, "anthropic-messages", anthropic_answer(stream), {"xOdd": 1})
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+    of_answer = ["answer.server_tool_use", "answer.web_search_tool_result", "answer.text.citations"]
+    assert reply.headers[DROPPED].split(", ") == (["xOdd"] if stream else ["xOdd", *of_answer])
+    [line] = [each for each in map(json.loads, logged.getvalue().splitlines()) if "not passed on" in each["message"]]
+    assert line["message"] == f"not passed on to a client of gemini: {', '.join(of_answer)}"
+    assert line["request"] == reply.headers["x-unbroken-request-id"]
 
 
 @STREAMED

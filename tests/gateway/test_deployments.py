@@ -160,14 +160,14 @@ def test_all_requests_of_a_conversation_have_the_same_key_and_those_of_another_c
     assert conversation_of("", "m", named, "input") == conversation_of("", "m", {**named, "input": "And?"}, "input")
 
 
-def deployed(*servers: ScriptedServer, **more: Any) -> GatewaySettings:
+def deployed(*servers: ScriptedServer, alias: str = "m", **more: Any) -> GatewaySettings:
     deployments = tuple(
         DeploymentSettings(
             "openai-chat:big-model", name=f"d{at}", base_url=server.base_url(WIRE), wire=WIRE, options={"attempts": 2}
         )
         for at, server in enumerate(servers)
     )
-    return settings_for(UpstreamSettings("m", "openai-chat:big-model", deployments=deployments, **more))
+    return settings_for(UpstreamSettings(alias, "openai-chat:big-model", deployments=deployments, **more))
 
 
 async def ask(url: str, text: str = "Hello?", stream: bool = False, wire: str = WIRE) -> str:
@@ -244,12 +244,13 @@ def test_busy_counts_return_to_zero_also_when_clients_leave_or_answers_fail() ->
     run(story)
 
 
-def test_a_deployment_that_is_back_is_found_by_a_probe() -> None:
+@pytest.mark.parametrize("alias", ["m", "*"])
+def test_a_deployment_that_is_back_is_found_by_a_probe(alias: str) -> None:
     async def story() -> None:
         async with (
             ScriptedServer("one", loop_last=True) as one,
             ScriptedServer("two", loop_last=True) as two,
-            serving(deployed(one, two, probe=0.05, cooldown=600.0)) as url,
+            serving(deployed(one, two, probe=0.05, cooldown=600.0, alias=alias)) as url,
         ):
             port = int(two.url.rpartition(":")[2])
             await two.stop()

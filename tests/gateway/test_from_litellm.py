@@ -481,6 +481,22 @@ def test_a_client_asks_through_the_translation(monkeypatch: pytest.MonkeyPatch) 
     assert asked.model == "big"
 
 
+def test_models_of_the_admin_api_are_added_to_those_of_the_file_and_stay_with_a_reload() -> None:
+    config = "model_list: [{model_name: a, litellm_params: {model: ollama/x}}]\ngeneral_settings: {%s}\n"
+    assert "admin" not in translate(config % "").document
+    translated = translate(config % "store_model_in_db: true")
+    assert translated.document["admin"] == {"shared": True}
+    assert not words(translated)
+    source = ConfigSource("config.yaml", {"store": "memory:"}, is_litellm=True)
+    assert source.names("models") == {"a"}
+    read = source.read({"models": {"b": {"model": "ollama:y"}, "a": {"model": "ollama:z"}}})
+    assert [(each.alias, each.model) for each in read.upstreams] == [("a", "ollama:x"), ("b", "ollama:y")]
+    with pytest.raises(UserError, match="alias `b` of the admin API: unknown key `modle`"):
+        source.read({"models": {"b": {"modle": "ollama:y"}}})
+    Path("config.yaml").write_text("[")
+    assert source.names("models") == set()
+
+
 @given(
     st.dictionaries(
         st.text(max_size=8), st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False), max_size=4

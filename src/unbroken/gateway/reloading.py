@@ -62,7 +62,7 @@ class ConfigSource:
         if self.is_litellm:
             from unbroken.gateway.from_litellm import read_litellm  # noqa: PLC0415 - see above
 
-            return read_litellm(self.file).settings(options, opened)
+            return read_litellm(self.file).settings(options, opened, added)
         if self.file:
             return read_config(self.file, options, opened, added)
         return settings_from_options(options, opened, added)
@@ -73,11 +73,15 @@ class ConfigSource:
 
         if array == "models" and (model := self.options.get("upstream")):
             return names_in_file({"models": [{"model": model, "alias": self.options.get("alias") or None}]}, array)
-        if self.is_litellm or not self.file:
+        if not self.file:
             return set()
         try:
+            if self.is_litellm:
+                from unbroken.gateway.from_litellm import read_litellm  # noqa: PLC0415 - see above
+
+                return names_in_file(read_litellm(self.file).document, array)
             return names_in_file(tomllib.loads(Path(self.file).read_text("utf-8-sig")), array)
-        except (OSError, ValueError):
+        except (OSError, ValueError, UserError):
             return set()
 
     def stamp(self) -> tuple[int, int, int]:

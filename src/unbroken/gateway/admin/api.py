@@ -285,7 +285,8 @@ class AdminApi:
     async def _change_tables(self, array: str, name: str, table: dict[str, Any] | None, *, new: bool) -> Answer:
         gateway, one = self._gateway, ONE_OF[array]
         if gateway.additions is None or gateway.reloader is None:
-            raise Refused(409, f"no {one} can be added here: write `shared = true` below [admin] in the configuration")
+            words = "write `shared = true` below [admin] in the configuration (LiteLLM's: `store_model_in_db: true`)"
+            raise Refused(409, f"no {one} can be added here: {words}")
         if name in gateway.reloader.names_in_file(array):
             raise Refused(409, f"{one} `{name[:100]}` is in the configuration file: change it there, and reload")
 

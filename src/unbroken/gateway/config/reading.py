@@ -125,9 +125,10 @@ def read_document(
     mistakes: Mistakes,
     options: ServeOptions = NO_OPTIONS,
     look: Look | None = None,
+    added: Mapping[str, Mapping[str, Mapping[str, Any]]] = NOTHING_ADDED,
 ) -> GatewaySettings:
     """The same for a document that is not TOML's; `mistakes` knows its file and the lines in it."""
-    return _settle(document, options, mistakes, look, NOTHING_ADDED)
+    return _settle(document, options, mistakes, look, added)
 
 
 def settings_from_options(

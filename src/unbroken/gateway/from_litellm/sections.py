@@ -55,6 +55,7 @@ TRANSLATED: Mapping[str, frozenset[str]] = {
     ),
     "general_settings": frozenset(
         [
+            "store_model_in_db",
             "master_key",
             "background_health_checks",
             "health_check_interval",
@@ -90,7 +91,6 @@ NEEDS_NOTHING: Mapping[str, frozenset[str]] = {
     ),
     "general_settings": frozenset(
         [
-            "store_model_in_db",
             "store_prompts_in_spend_logs",
             "disable_spend_logs",
             "disable_spend_updates",

@@ -13,7 +13,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.config import ServeOptions, read_document
 from unbroken.gateway.config.mistakes import Mistakes, Where
 from unbroken.gateway.config.opening import SHORTEST_KEY
-from unbroken.gateway.config.reading import Look
+from unbroken.gateway.config.reading import NOTHING_ADDED, Look
 from unbroken.gateway.from_litellm.entries import Entry, EntryReader
 from unbroken.gateway.from_litellm.findings import Finding, Findings, Variables
 from unbroken.gateway.from_litellm.provider_names import KNOWN
@@ -64,15 +64,21 @@ class Translation:
         """Raises `UserError` if a value is one that our settings do not take."""
         read_document(copy.deepcopy(self.document), Mistakes(self.file, self.lines))
 
-    def settings(self, options: ServeOptions, look: Look | None = None) -> GatewaySettings:
-        """The settings, to serve them from this process: it gets the variables that it needs."""
+    def settings(
+        self,
+        options: ServeOptions,
+        look: Look | None = None,
+        added: Mapping[str, Mapping[str, Mapping[str, Any]]] = NOTHING_ADDED,
+    ) -> GatewaySettings:
+        """The settings, to serve them from this process: it gets the variables that it needs. `added`: tables of the
+        admin API."""
         if self.unsafe:
             raise UserError(
                 f"{self.file} is not served as it is, because {len(self.unsafe)} of its settings protect something and "
                 "are not translated: write it with --write unbroken.toml, put something in their place, and serve that"
             )
         os.environ.update(self.variables)
-        return read_document(copy.deepcopy(self.document), Mistakes(self.file, self.lines), options, look)
+        return read_document(copy.deepcopy(self.document), Mistakes(self.file, self.lines), options, look, added)
 
     def toml(self) -> str:
         comments = [f"Translated from {self.file}, a configuration of LiteLLM's proxy."]
@@ -168,6 +174,9 @@ class _Translator:
                     f"(os.environ/NAME) and have {SHORTEST_KEY} characters or more"
                 )
             self._findings.note(key, f"{words}; clients need keys of their own: unbroken keys create NAME")
+        if (stored := self._general.get("store_model_in_db")) is not None and stored.data is True:
+            self.document.setdefault("admin", {})["shared"] = True
+            self.lines["admin", "shared"] = stored.line
         for key, setting in (("max_request_size_mb", "max_body"), ("max_response_size_mb", "max_response")):
             if (size := self._variables.number(self._general.get(key))) is not None:
                 self.document["server"][setting] = f"{size} MiB"

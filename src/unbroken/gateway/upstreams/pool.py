@@ -97,6 +97,10 @@ class Deployment:
         self._now = now
         self._in_a_row = 0
         self._until = 0.0
+        self._failed = 0.0
+        """When it failed the last time."""
+        self._back = -inf
+        """When a probe found that it is back."""
         self._is_limited = False
         """It is cooling because of a limit, of which a probe would learn nothing."""
         self._seconds = 0.0
@@ -115,7 +119,14 @@ class Deployment:
     @property
     def cooling(self) -> float:
         """Seconds for which it is still left alone; 0 if it is not."""
+        if self.whole is not None and self._is_back(self.whole):
+            return 0.0
         return max(self._until - self._now(), 0.0)
+
+    def _is_back(self, whole: Deployment) -> bool:
+        """Has a probe of the alias with the `*`, which is for all names, found the deployment back since this one
+        failed? A limit may be that of one model, so it is waited out."""
+        return whole._back > self._failed and not self._is_limited
 
     @property
     def seconds(self) -> float | None:
@@ -165,6 +176,9 @@ class Deployment:
         if self.listener is not None:
             self.listener.failed("broken" if error is None else judge_failure(error).kind)
         with self._lock:
+            if self.whole is not None and self._is_back(self.whole):
+                self._in_a_row, self._until = 0, 0.0
+            self._failed = self._now()
             self.failures += 1
             self._in_a_row += 1
             if isinstance(error, RateLimited | Unauthorized | Unreachable | TimedOut) or self._in_a_row >= FAILURES:
@@ -210,7 +224,7 @@ class Deployment:
         self.probe_failed = not is_back
         if is_back:
             with self._lock:
-                self._in_a_row, self._until = 0, 0.0
+                self._in_a_row, self._until, self._back = 0, 0.0, self._now()
             logger.info("deployment_back name=%s", self.name)
 
     def _wait_after(self, error: ProviderError | None) -> float:
