@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,21 @@ def test_calls_and_results_are_appended_to_a_history() -> None:
     assert [(result.name, result.text, result.error) for result in results.results] == [
         ("get_weather", "25°C", False),  # in call order
         ("get_time", "Error: Connection timeout", True),
+    ]
+
+
+def test_double_encoded_arguments_of_a_chunk_are_parsed_twice_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    short, long = json.dumps('{"q": 1}'), json.dumps(json.dumps({"q": "x" * 500}))
+    item = StreamItem()
+    with caplog.at_level(logging.DEBUG, "unbroken.tools"):
+        item.parse_from_chunk(
+            {"tool_calls_data": {0: {"name": "search", "arguments": [long]}}, "func_name": "find", "func_args": [short]}
+        )
+    assert (item.tool_args, item.tool_calls[0].arguments) == ({"q": 1}, {"q": "x" * 500})
+    detected = "Double JSON encoding detected for"
+    assert caplog.messages == [
+        f"{detected} tool call 'search', performing second parse. Original: {long[:200]}...",
+        f"{detected} legacy tool call 'find', performing second parse. Original: {short}",
     ]
 
 

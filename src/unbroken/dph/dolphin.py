@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from unbroken.decoding.arguments import parse_arguments
+from unbroken.decoding.arguments import DOUBLE_ENCODED, parse_arguments
 from unbroken.decoding.decoder import Response
 from unbroken.dph import flags
 from unbroken.messages import Assistant, Json, ToolCall, ToolResult
@@ -18,7 +18,7 @@ from unbroken.transcript import Transcript
 
 LOG = logging.getLogger("unbroken.tools")
 QUOTED = 200
-"""Characters of broken arguments in a log line."""
+"""Characters of arguments in a log line."""
 
 
 class Warns(Protocol):
@@ -79,7 +79,7 @@ class StreamItem:
             self.tool_calls = [_info(index, each, batch) for index, each in numbered if each.get("name")]
         if chunk.get("func_name"):
             self.tool_name = chunk["func_name"]
-            self.tool_args = _parse("".join(chunk.get("func_args") or []))
+            self.tool_args = _parse("".join(chunk.get("func_args") or []), f"legacy tool call '{self.tool_name}'")
 
     def has_tool_call(self) -> bool:
         """With the flag `ENABLE_PARALLEL_TOOL_CALLS` off, only `tool_name` counts."""
@@ -107,10 +107,9 @@ def detect_tool_calls(item: StreamItem, context: Warns | None = None) -> list[To
         if info.is_complete and info.arguments is not None:
             found.append(ToolCall(info.id, info.name, info.arguments, info.raw_arguments, info.index))
         elif item.finish_reason is not None:
-            raw = info.raw_arguments
             line = (
                 f"Tool call {info.name} (id={info.id}) skipped: Stream ended but JSON arguments incomplete or invalid. "
-                f"Raw arguments: '{raw if len(raw) <= QUOTED else f'{raw[:QUOTED]}...'}'"
+                f"Raw arguments: '{_first(info.raw_arguments)}'"
             )
             (LOG.warning if context is None else context.warn)(line)
     return found
@@ -161,13 +160,23 @@ def chunk_of(response: Response) -> dict[str, Any]:
 
 def _info(index: int, data: Mapping[str, Any], batch: str) -> ToolCallInfo:
     raw = "".join(cast("list[str]", data.get("arguments") or []))
-    arguments = _parse(raw)
+    arguments = _parse(raw, f"tool call '{data['name']}'")
     id = data.get("id") or f"call_{batch}_{index}"
     return ToolCallInfo(id, data["name"], arguments, index, raw, arguments is not None)
 
 
-def _parse(raw: str) -> dict[str, Json] | None:
-    return parse_arguments(raw).arguments if raw.strip() else None
+def _parse(raw: str, call: str) -> dict[str, Json] | None:
+    if not raw.strip():
+        return None
+    parsed = parse_arguments(raw)
+    if DOUBLE_ENCODED in parsed.notes:
+        line = "Double JSON encoding detected for %s, performing second parse. Original: %s"
+        LOG.debug(line, call, _first(raw))
+    return parsed.arguments
+
+
+def _first(raw: str) -> str:
+    return raw if len(raw) <= QUOTED else f"{raw[:QUOTED]}..."
 
 
 def _usage(response: Response) -> Mapping[str, Json]:
