@@ -176,8 +176,8 @@ torture: $(VENV)/.ready  ## two gateways, a store, clients and recorded runs und
 load: $(VENV)/.ready  ## two gateways on Valkey under 500 streaming clients: a provider dies, gateways restart and reload; fail-over; minutes
 	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.load $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
-simulate: $(VENV)/.ready  ## 200 gateways on a store of 16 servers, all failing, on virtual time; CONVERSATIONS=1000000 for an hour of them
-	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.simulation $(if $(CONVERSATIONS),--conversations $(CONVERSATIONS)) $(if $(SEED),--seed $(SEED))
+simulate: $(VENV)/.ready  ## 200 gateways on a store of 16 servers, all failing, on virtual time; CONVERSATIONS=1000000 RESULTS=folder for an hour of them, PART=1/2 for every second piece
+	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.simulation $(if $(CONVERSATIONS),--conversations $(CONVERSATIONS)) $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(abspath $(RESULTS))) $(if $(PART),--part $(PART))
 
 ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7, and AG-UI by its client (needs Node and npm)
 	@mkdir -p $(VENV)/ui && cp tests/ui_messages/*.mjs $(VENV)/ui

@@ -106,7 +106,7 @@ def _check_owners(story: Story, report: Report) -> None:
     observations = [*story.turns.values(), *story.outcomes, *(r for r in story.records if r["op"] == "refused")]
     for record in sorted(observations, key=lambda one: one["t"]):
         to_client = "conversation" in record
-        text = record.get("data", "") if to_client else json.dumps(record["body"])
+        text = record.get("data", "") if to_client else record.get("sent") or json.dumps(record["body"])
         accounts = set(ACCOUNT.findall(text))
         here = story.account(record["conversation"]) if to_client else next(iter(sorted(accounts)), "")
         kind: Kind = "another's" if to_client else "mixed"

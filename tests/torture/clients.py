@@ -156,7 +156,7 @@ class Crowd:
         if http.status != 200:
             self._history.write("fail", **told, status=http.status, data=raw.decode("utf-8", "replace"))
             return Outcome(number, http.status)
-        response = _decoded(conversation.habits, body, raw)
+        response = _decoded(conversation, body, raw)
         if response is None or not response.verdict.whole:
             problem = "cannot be read" if response is None else response.verdict.reason
             self._history.write("info", **told, problem=problem, data=raw.decode("utf-8", "replace"))
@@ -175,8 +175,11 @@ class Outcome:
     """Of the response, for clients that continue from it."""
 
 
-def _decoded(habits: Habits, body: dict[str, Any], raw: bytes) -> Response | None:
-    decoder = Decoder(habits.wire, None, find_wire(habits.wire).decode_request(body))
+def _decoded(conversation: Conversation, body: dict[str, Any], raw: bytes) -> Response | None:
+    wire, ids = conversation.habits.wire, conversation.habits.ids
+    # A client that keeps ids knows what it has sent without reading its own body, which takes long.
+    asked = conversation.request() if ids == "keep" else find_wire(wire).decode_request(body)
+    decoder = Decoder(wire, None, asked)
     try:
         decoder.feed(raw)
     except UnbrokenError:

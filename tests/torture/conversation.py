@@ -16,7 +16,18 @@ from gateway_client import SAYS_ONE_CALL, Client
 
 from torture.history import account_mark
 from torture.plan import Habits
-from unbroken.messages import Assistant, Message, System, Text, ToolCall, ToolMessage, ToolResult, ToolSpec, User
+from unbroken.messages import (
+    Assistant,
+    Message,
+    Request,
+    System,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    ToolSpec,
+    User,
+)
 
 Object = dict[str, Any]
 
@@ -80,14 +91,23 @@ class Conversation:
         return Client(url, habits.wire, habits.stream, parallel, habits.alias, TOOLS, headers)
 
     def body(self, client: Client) -> Object:
-        heard = [at for at, entry in enumerate(self.entries) if isinstance(entry, Heard)]
-        new = heard[-1] + 1 if heard and self.habits.chained else 0
-        body = client.body(self._messages(self.entries[new:]))
-        if new:
-            body["previous_response_id"] = cast("Heard", self.entries[new - 1]).id
+        new = self._new()
+        body = client.body(self._messages(new))
+        if len(new) < len(self.entries):
+            body["previous_response_id"] = cast("Heard", self.entries[-len(new) - 1]).id
         if self.habits.wire == "openai-chat" and self.habits.stream:
             body["stream_options"] = {"include_usage": True}
         return cast("Object", self._with_ids(body))
+
+    def request(self) -> Request:
+        """What `body` says, for clients that keep ids."""
+        client = self.client("")
+        return client.request(self._messages(self._new()))
+
+    def _new(self) -> Sequence[Entry]:
+        """What the client sends: everything, or what came after the response that it continues."""
+        heard = [at for at, entry in enumerate(self.entries) if isinstance(entry, Heard)]
+        return self.entries[heard[-1] + 1 :] if heard and self.habits.chained else self.entries
 
     def view(self) -> list[list[Any]]:
         """The history for the checker: who wrote what, answers by the number of their request."""

@@ -132,7 +132,8 @@ class Provider:
         """Its tokens are its number."""
         number = FIRST_NUMBER + self._numbers()
         body = to_json(request.messages)
-        accounts = ACCOUNT.findall(dumps(cast("Any", body)).decode())
+        said_before = dumps(cast("Any", body)).decode()
+        accounts = ACCOUNT.findall(said_before)
         account = accounts[0] if accounts else ""
         mark = turn_mark(self._seed, number)
         if edits := repair(request.messages)[1]:
@@ -152,6 +153,7 @@ class Provider:
             account=account,
             wire=MESSAGES,
             body=body,
+            sent=said_before,
             text=text,
             calls=[[call.name, call.arguments] for call in calls],
         )

@@ -1,8 +1,12 @@
 """The simulation: many gateways on a sharded store, and up to a million conversations, on virtual time.
 
     make simulate                                       # 2,000 conversations
-    make simulate CONVERSATIONS=1000000                 # an hour of a large installation, in 20 pieces
+    make simulate CONVERSATIONS=1000000 RESULTS=results # an hour of a large installation, in 100 pieces
+    make simulate CONVERSATIONS=1000000 RESULTS=results PART=1/2  # every second piece; PART=2/2 has the others
     cd tests && python -m torture.simulation --conversations 20000 --gateways 200 --seed 7
+
+Each piece is a simulation with a seed of its own, and leaves a file in the folder of the results. The same command
+continues after an interruption, and adds up all pieces that are there.
 
 Servers of the store go away, hang, get slow and lose their data; providers fail, limit and break off; gateways die and
 come back; clients of all wires retry, move between gateways, branch, go back and come late. The histories are checked
@@ -16,17 +20,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import multiprocessing
 import os
 import random
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +41,7 @@ from rich.console import Console
 from torture.checker import Report, check
 from torture.clients import ClientPlan, Crowd
 from torture.history import TURN, Record
+from torture.pieces import Piece, Plan, describe, read_piece, write_piece
 from torture.simulated_world import ASKING, Provider, ProviderState, ServerState, World
 from unbroken import clock
 
@@ -42,32 +50,12 @@ GROUP = 100
 HOLD_TIMEOUT, TTL = 50.0, 600.0
 STEPS = 4
 """Requests of one conversation, retries not counted."""
-PER_SECOND = 278.0
-"""New conversations in a virtual second: a million in an hour."""
-PIECE = 50_000
-"""Conversations of one simulation. More are several simulations, each with a seed of its own, on all cores."""
+PIECE = 10_000
+"""Conversations of one simulation, at most. More are several simulations."""
 CONSOLE = Console(soft_wrap=True, markup=False, highlight=False)
-SHOWN = 12
-"""Violations that are printed."""
 BETWEEN_FAULTS = 3.0
 """Virtual seconds, on average."""
 LOSES = "lose store"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    conversations: int = 2000
-    gateways: int = 200
-    servers: int = 16
-    providers: int = 4
-    seed: int = 1
-    seconds: float = 60.0
-    """Virtual seconds in which conversations begin, at least."""
-    faults: bool = True
-
-    @property
-    def lasting(self) -> float:
-        return max(self.seconds, self.conversations / PER_SECOND)
 
 
 class Recorded:
@@ -131,12 +119,12 @@ def check_group(records: Sequence[Record]) -> Report:
     for record in records:
         if record["op"] in ("ok", "fail", "info") and (foreign := set(TURN.findall(record.get("data", ""))) - known):
             report.add("another's", record["conversation"], f"{min(foreign)} was said to nobody here", record)
-        elif record["op"] == "turn" and (foreign := set(TURN.findall(str(record["body"]))) - known):
+        elif record["op"] == "turn" and (foreign := set(TURN.findall(record["sent"])) - known):
             report.add("mixed", record["account"], f"the model was sent {min(foreign)}, said to nobody here", record)
     return report
 
 
-async def simulate(plan: Plan, show: str = "") -> Recorded:
+async def simulate(plan: Plan, progress: Path | None = None) -> Recorded:
     loop = asyncio.get_running_loop()
     dice = random.Random(f"{plan.seed}/world")
     random.seed(plan.seed)  # the pools' own
@@ -162,17 +150,25 @@ async def simulate(plan: Plan, show: str = "") -> Recorded:
     crowd = Crowd(clients, world.post, recorded, loop.time)
     faults = asyncio.create_task(_break_things(world, plan, recorded, random.Random(f"{plan.seed}/faults")))
     gap = plan.lasting / plan.conversations
-    began = time.monotonic()
     async with asyncio.TaskGroup() as group:
-        for number in range(plan.conversations):
+        for number in range(1, plan.conversations + 1):
             group.create_task(crowd.hold_conversation())
-            if show and number % 2_000 == 1_999:
-                real, broken = time.monotonic() - began, len(recorded.report.violations)
-                CONSOLE.print(f"{show}{recorded.ended:,} of {plan.conversations:,} in {real:,.0f} s, {broken} broken")
+            if progress is not None and number % 500 == 0:
+                _note(progress, plan, recorded)
             await asyncio.sleep(gap)
     await faults
     recorded.close()
     return recorded
+
+
+def _note(progress: Path, plan: Plan, recorded: Recorded) -> None:
+    cpu, broken = time.process_time(), len(recorded.report.violations)
+    now = datetime.now(UTC)
+    with progress.open("a") as file:
+        file.write(
+            f"{now:%H:%M:%S} piece {plan.seed}: {recorded.ended:,} of {plan.conversations:,} conversations have ended, "
+            f"{broken} broken; process {os.getpid()} used {cpu:,.0f} s of CPU\n"
+        )
 
 
 async def _break_things(world: World, plan: Plan, recorded: Recorded, dice: random.Random) -> None:
@@ -227,67 +223,60 @@ async def _break_provider(world: World, number: int, dice: random.Random, record
     provider.state = "up"
 
 
-def run_simulation(plan: Plan, show: str = "") -> tuple[Report, Counter[str]]:
+def run_simulation(plan: Plan, progress: Path | None = None) -> tuple[Report, Counter[str]]:
     """The checker's report, and how often each fault happened."""
     level = logging.getLogger("unbroken").level
     logging.getLogger("unbroken").setLevel(logging.CRITICAL)  # thousands of faults are logged otherwise
     try:
-        recorded = clock.run(lambda: simulate(plan, show), start=1_700_000_000.0)
+        recorded = clock.run(lambda: simulate(plan, progress), start=1_700_000_000.0)
     finally:
         logging.getLogger("unbroken").setLevel(level)
     return recorded.report, recorded.counts
 
 
-def _run_piece(plan: Plan) -> tuple[Report, Counter[str], float]:
-    report, faults = run_simulation(plan, show=f"piece {plan.seed}: ")
-    return report, faults, time.process_time()
+def run_piece(plan: Plan, folder: Path) -> None:
+    """Its outcome is in a file then."""
+    gc.collect()
+    gc.freeze()  # otherwise a tenth of the time goes into looking at hundreds of gateways that stay
+    gc.set_threshold(50_000, 20, 20)
+    began = time.process_time()
+    report, faults = run_simulation(plan, folder / "progress.log")
+    write_piece(folder, Piece(plan, report, faults, time.process_time() - began))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--conversations", type=int, default=2000)
+    parser.add_argument("--conversations", type=int, default=2000, help="of all pieces together")
     parser.add_argument("--gateways", type=int, default=200)
     parser.add_argument("--servers", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1, help="of the first piece; the others count on from it")
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 8))
+    parser.add_argument("--results", type=Path, help="a folder: pieces that are there already are not run again")
+    parser.add_argument("--part", default="1/1", help="I/N: of N processes or machines, this is number I")
     options = parser.parse_args()
-    pieces = max(1, round(options.conversations / PIECE))
-    share = options.conversations // pieces
-    plans = [Plan(share, options.gateways, options.servers, seed=options.seed + at) for at in range(pieces)]
-    began, report, faults, cpu = time.monotonic(), Report(), Counter[str](), 0.0
-    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("fork")) as pool:
-        for done, (found, happened, seconds) in enumerate(pool.map(_run_piece, plans), 1):
-            _add(report, found)
-            faults += happened
-            cpu += seconds
-            if pieces > 1:
-                CONSOLE.print(f"{done} of {pieces} pieces: {_found(report)}")
-    counts = report.counts
-    lasting = sum(plan.lasting for plan in plans)
-    CONSOLE.print(
-        f"{options.gateways} gateways, {options.servers} servers of the store, {lasting:,.0f} s of virtual time"
-    )
-    CONSOLE.print(
-        f"{counts['start']:,} conversations, {counts['invoke']:,} requests, {counts['turn']:,} answers of models"
-    )
-    CONSOLE.print(
-        f"{counts['ok']:,} ok, {counts['fail']:,} errors, {counts['info']:,} broken off, {counts['told']:,} told"
-    )
-    CONSOLE.print(
-        "endings: " + ", ".join(f"{n:,} {name[5:]}" for name, n in sorted(counts.items()) if name.startswith("end:"))
-    )
-    CONSOLE.print("faults: " + ", ".join(f"{n:,} {name}" for name, n in sorted(faults.items())))
-    CONSOLE.print(f"took {time.monotonic() - began:,.0f} s, CPU {cpu:,.0f} s")
-    CONSOLE.print(f"broken: {_found(report)}")
-    for violation in report.violations[:SHOWN]:
-        CONSOLE.print(f"{violation.kind}: {violation.where}: {violation.words}")
-        for record in violation.excerpt:
-            CONSOLE.print(f"    {record}")
-    return 1 if report.violations else 0
-
-
-def _found(report: Report) -> str:
-    return ", ".join(f"{n} {kind}" for kind, n in sorted(report.by_kind.items())) or "nothing"
+    pieces = max(1, -(-options.conversations // PIECE))
+    shares = [options.conversations // pieces + (at < options.conversations % pieces) for at in range(pieces)]
+    # Many pieces together last as long as one simulation would, with as many conversations at a time.
+    seconds = 60.0 if pieces == 1 else 0.0
+    plans = [
+        Plan(share, options.gateways, options.servers, seed=options.seed + at, seconds=seconds)
+        for at, share in enumerate(shares)
+    ]
+    number, of = map(int, options.part.split("/"))
+    folder: Path = options.results or Path(tempfile.mkdtemp(prefix="unbroken-simulation-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [plan for plan in plans[number - 1 :: of] if read_piece(folder, plan) is None]
+    CONSOLE.print(f"{len(missing)} of {len(plans)} pieces are run here; progress and results are in {folder}")
+    began = time.monotonic()
+    if options.processes == 1:
+        for plan in missing:
+            run_piece(plan, folder)
+    else:
+        with ProcessPoolExecutor(options.processes, multiprocessing.get_context("fork")) as pool:
+            for done in [pool.submit(run_piece, plan, folder) for plan in missing]:
+                done.result()
+    CONSOLE.print(f"took {time.monotonic() - began:,.0f} s")
+    return describe([piece for plan in plans if (piece := read_piece(folder, plan)) is not None], len(plans), CONSOLE)
 
 
 if __name__ == "__main__":

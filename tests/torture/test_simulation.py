@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from torture.pieces import Piece, Plan, describe, read_piece, write_piece
 from torture.simulated_world import Server
-from torture.simulation import Plan, run_simulation
+from torture.simulation import run_simulation
 from unbroken.gateway.relay import responder
 from unbroken.gateway.stores.store import NOTHING, MemoryStore
 from unbroken.gateway.turns import turn_store
@@ -20,13 +24,34 @@ from unbroken.gateway.turns.turn import Listed
 SMALL = Plan(conversations=80, gateways=6, servers=4, providers=3, seconds=40.0)
 
 
-def test_no_promise_is_broken_while_servers_providers_and_gateways_fail() -> None:
-    report, faults = run_simulation(SMALL)
+def test_no_promise_is_broken_while_servers_providers_and_gateways_fail(tmp_path: Path) -> None:
+    report, faults = run_simulation(SMALL, tmp_path / "progress.log")
     assert report.violations == []
     assert report.counts["start"] == report.counts["end"] == SMALL.conversations
     assert report.counts["ok"] > 3 * SMALL.conversations
     assert report.counts["fail"] > 0
     assert sum(faults.values()) > 5
+    check_pieces(tmp_path, Piece(SMALL, report, faults, 2.5))
+
+
+def check_pieces(folder: Path, piece: Piece) -> None:
+    """A piece is read as it was written, and the sum shows what is missing or broken."""
+    assert read_piece(folder, SMALL) is None
+    write_piece(folder, piece)
+    assert read_piece(folder, SMALL) == piece
+    assert read_piece(folder, replace(SMALL, gateways=7)) is None
+    text = StringIO()
+    printed = Console(file=text, width=200)
+    assert describe([piece, piece], 3, printed) == 0
+    assert "2 of 3 pieces" in text.getvalue()
+    assert "160 conversations" in text.getvalue()
+    assert describe([replace(piece, plan=replace(SMALL, conversations=81))], 1, printed) == 1
+    piece.report.add("lost", "a conversation", "a call is missing", {"op": "ok"})
+    write_piece(folder, piece)
+    found = read_piece(folder, SMALL)
+    assert found is not None
+    assert describe([found], 1, printed) == 1
+    assert "a call is missing" in text.getvalue()
 
 
 def skip_a_call(patch: pytest.MonkeyPatch) -> None:
