@@ -8,8 +8,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Coroutine
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from command_agent.chat import StreamEvent, stream_chat
+from command_agent.in_game import InGame, first_game, game_agent, serve_games
 from command_agent.server import Game, serving
 from command_agent.tools import Here, agent_for
 from command_agent.upstream import MAX_TOOL_FALLBACK_ATTEMPTS, FaultLog, open_model
@@ -46,6 +47,14 @@ RawLog = Annotated[
 Fallbacks = Annotated[
     int, typer.Option("--fallbacks", min=0, max=20, help="How often an answer that broke is requested again.")
 ]
+WorldAt = Annotated[
+    str,
+    typer.Option(
+        "--world",
+        metavar="ws://HOST:PORT",
+        help="Minecraft (Bedrock edition) in place of the block world: the game connects to this address.",
+    ),
+]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")]
 Pace = Annotated[float, typer.Option("--pace", min=0, max=10, help="The speed of the script: 0 means at once.")]
 
@@ -59,12 +68,13 @@ def serve(
     whole: Whole = False,
     pace: Pace = 1.0,
     fallbacks: Fallbacks = MAX_TOOL_FALLBACK_ATTEMPTS,
+    world: WorldAt = "",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free port.")] = 8700,
     log_level: LogLevelName = "",
     log_json: LogJson = False,
     raw_log: RawLog = "",
 ) -> None:
-    """Serve a page for wishes that shows the world."""
+    """Serve a page for wishes that shows the world; with --world, players wish in the chat of their game."""
     asked: dict[str, Any] = {"base_url": base_url, "faults": faults, "reworded": reworded, "pace": pace}
     asked |= {"raw_log": raw_log, "fallbacks": fallbacks}
 
@@ -74,6 +84,10 @@ def serve(
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        if world:
+            async with open_model(model, **asked) as granting:
+                await serve_games(world, granting, stop, sentences=not whole)
+            return 0
         async with (
             open_model(model, **asked, log=log) as granting,
             serving(
@@ -102,12 +116,13 @@ def say(
     whole: Whole = False,
     pace: Pace = 0.3,
     fallbacks: Fallbacks = MAX_TOOL_FALLBACK_ATTEMPTS,
+    world: WorldAt = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
     log_level: LogLevelName = "",
     log_json: LogJson = False,
     raw_log: RawLog = "",
 ) -> None:
-    """Grant one wish, in a new world."""
+    """Grant one wish, in a new world, or in the game that connects."""
     asked: dict[str, Any] = {"base_url": base_url, "faults": faults, "reworded": reworded, "pace": pace}
     asked |= {"raw_log": raw_log, "fallbacks": fallbacks}
 
@@ -115,11 +130,9 @@ def say(
         set_up_logs(log_json, chosen_level(log_level, "error") or "error")
         if not wish.strip():
             raise UserError("the wish is empty: write what you wish")
-        world, failed = World(), True
-        world.join("player1")
+        failed = True
         show = _show_json if as_json else _Printer(sys.stdout.isatty())
-        async with open_model(model, **asked) as granting:
-            chat = Conversation(agent_for("player1", granting), deps=Here(world, "player1"))
+        async with open_model(model, **asked) as granting, _place_to_wish(world, granting) as chat:
             events = stream_chat(wish, chat, stream_sentence_mode=not whole)
             async with aclosing(events):
                 async for event in events:
@@ -128,6 +141,18 @@ def say(
         return FAILED if failed else 0
 
     _run(main())
+
+
+@asynccontextmanager
+async def _place_to_wish(world: str, model: Model) -> AsyncGenerator[Conversation[Any, Any]]:
+    """A new block world, or the first game that connects."""
+    if world:
+        async with first_game(world) as game:
+            yield Conversation(game_agent("@p", model), deps=InGame(game, "@p"))
+        return
+    blocks = World()
+    blocks.join("player1")
+    yield Conversation(agent_for("player1", model), deps=Here(blocks, "player1"))
 
 
 def clean(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from command_agent.world import (
     BLOCKS,
@@ -40,9 +40,20 @@ CONTINUE = "Please finish the commands and give the final answer."
 """Sent to a model that answers nothing."""
 
 
+class Surroundings(Protocol):
+    """What the tools of one connection find in their context: the block world (`Here`), or a game (`InGame`)."""
+
+    def named(self, player: str) -> str: ...
+    async def run(self, command: Command) -> str: ...
+    async def inventory(self, player: str) -> dict[str, int] | str: ...
+    async def block_at(self, at: Place) -> str: ...
+    async def where_is(self, player: str) -> str: ...
+    async def what_time(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What the tools of one connection find in their context."""
+    """One player in the block world."""
 
     world: World
     player: str
@@ -57,8 +68,21 @@ class Here:
     def named(self, player: str) -> str:
         return player if player not in ("", "me", "@s", "@p") else self.player
 
+    async def inventory(self, player: str) -> dict[str, int] | str:
+        return dict(self.world.player(player).inventory) or "nothing"
 
-Context = CallContext[Here]
+    async def block_at(self, at: Place) -> str:
+        return self.world.block_at(at)
+
+    async def where_is(self, player: str) -> str:
+        found = self.world.player(player)
+        return f"{found.name} is at {found.at}; players here: {', '.join(self.world.players)}"
+
+    async def what_time(self) -> str:
+        return describe_time(self.world.time)
+
+
+Context = CallContext[Surroundings]
 Whom = Annotated[str, "The player's name; leave it out for the one who wishes."]
 
 
@@ -98,27 +122,26 @@ async def say(text: str, context: Context) -> str:
 async def inventory(context: Context, player: Whom = "") -> dict[str, int] | str:
     """What a player has."""
     here = context.deps
-    return dict(here.world.player(here.named(player)).inventory) or "nothing"
+    return await here.inventory(here.named(player))
 
 
 @tool(effect="read")
 async def block_at(x: int, y: int, z: int, context: Context) -> str:
     """Which block is at a place."""
-    return context.deps.world.block_at(Place(x, y, z))
+    return await context.deps.block_at(Place(x, y, z))
 
 
 @tool(effect="read")
 async def where_is(context: Context, player: Whom = "") -> str:
     """Where a player is."""
     here = context.deps
-    found = here.world.player(here.named(player))
-    return f"{found.name} is at {found.at}; players here: {', '.join(here.world.players)}"
+    return await here.where_is(here.named(player))
 
 
 @tool(effect="read")
 async def what_time(context: Context) -> str:
     """What time it is."""
-    return describe_time(context.deps.world.time)
+    return await context.deps.what_time()
 
 
 TOOLS = (give, setblock, teleport, time, say, inventory, block_at, where_is, what_time)
