@@ -22,6 +22,7 @@ from unbroken.gateway.config import read_config
 from unbroken.gateway.keys import GatewayKey, create_key
 from unbroken.gateway.settings import BudgetSettings, TeamSettings
 from unbroken.gateway.spending.allowance import NANO, read_allowance
+from unbroken.gateway.spending.budgets import Budgets
 from unbroken.gateway.spending.report import read_budgets
 from unbroken.gateway.stores import MemoryStore, Store, StoreUnavailable, open_store
 from unbroken.gateway.stores.store import Addition
@@ -322,3 +323,23 @@ def test_a_key_sees_the_amounts_of_its_own_budgets_only(tmp_path: Path, caplog: 
             assert any("search: 0.30 USD of 0.30 USD" in record.message for record in caplog.records)
 
     run(story)
+
+
+def test_a_request_does_not_look_at_the_budgets_of_other_teams() -> None:
+    """What a request costs must not grow with the number of teams."""
+    looks: list[str] = []
+
+    class Looked(BudgetSettings):
+        def __getattribute__(self, name: str) -> Any:
+            looks.append(name)
+            return super().__getattribute__(name)
+
+    teams = [Looked(f"b{at}", read_allowance("1usd/day"), team=f"t{at}") for at in range(300)]
+    shared = BudgetSettings("all", read_allowance("2usd/day"))
+    mixed = (*teams[:200], shared, *teams[200:], BudgetSettings("m", read_allowance("3usd/day"), model="m"))
+    limits = tuple(TeamSettings(f"t{at}", tokens_per_minute=10) for at in range(300))
+    budgets = Budgets(settings_for(budgets=mixed, teams=limits))
+    looks.clear()
+    caps = budgets.caps_of(GatewayKey("ann", team="t250", id="1"), "m")
+    assert [cap.name for cap in caps] == ["all", "b250", "m", "team `t250`"]  # in the order of the file
+    assert len(looks) < 10

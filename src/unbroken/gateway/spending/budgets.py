@@ -10,7 +10,7 @@ from math import inf
 from typing import Literal, TypeAlias
 
 from unbroken.gateway.keys import GatewayKey
-from unbroken.gateway.settings import BudgetSettings, GatewaySettings
+from unbroken.gateway.settings import BudgetSettings, GatewaySettings, TeamSettings
 from unbroken.gateway.spending.allowance import Allowance, Period, Unit, dollars, period_of
 
 Every: TypeAlias = Period | Literal["minute"]
@@ -63,35 +63,44 @@ def scopes_of(key_id: str, team: str, alias: str) -> list[str]:
     return [*whose, f"team:{team}"] if team else whose
 
 
-def caps_of(settings: GatewaySettings, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
-    """All budgets and limits that apply to a request."""
-    caps = [
-        _cap(budget.name, whose, budget.amount, settings.warn_at if budget.warn_at is None else budget.warn_at)
-        for budget in settings.budgets
-        if (whose := _whose(budget, key, alias))
-    ]
-    if key is None:
+class Budgets:
+    """The budgets and limits of a configuration, found by whom they are for: a gateway may have thousands."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._warn_at = settings.warn_at
+        self._budgets: dict[str, list[tuple[int, BudgetSettings]]] = {}
+        """By their counter, that of a key with its name, and with their places in the configuration."""
+        for place, budget in enumerate(settings.budgets):
+            self._budgets.setdefault(_named_counter(budget), []).append((place, budget))
+        self._teams: dict[str, list[TeamSettings]] = {}
+        for team in settings.teams:
+            self._teams.setdefault(team.name, []).append(team)
+
+    def caps_of(self, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
+        """All budgets and limits that apply to a request."""
+        counters = {ALL: ALL, f"model:{alias}": f"model:{alias}"}
+        if key is not None:
+            counters[f"key:{key.name}"] = f"key:{key.id}"
+            counters |= {f"team:{key.team}": f"team:{key.team}"} if key.team else {}
+        found = [(*each, whose) for named, whose in counters.items() for each in self._budgets.get(named, ())]
+        found.sort(key=lambda each: each[0])
+        caps = [
+            _cap(budget.name, whose, budget.amount, self._warn_at if budget.warn_at is None else budget.warn_at)
+            for _, budget, whose in found
+        ]
+        if key is None:
+            return tuple(caps)
+        own = f"key:{key.id}"
+        caps += [_cap(f"{key.name} {budget}", own, budget, self._warn_at) for budget in key.budgets]
+        caps += _per_minute(f"key `{key.name}`", own, key.requests_per_minute, key.tokens_per_minute)
+        for team in self._teams.get(key.team, ()):
+            limits = team.requests_per_minute, team.tokens_per_minute
+            caps += _per_minute(f"team `{team.name}`", f"team:{team.name}", *limits)
         return tuple(caps)
-    own = f"key:{key.id}"
-    caps += [_cap(f"{key.name} {budget}", own, budget, settings.warn_at) for budget in key.budgets]
-    caps += _per_minute(f"key `{key.name}`", own, key.requests_per_minute, key.tokens_per_minute)
-    for team in settings.teams:
-        if team.name == key.team:
-            caps += _per_minute(
-                f"team `{team.name}`", f"team:{team.name}", team.requests_per_minute, team.tokens_per_minute
-            )
-    return tuple(caps)
 
 
-def _whose(budget: BudgetSettings, key: GatewayKey | None, alias: str) -> str:
-    """The counter of a budget; empty if it is not about this request."""
-    if budget.key:
-        return f"key:{key.id}" if key is not None and key.name == budget.key else ""
-    if budget.team:
-        return f"team:{budget.team}" if key is not None and key.team == budget.team else ""
-    if budget.model:
-        return f"model:{alias}" if alias == budget.model else ""
-    return ALL
+def _named_counter(budget: BudgetSettings) -> str:
+    return next((f"{kind}:{name}" for kind, name in _named(budget) if name), ALL)
 
 
 def _cap(name: str, whose: str, amount: Allowance, warn_at: float) -> Cap:

@@ -23,8 +23,8 @@ from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.spending.allowance import NANO, Period, period_of
 from unbroken.gateway.spending.budgets import (
     MINUTE,
+    Budgets,
     Cap,
-    caps_of,
     minute_group,
     period_group,
     scopes_of,
@@ -84,6 +84,7 @@ class Metering:
         self._settings = settings
         self._upstreams = upstreams
         self._prices = Prices(settings.upstreams, upstreams)
+        self._budgets = Budgets(settings)
         self._caps = lru_cache(4096)(self._caps_now)
         self._in_memory = settings.store.startswith("memory")
         self.records = settings.spend or bool(settings.budgets) or self._for_keys
@@ -140,7 +141,7 @@ class Metering:
         return {BUDGET: "; ".join(warnings[:5])} if warnings else {}
 
     def _caps_now(self, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
-        caps = caps_of(self._settings, key, alias)
+        caps = self._budgets.caps_of(key, alias)
         if not self._in_memory:
             return caps
         # With one process, `KeyLimits` counts the requests of a key, in any 60 seconds.
