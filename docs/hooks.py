@@ -37,6 +37,8 @@ SECTION = re.compile(
 """Parts of a page that the theme leaves without a name for screen readers."""
 TWIN = re.compile(r"^\[English\]\([\w-]+\.md\)\n\n", re.MULTILINE)
 """For readers on a code host; here the header links to the twin."""
+WRITTEN = re.compile(r"^<!-- ::: (\S+) -->\n(#+) .*?^<!-- ::: -->$", re.DOTALL | re.MULTILINE)
+"""An entry of the reference that `reference_pages` wrote, for readers on a code host; mkdocstrings shows more here."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 _built: dict[str, Files] = {}
@@ -73,6 +75,9 @@ def on_page_context(context: Any, page: Any, config: Any, nav: Navigation) -> An
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     place = page.file.src_uri
     here = place if page.file.generated_by else f"docs/{place}"  # in the checkout
+    markdown = WRITTEN.sub(
+        lambda entry: f"::: {entry[1]}\n    options:\n      heading_level: {len(entry[2])}\n", markdown
+    )
 
     def mend(link: re.Match[str]) -> str:
         mark, words, target, anchor = link.groups()

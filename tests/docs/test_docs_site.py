@@ -3,6 +3,7 @@ docs` builds the site and fails at the first warning."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 @pytest.mark.parametrize("room", [unbroken, testing, gateway, dph, viewer], ids=lambda room: room.__name__)
 def test_every_public_name_is_in_the_reference_once(room: ModuleType) -> None:
     pages = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
-    told = re.findall(r"^::: (unbroken(?:\.\w+)*)\.(\w+)$", pages, re.MULTILINE)
+    told = re.findall(r"^<!-- ::: (unbroken(?:\.\w+)*)\.(\w+) -->$", pages, re.MULTILINE)
     elsewhere = set[str]() if room is unbroken else set(unbroken.__all__)
     wanted = sorted(set(room.__all__) - elsewhere)
     assert sorted(name for where, name in told if where == room.__name__) == wanted
@@ -80,6 +81,18 @@ def test_every_entry_of_the_reference_is_there_once() -> None:
     entries = [(module, name) for module, name, value in documented_names() if value is not None]
     assert len(entries) > 180  # they were found at all
     assert sorted(set(entries)) == sorted(entries)
+
+
+def test_the_pages_of_the_reference_are_written_from_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they can be read on a code host, where there is no mkdocstrings."""
+    monkeypatch.syspath_prepend(DOCS)  # pyright: ignore[reportUnknownMemberType] - partly typed
+    written: dict[Path, str] = importlib.import_module("reference_pages").pages()
+    assert len(written) >= 15
+    for page, text in written.items():
+        assert page.read_text("utf-8") == text, "run: python docs/reference_pages.py"
+    agent = written[DOCS / "reference" / "agent.md"]
+    assert "class unbroken.Agent(\n    model: Model | str,\n" in agent
+    assert "- `await run(prompt=…, *, output=…, **options)`: Ask, and run tools until there is an answer." in agent
 
 
 def test_the_loop_is_shown_from_its_source() -> None:

@@ -49,6 +49,9 @@ def test_the_program_of_the_recipe_streams_a_run_as_events(monkeypatch: pytest.M
     (program,) = re.findall(r"^```py\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {"__name__": "app"}
 
+    def make(settings: GatewaySettings) -> Any:
+        return names["app"]
+
     async def main(url: str) -> list[dict[str, Any]]:
         async with (
             aiohttp.ClientSession() as session,
@@ -62,7 +65,7 @@ def test_the_program_of_the_recipe_streams_a_run_as_events(monkeypatch: pytest.M
         monkeypatch.setenv("OPENAI_API_KEY", "of-the-recipe")
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url())
         exec(compile(program, str(page), "exec", dont_inherit=True), names)
-        with running(GatewaySettings((), port=0, stop_timeout=2), app=lambda settings: names["app"]) as url:
+        with running(GatewaySettings((), port=0, stop_timeout=2), app=make) as url:
             events = asyncio.run(main(url))
     kinds = [event["event"] for event in events]
     assert (kinds[0], kinds[-1]) == ("run_started", "run_finished")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-ENTRY = re.compile(r"^::: (unbroken(?:\.\w+)*)\.(\w+)$", re.MULTILINE)
+ENTRY = re.compile(r"^<!-- ::: (unbroken(?:\.\w+)*)\.(\w+) -->$", re.MULTILINE)
 
 
 def documented_names() -> Iterator[tuple[str, str, Any]]:
