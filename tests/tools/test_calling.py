@@ -18,6 +18,7 @@ from unbroken import (
     CallContext,
     CallStarted,
     Conversation,
+    Event,
     Policy,
     Result,
     ScriptedModel,
@@ -432,3 +433,16 @@ def test_a_resumed_run_knows_the_results_of_its_earlier_rounds() -> None:
     result = run_virtual(main())
     assert [name for name, _ in desk.ran] == ["fetch", "asks"]
     assert [bool(call.result.duplicate_of) for call in result.calls] == [False, False, True]
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_call_that_shared_the_result_of_an_earlier_round_is_replayed_without_a_start(
+    shares: bool, tmp_path: Path
+) -> None:
+    """Also by an agent that would run it again: the recording decides."""
+    desk, path = Desk(), tmp_path / "a.jsonl"
+    model = ScriptedModel([Call("act", n=1)], [Call("act", n=1)], "Done.")
+    _, before = play_aloud(Agent(model, desk.tools("act"), policy=Policy(share_rounds=True), record=path))
+    after: list[Event] = []
+    Agent(ScriptedModel(), desk.tools("act"), policy=Policy(share_rounds=shares)).replay(path, sinks=[after.append])
+    assert (after, len(desk.executions), len(only(CallStarted, after))) == (before, 1, 1)

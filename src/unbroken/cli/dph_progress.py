@@ -205,7 +205,8 @@ def _line(event: ProgramEvent) -> tuple[str, str] | None:
         case InBlock(event=CallStarted() as call):
             return "call", f"{visible(call.name)}{in_brackets(call.arguments, 200)}"
         case InBlock(event=CallFinished() as call):
-            mark = "failed" if call.error else "result"
+            shared = call.duplicate_of or call.outcome == "cached"
+            mark = "failed" if call.error else "shared" if shared else "result"
             return mark, f"{visible(call.name)} {seconds(call.seconds)}: {one_line(call.text)}"
         case InBlock(event=CallProgress() as progress):
             return "progress", f"{visible(progress.name)}: {one_line(progress.message)}"

@@ -75,7 +75,7 @@ class _RunTools(Middleware):
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         tool = self._toolbox.get(call.name)
-        if tool is None or tool.queue is None:
+        if tool is None or tool.queue is None or context.known is not None:
             return await call_next(call, context)
         journal, job = self._sends.journal, Job.of(tool.queue, call, context, tool.timeout, self._limit)
         job = await journal.work(partial(jobs.add_job, job=replace(job, errors=self._errors)))
