@@ -22,6 +22,8 @@ PAGES = Path(__file__).parent / "reference"
 SOURCE = Path(__file__).parents[1] / "src"
 ENTRY = re.compile(r"^<!-- ::: (unbroken(?:\.\w+)+) -->\n(.*?)^<!-- ::: -->$", re.DOTALL | re.MULTILINE)
 WIDTH = 100
+LONGEST = 300
+"""Characters of a value that are shown."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -60,16 +62,19 @@ def write_entry(path: str, level: int) -> str:
     node = found.node
     match node:
         case ast.ClassDef():
-            lines += [code(f"class {path}", parameters_of_class(found)), first_paragraph(node)]
+            made = parameters_of_class(found)
+            made = None if made is None else [with_value(text, found.module) for text in made]
+            lines += [code(f"class {path}", made), first_paragraph(node)]
             bases = [written(base) for base in node.bases]
             if bases := [base for base in bases if not base.startswith(("Protocol", "Generic", "TypedDict"))]:
                 lines += [f"Bases: {', '.join(f'`{base}`' for base in bases)}."]
             lines += [members(node)]
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             word = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
-            lines += [code(f"{word} {path}", parameters(node), returns(node)), first_paragraph(node)]
+            taken = [with_value(text, found.module) for text in parameters(node)]
+            lines += [code(f"{word} {path}", taken, returns(node)), first_paragraph(node)]
         case ast.Assign() | ast.AnnAssign():
-            value = f" = {written(node.value)}" if node.value is not None else ""
+            value = f" = {shortened(written(node.value))}" if node.value is not None else ""
             lines += [f"```text\n{path}{value}\n```", found.following]
         case _:
             raise SystemExit(f"docs/reference: {path} is neither a class, a function nor a value")
@@ -164,6 +169,22 @@ def parameter(argument: ast.arg, default: ast.expr | None) -> str:
     kind = f": {written(argument.annotation)}" if argument.annotation else ""
     value = "" if default is None else f" = {written(default)}" if kind else f"={written(default)}"
     return f"{argument.arg}{kind}{value}"
+
+
+def with_value(text: str, module: str) -> str:
+    """The number or text of a constant in place of its name: `timeout: float = 30` and not `= TIMEOUT`."""
+    head, equals, default = text.rpartition(" = ")
+    known = find(module, default) if equals and re.fullmatch(r"[A-Z][A-Z_]+", default) else None
+    match known:
+        case Found(node=ast.Assign(value=ast.Constant() as value)):
+            shown = written(value)
+            return f"{head} = {shown}" if len(shown) < WIDTH // 2 else text
+        case _:
+            return text
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def returns(node: Function) -> str:
