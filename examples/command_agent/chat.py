@@ -94,13 +94,13 @@ def _valid_unicode(text: str) -> str:
 
 
 def ending(chat: Conversation, converter: _Converter, stopped: str = "failed") -> StreamEvent:
-    """The last event. `is_complete`: the wish was answered and every call of the history has a result.
-    `tool_fallback_used`: an answer broke off and was requested again without streaming, whether or not that helped.
-    `stopped` is the stop reason if there was no answer."""
+    """The last event. `is_complete`: the wish was answered, if only at a limit, and every call of the history has a
+    result. `tool_fallback_used`: an answer broke off and was requested again without streaming, whether or not that
+    helped. `stopped` is the stop reason if there was no answer."""
     finished, status = converter.finished, chain_status(chat.messages)
     over = finished or converter.failed
     metadata: dict[str, Any] = {
-        "is_complete": finished is not None and finished.stop_reason == "answered" and status.complete,
+        "is_complete": finished is not None and not finished.cut_off and status.complete,
         "usage": over.usage if over else None,
         "cost": over.cost if over else None,
         "seconds": round(converter.seconds, 3),

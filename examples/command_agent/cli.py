@@ -191,7 +191,7 @@ class _Printer:
                     broken = metadata["broken"]
                     retries = "a retry" if len(broken) == 1 else f"{len(broken)} retries"
                     self._note(f"answered after {retries} ({', '.join(broken)})")
-                if metadata["stop_reason"] not in ("answered", "failed"):
+                if not metadata["is_complete"] and metadata["stop_reason"] != "failed":
                     self._note(f"not completed: {metadata['stop_reason']}")
             case "tool_call":
                 self._end_text()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from command_client import problems_of, text_of
@@ -19,7 +20,7 @@ from command_agent.scripted import script
 from command_agent.tools import Here, agent_for
 from command_agent.upstream import open_model
 from command_agent.world import World
-from unbroken import Conversation, Model, RetryingModel, ScriptedModel, connect
+from unbroken import Conversation, Model, Request, RetryingModel, ScriptedModel, connect
 from unbroken.testing import Break, Call, FaultyServer, Pause, Say, Think, run_virtual
 from unbroken.wires.chain import validate_tool_chain
 
@@ -210,6 +211,15 @@ def test_a_wish_that_a_limit_ends_is_not_complete() -> None:
     events = run_virtual(scene.wish("talk!"))
     assert problems_of(events) == []
     assert (events[-1].metadata["stop_reason"], events[-1].metadata["is_complete"]) == ("round_limit", False)
+
+
+def test_a_wish_that_is_answered_at_a_limit_is_complete() -> None:
+    def talkative(request: Request) -> Any:
+        return "That is all." if request.final else [Call("say", text=str(len(request.messages)))]
+
+    events = run_virtual(Scene(ScriptedModel(talkative)).wish("talk!"))
+    assert problems_of(events) == []
+    assert (events[-1].metadata["stop_reason"], events[-1].metadata["is_complete"]) == ("round_limit", True)
 
 
 def test_attempts_are_counted_whether_the_wish_is_answered_or_not() -> None:
