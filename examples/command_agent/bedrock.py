@@ -18,8 +18,8 @@ from uuid import uuid4
 
 from aiohttp import WSMsgType, web
 
+from command_agent.game_errors import NotExecuted, OutcomeUnknown
 from unbroken import UserError
-from unbroken.tools.results import ToolFailed
 
 LOG = logging.getLogger("command_agent")
 IN_FLIGHT = 100
@@ -28,19 +28,6 @@ ANSWERS_IN = 10.0
 """Seconds that a command may take."""
 LARGEST = 1024 * 1024
 Object = dict[str, Any]
-
-
-class NotExecuted(ToolFailed):
-    """The game refused the command, or there is no game."""
-
-
-class OutcomeUnknown(ToolFailed):
-    """The command was sent, and no answer came: it may have run."""
-
-    def __init__(self, line: str, why: str) -> None:
-        super().__init__(
-            f"outcome unknown: {why} after `/{line}` was sent, and it may have taken effect; look before you repeat it"
-        )
 
 
 @dataclass(frozen=True, slots=True)

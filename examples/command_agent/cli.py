@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from command_agent.chat import StreamEvent, stream_chat
-from command_agent.in_game import InGame, first_game, game_agent, serve_games
+from command_agent.in_game import chat_in, in_game, serve_games
 from command_agent.server import Game, serving
 from command_agent.tools import Here, agent_for
 from command_agent.upstream import MAX_TOOL_FALLBACK_ATTEMPTS, FaultLog, open_model
@@ -51,8 +51,9 @@ WorldAt = Annotated[
     str,
     typer.Option(
         "--world",
-        metavar="ws://HOST:PORT",
-        help="Minecraft (Bedrock edition) in place of the block world: the game connects to this address.",
+        metavar="ws://HOST:PORT|rcon://HOST:PORT",
+        help="Minecraft in place of the block world: games of the Bedrock edition connect to this address, or a server "
+        "of the Java edition is there (its password in RCON_PASSWORD).",
     ),
 ]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")]
@@ -122,7 +123,7 @@ def say(
     log_json: LogJson = False,
     raw_log: RawLog = "",
 ) -> None:
-    """Grant one wish, in a new world, or in the game that connects."""
+    """Grant one wish, in a new world, or in a game."""
     asked: dict[str, Any] = {"base_url": base_url, "faults": faults, "reworded": reworded, "pace": pace}
     asked |= {"raw_log": raw_log, "fallbacks": fallbacks}
 
@@ -145,10 +146,10 @@ def say(
 
 @asynccontextmanager
 async def _place_to_wish(world: str, model: Model) -> AsyncGenerator[Conversation[Any, Any]]:
-    """A new block world, or the first game that connects."""
+    """A new block world, or a game."""
     if world:
-        async with first_game(world) as game:
-            yield Conversation(game_agent("@p", model), deps=InGame(game, "@p"))
+        async with in_game(world) as here:
+            yield chat_in(here, model)
         return
     blocks = World()
     blocks.join("player1")

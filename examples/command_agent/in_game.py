@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -14,44 +15,47 @@ from weakref import WeakSet
 
 import typer
 
-from command_agent.bedrock import BedrockGame, NotExecuted, Said, waiting_for_games
+from command_agent.bedrock import BedrockGame, Said, waiting_for_games
 from command_agent.chat import stream_chat
+from command_agent.game_errors import NotExecuted
 from command_agent.memory import recent
+from command_agent.rcon import RconGame, rcon_game
 from command_agent.tools import CONTINUE, TOOLS
 from command_agent.world import BadCommand, Command, Give, Place, Say, SetBlock, SetTime, Teleport
-from unbroken import Agent, Conversation, Model, Policy, UserError
-from unbroken.tools.results import ToolFailed
+from unbroken import Agent, Conversation, Model, Policy, ToolFailed, UserError
 
 LOG = logging.getLogger("command_agent")
 PREFIX = "!"
 """A line of the chat that begins with it is a wish."""
-PORT = 19131
+PORTS = {"ws": 19131, "rcon": 25575}
 LONGEST_LINE = 400
 INSTRUCTIONS = """\
-You grant wishes in Minecraft (Bedrock edition) by calling its commands. You serve the player {player}; "me" and "I" are
-them. Call commands that do not depend on each other together. Look (inventory, block_at, where_is, what_time) after you
-have changed something, and answer in one to three short sentences, in the language of the wish. If the outcome of a
+You grant wishes in Minecraft ({edition} edition) by calling its commands. You serve the player {player}; "me" and "I"
+are them. Call commands that do not depend on each other together. Look (inventory, block_at, where_is, what_time) after
+you have changed something, and answer in one to three short sentences, in the language of the wish. If the outcome of a
 command is unknown, look before you repeat it."""
 _NAME = re.compile(r"[a-z0-9_.:]{1,64}")
 _PLAYER = re.compile(r"[\w ()#-]{1,32}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def parse_address(world: str) -> tuple[str, int]:
-    """The host and port of `--world ws://127.0.0.1:19131`: where the game finds this server."""
+def parse_address(world: str) -> tuple[str, str, int]:
+    """The protocol, host and port of `--world`. For `ws` it is where games connect, for `rcon` where the server is."""
     parts = urlsplit(world)
-    if parts.scheme != "ws" or not parts.hostname:
-        raise UserError(f"--world {world}: expected the address at which games connect, such as ws://127.0.0.1:{PORT}")
+    if parts.scheme not in PORTS or not parts.hostname or "@" in parts.netloc:
+        raise UserError("--world: expected ws://127.0.0.1:19131 (Bedrock) or rcon://127.0.0.1:25575 (Java)")
     try:
-        return parts.hostname, PORT if parts.port is None else parts.port
+        return parts.scheme, parts.hostname, PORTS[parts.scheme] if parts.port is None else parts.port
     except ValueError:
-        raise UserError(f"--world {world}: the port is a number from 0 to 65535") from None
+        raise UserError("--world: the port is a number from 0 to 65535") from None
 
 
 class InGame:
     """What the tools of one player find in their context, in place of the block world."""
 
-    def __init__(self, game: BedrockGame, player: str) -> None:
+    edition = "Bedrock"
+
+    def __init__(self, game: BedrockGame | RconGame, player: str) -> None:
         self.game = game
         self.player = player
         self._given: dict[str, None] = {}
@@ -99,6 +103,25 @@ class InGame:
         return str((await self.game.run("time query daytime")).get("statusMessage", ""))
 
 
+class InJava(InGame):
+    """The same in the Java edition, which has other questions. Most of its refusals are answers like any other."""
+
+    edition = "Java"
+
+    async def inventory(self, player: str) -> str:
+        return await self._told(f"data get entity {_quoted(player)} Inventory")
+
+    async def block_at(self, at: Place) -> str:
+        told = await self._told(f"execute if block {at} air")
+        return "air" if told.startswith("Test passed") else f"{told}; this edition does not say which block it is"
+
+    async def where_is(self, player: str) -> str:
+        return await self._told(f"data get entity {_quoted(player)} Pos")
+
+    async def _told(self, line: str) -> str:
+        return str((await self.game.run(line))["statusMessage"])
+
+
 def _line(command: Command) -> str:
     """The command as the game reads it, with one command in it: no name may hold another."""
     match command:
@@ -133,8 +156,9 @@ def _quoted(player: str) -> str:
     return f'"{player}"' if " " in player else player
 
 
-def game_agent(player: str, model: Model) -> Agent:
-    return Agent(model, TOOLS, INSTRUCTIONS.format(player=player), policy=Policy(continue_prompt=CONTINUE))
+def chat_in(here: InGame, model: Model) -> Conversation[Any, Any]:
+    instructions = INSTRUCTIONS.format(player=here.player, edition=here.edition)
+    return Conversation(Agent(model, TOOLS, instructions, policy=Policy(continue_prompt=CONTINUE)), deps=here)
 
 
 class GameChat:
@@ -172,7 +196,7 @@ class GameChat:
     async def _grant(self, player: str, wish: str, run_id: str) -> None:
         chat = self._chats.get(player)
         if chat is None:
-            chat = Conversation(game_agent(player, self._model), deps=InGame(self._game, player))
+            chat = chat_in(InGame(self._game, player), self._model)
         events = stream_chat(wish, chat, stream_sentence_mode=self._sentences, run_id=run_id)
         try:
             async with aclosing(events):
@@ -196,7 +220,9 @@ class GameChat:
 
 async def serve_games(world: str, model: Model, stop: asyncio.Event, *, sentences: bool) -> None:
     """Grants the wishes of all games that connect, until `stop` is set."""
-    host, port = parse_address(world)
+    protocol, host, port = parse_address(world)
+    if protocol != "ws":
+        raise UserError("--world rcon://…: this protocol does not report what players say; use `say`, or ws://…")
     chats = WeakSet[GameChat]()
 
     async def on_game(game: BedrockGame) -> Callable[[Said], None]:
@@ -211,9 +237,13 @@ async def serve_games(world: str, model: Model, stop: asyncio.Event, *, sentence
 
 
 @asynccontextmanager
-async def first_game(world: str) -> AsyncGenerator[BedrockGame]:
-    """Waits for a game to connect."""
-    host, port = parse_address(world)
+async def in_game(world: str) -> AsyncGenerator[InGame]:
+    """The nearest player in the first game that connects, or on the server at this address."""
+    protocol, host, port = parse_address(world)
+    if protocol == "rcon":
+        async with rcon_game(host, port, os.environ.get("RCON_PASSWORD", "")) as server:
+            yield InJava(server, "@p")
+        return
     connected: asyncio.Future[BedrockGame] = asyncio.get_running_loop().create_future()
 
     async def on_game(game: BedrockGame) -> Callable[[Said], None]:
@@ -223,4 +253,4 @@ async def first_game(world: str) -> AsyncGenerator[BedrockGame]:
 
     async with waiting_for_games(host, port, on_game) as command:
         typer.echo(f"write {command} in the chat of the game", err=True)
-        yield await connected
+        yield InGame(await connected, "@p")

@@ -14,13 +14,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from command_agent.bedrock import IN_FLIGHT, BedrockGame, NotExecuted, OutcomeUnknown, Said, waiting_for_games
+from command_agent.bedrock import IN_FLIGHT, BedrockGame, Said, waiting_for_games
 from command_agent.chat import stream_chat
 from command_agent.game_client import Answering, GameClient
-from command_agent.in_game import InGame, first_game, game_agent, parse_address, serve_games
+from command_agent.game_errors import NotExecuted, OutcomeUnknown
+from command_agent.in_game import InGame, chat_in, in_game, parse_address, serve_games
 from command_agent.scripted import script
 from command_agent.world import BadCommand, Give, Place, Say, SetBlock, Teleport, World
-from unbroken import Conversation, RetryingModel, ScriptedModel, UserError
+from unbroken import RetryingModel, ScriptedModel, UserError
 from unbroken.testing import Call
 
 PLAYER = "Steve 2"
@@ -89,7 +90,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_command_leaves_its_outcome
         give = Call("give", item="diamond", count=3, id="call_1")
         model = ScriptedModel([give], "I do not know whether you have it.")
         async with connected(client) as game:
-            chat = Conversation(game_agent(PLAYER, model), deps=InGame(game, PLAYER))
+            chat = chat_in(InGame(game, PLAYER), model)
             events = [event async for event in stream_chat("three diamonds", chat)]
             (result,) = [event for event in events if event.event_type == "tool_return"]
             assert result.metadata["error"]
@@ -234,8 +235,8 @@ def test_the_first_game_that_connects_is_taken_and_pages_of_a_browser_are_not(
                 await client.until(lambda: len(client.lines) == 1)
 
         playing = asyncio.create_task(play())
-        async with first_game("ws://127.0.0.1:0") as game:
-            await InGame(game, "@p").run(Give("@p", "apple", 1))
+        async with in_game("ws://127.0.0.1:0") as here:
+            await here.run(Give("@p", "apple", 1))
         await playing
         assert client.lines == ["give @p apple 1"]
 
@@ -245,12 +246,14 @@ def test_the_first_game_that_connects_is_taken_and_pages_of_a_browser_are_not(
 @pytest.mark.parametrize(
     ("world", "words"),
     [
-        ("minecraft", "expected the address at which games connect, such as ws://127.0.0.1:19131"),
-        ("http://127.0.0.1:1", "expected the address"),
+        ("minecraft", r"expected ws://127\.0\.0\.1:19131 \(Bedrock\) or rcon"),
+        ("http://127.0.0.1:1", "expected ws"),
+        ("rcon://:secret@127.0.0.1", "expected ws"),
         ("ws://127.0.0.1:99999", "the port is a number from 0 to 65535"),
     ],
 )
 def test_an_address_that_is_none_is_refused(world: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as caught:
         parse_address(world)
-    assert parse_address("ws://127.0.0.1") == ("127.0.0.1", 19131)
+    assert "secret" not in str(caught.value)
+    assert parse_address("ws://127.0.0.1") == ("ws", "127.0.0.1", 19131)
