@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from genai_prices import calc_price, extract_usage
-from genai_prices.data import providers as listed
+from genai_prices.data_snapshot import get_snapshot
 
 from unbroken import Usage, decode
 from unbroken.models.pricing import find_prices
@@ -42,7 +42,7 @@ def by_the_package(usage: Usage, provider: str, model: str) -> float:
 @pytest.mark.parametrize("profile", [each for each in PROFILES if each.prices], ids=lambda each: each.name)
 def test_every_listed_model_costs_what_the_package_computes(profile: object) -> None:
     assert isinstance(profile, type(PROFILES[0]))
-    models = next(each.models for each in listed if each.id == profile.prices)
+    models = next(each.models for each in get_snapshot().providers if each.id == profile.prices)
     compared = 0
     for model in models[:200]:
         name = model.id if profile.name != "fireworks" else f"accounts/fireworks/models/{model.id}"
