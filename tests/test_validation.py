@@ -168,7 +168,12 @@ EXEMPT = {
         "made by the library, not by callers",
     ),
     **dict.fromkeys(["Decoder", "ResponseWriter", "Transcript", "Shown", "VirtualClock"], DATA),
-    **dict.fromkeys(["RunView", "Toolbox", "Sentences", "RealClock", "Middleware", "Schedule"], "has no options"),
+    **dict.fromkeys(
+        ["RunView", "Toolbox", "Sentences", "Steps", "RealClock", "Middleware", "Schedule"], "has no options"
+    ),
+    **dict.fromkeys(
+        ["Thought", "Action", "Observation", "TodoUpdate", "Answer"], "a step of a run, which `steps` makes"
+    ),
     "OpenTelemetry": "checks its two providers by hand: their types are in an optional package",
     "load_program": READS,
     "read_source": READS,
@@ -181,7 +186,9 @@ EXEMPT = {
         ["append_tool_call_message", "append_tool_calls_message", "append_tool_response_message"],
         "a `Transcript` checks what is added to it",
     ),
-    **dict.fromkeys(["collect", "sentences", "ui_messages", "from_ui_messages", "answers_from_ui_messages"], READS),
+    **dict.fromkeys(
+        ["collect", "sentences", "steps", "ui_messages", "from_ui_messages", "answers_from_ui_messages"], READS
+    ),
     **dict.fromkeys(["InvalidProgram", "ProgramFailed", "program_event_to_json", "ProgramRun"], "made by the library"),
 }
 DATA_MODULES = (

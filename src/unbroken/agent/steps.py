@@ -70,6 +70,8 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class TodoUpdate:
+    """The to-do list, after the observation of the call that changed it."""
+
     type: ClassVar[str] = "todo_update"
     step: int
     todos: list[dict[str, Json]]
