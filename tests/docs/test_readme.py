@@ -64,7 +64,7 @@ def test_every_make_target_exists(text: str) -> None:
 def test_every_command_is_accepted_with_its_options(text: str) -> None:
     command: Any = get_command(build())
     named = [shlex.split(words)[1:] for words in in_code(text) if words.startswith("unbroken ")]
-    assert {words[0] for words in named} == {"faults", "view", "serve", "probe"}
+    assert {words[0] for words in named} == {"chat", "faults", "view", "serve", "probe"}
     for words in named:
         found, rest = command, words
         while rest and rest[0] in getattr(found, "commands", {}):
@@ -76,7 +76,7 @@ def test_every_command_is_accepted_with_its_options(text: str) -> None:
 def test_every_extra_exists(text: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     named = re.findall(r"pip install '\.\[(\w+)\]'", text)
-    assert named == ["all"]
+    assert named == ["all", "local"]
     assert set(named) <= set(extras)
 
 
