@@ -17,8 +17,13 @@ MAKEFLAGS += --jobs=2
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-$(VENV)/.ready: pyproject.toml
-	@echo "installing unbroken and its development packages (extra dev) into $(VENV), once: a minute or two"
+# Enough for the demo, in a few seconds; what the tests need takes minutes.
+$(BIN)/unbroken:
+	@echo "installing unbroken into $(VENV), once"
+	@$(INSTALL) $(VENV) -e .
+
+$(VENV)/.ready: pyproject.toml | $(BIN)/unbroken
+	@echo "installing the packages for development (extra dev) into $(VENV), once: a minute or two"
 	@$(INSTALL) $(VENV) -e '.[dev]'
 	@touch $@
 
@@ -26,10 +31,10 @@ $(VENV)/.bench: $(VENV)/.ready
 	@$(INSTALL) $(VENV) -e '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.ready  ## one job in three schedules, with a picture of what ran when; no key
+demo: $(BIN)/unbroken  ## one job in three schedules, with a picture of what ran when; no key
 	@$(BIN)/unbroken demo
 
-tour: $(VENV)/.ready  ## what is read of five responses, on streams written for it
+tour: $(BIN)/unbroken  ## what is read of five responses, on streams written for it
 	@$(BIN)/python examples/decode_tour.py
 
 # One more than there are cores, at most four of those: some tests wait for a process, a time-out or a disk.

@@ -7,6 +7,8 @@ script as streamed bytes at the speed of a model, the agent decodes them like th
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
 import time
 from dataclasses import replace
 from typing import Annotated
@@ -24,7 +26,7 @@ from unbroken.models.scripted import Line, Step, steps_of
 from unbroken.testing import Call, Say, ScriptedServer, Uses
 
 PROMPT = "Is the package unbroken installed completely?"
-COMMAND = f'unbroken run "{PROMPT}" --model openai:gpt-5 --tools unbroken.cli.demo_tools --timeline'
+ARGUMENTS = f'run "{PROMPT}" --model openai:gpt-5 --tools unbroken.cli.demo_tools --timeline'
 SCALE = 8.0
 """Seconds that all charts show, so that they can be compared."""
 WIDEST = 120
@@ -117,7 +119,14 @@ async def show(pace: float) -> None:
     console.print(table(runs))
     console.print(same(runs))
     console.print("\nThe same with a real model, its key in OPENAI_API_KEY:")
-    console.print(f"[bold]{COMMAND}[/]", soft_wrap=True)
+    console.print(f"[bold]{program()} {ARGUMENTS}[/]", soft_wrap=True)
+
+
+def program() -> str:
+    """How this command can be called again: `make demo` runs it from an environment that is not on the path."""
+    if shutil.which("unbroken"):
+        return "unbroken"
+    return sys.argv[0] if sys.argv[0].endswith("unbroken") else f"{sys.executable} -m unbroken"
 
 
 async def run(schedule: Schedule, server: ScriptedServer, console: Console, scale: float) -> Result:
