@@ -320,6 +320,12 @@ def show(lines: Sequence[Line]) -> None:
         print(f"{line.what:56}{line.measured:10.2f} {line.unit:3}  {want:>8}  {ok:7}{line.note}".rstrip())
 
 
+def _version(program: Path) -> str:
+    """Of the package beside this program."""
+    code = "import importlib.metadata as packages; print(packages.version('litellm'))"
+    return subprocess.run([program.parent / "python", "-c", code], capture_output=True, text=True).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer turns: numbers to look at, not to quote")
@@ -332,6 +338,8 @@ def main() -> None:
         print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}")
         if not present:
             print("LiteLLM is not installed: make bench-gateway LITELLM=1 puts it beside")
+        else:
+            print(f"LiteLLM {_version(given.litellm)}")
     began = time.perf_counter()
     lines = measure(given.quick, given.litellm if present else None, not given.no_load)
     if given.json:

