@@ -108,7 +108,7 @@ async def shot(tab: chromium.Tab, name: str) -> None:
 def test_it_fits_every_width_in_both_themes_and_has_nothing_that_axe_complains_about(gateway: str) -> None:
     async def main() -> None:
         async with opened(gateway) as tab:
-            for width in (390, 820, 1440):
+            for width in (390, 820, 1280, 1440):
                 for theme in ("light", "dark"):
                     await tab.size(width, 900)
                     await tab.theme(theme)
