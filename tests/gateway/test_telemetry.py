@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +21,7 @@ from gateway_upstreams import Told, telling
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from unbroken.errors import RateLimited
+from unbroken.errors import RateLimited, RequestRefused
 from unbroken.gateway.settings import DeploymentSettings, UpstreamSettings
 from unbroken.messages import ToolMessage, User
 from unbroken.testing import Fail, Say, ScriptedServer, Uses
@@ -238,3 +240,43 @@ def test_the_variables_of_opentelemetry_switch_it_on_and_nothing_is_imported_whe
         assert on == "['opentelemetry']"
 
     run(story)
+
+
+def test_the_text_of_an_error_in_which_a_provider_quotes_a_prompt_is_content() -> None:
+    quoted = Fail(RequestRefused("this is not allowed: 'my diary'", status=400))
+
+    async def spans(content: bool) -> list[Any]:
+        with collecting() as collector:
+            more: dict[str, Any] = {"telemetry_endpoint": collector.url, "telemetry_content": content}
+            async with (
+                ScriptedServer([quoted]) as server,
+                serving(settings_for(upstream_settings(server, WIRE), telemetry=True, **more)) as url,
+            ):
+                client = Client(url, WIRE, parallel=None, tools=())
+                assert (await client.ask(User.of("my diary"))).status == 400
+            return collector.spans
+
+    async def story() -> None:
+        without = await spans(content=False)
+        assert [values(span.attributes)["error.type"] for span in without] == ["refused", "refused"]
+        assert "my diary" not in str(without)
+        assert "this is not allowed" in str(await spans(content=True))
+
+    run(story)
+
+
+def test_a_collector_that_hangs_delays_neither_a_request_nor_the_end_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unbroken.gateway.telemetry._LONGEST_END", 0.3)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3")
+    with socket.create_server(("127.0.0.1", 0)) as hanging:  # it accepts, and never answers
+        endpoint = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+
+        async def story() -> None:
+            async with ScriptedServer("Hello.") as server:
+                settings = settings_for(upstream_settings(server, WIRE), telemetry=True, telemetry_endpoint=endpoint)
+                async with serving(settings) as url:
+                    assert (await Client(url, WIRE, parallel=None, tools=()).ask(User.of("Hi"))).status == 200
+
+        began = time.perf_counter()
+        run(story)  # with the end of the loop, which waits for its threads
+        assert time.perf_counter() - began < 3

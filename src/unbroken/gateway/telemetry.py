@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ _OPERATIONS = {"/v1/embeddings": "embeddings", "/v1/images/generations": "genera
 
 class GatewayTelemetry:
     def __init__(self, settings: GatewaySettings) -> None:
-        tracers, meters, self._close = _providers(settings)
+        tracers, meters, self._closers = _providers(settings)
         self.shared = Telemetry(tracers, meters, settings.telemetry_content)
         self.propagates = settings.telemetry_propagate
         self._redactor = Redactor(secrets_in_environment())
@@ -83,10 +84,12 @@ class GatewayTelemetry:
         return RequestTrace(self, scope, state)
 
     async def aclose(self) -> None:
-        """Exports what is left."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LONGEST_END):
-                await asyncio.to_thread(self._close)
+        """Exports what is left. A collector that hangs delays the end of the process by a few seconds only: its
+        exporter waits for it in threads that end with the process."""
+        loop = asyncio.get_running_loop()
+        closed = [_in_thread(loop, close) for close in self._closers]
+        if closed:
+            await asyncio.wait(closed, timeout=_LONGEST_END)
 
     def exportable(self, text: str, model: HTTPModel | None = None) -> str:
         """The text without secrets. Half a surrogate pair becomes a question mark: no exporter can send it."""
@@ -245,7 +248,7 @@ class RequestTrace:
         error = error or (str(status) if status >= 500 else "")
         if error:
             words = failure.words if failure is not None else state.outcome.error
-            fail(span, error, self._telemetry.exportable(words))
+            fail(span, error, self._words(words))
         span.end()
         if self._operation:
             about: dict[str, str | int] = {
@@ -257,6 +260,10 @@ class RequestTrace:
             self._telemetry.duration.record(seconds, {**about, "error.type": error} if error else about)
             if state.outcome.first_after is not None:
                 self._telemetry.first_token.record(state.outcome.first_after, about)
+
+    def _words(self, words: str, model: HTTPModel | None = None) -> str:
+        """The text of an error is content: providers quote in it what they were sent."""
+        return self._telemetry.exportable(words, model) if self.content else ""
 
     def _end_attempt(self, error: str = "", words: str = "") -> None:
         attempt, self._attempt = self._attempt, None
@@ -272,7 +279,7 @@ class RequestTrace:
         }
         attempt.span.set_attributes({name: number for name, number in numbers.items() if number})
         if error:
-            fail(attempt.span, error, telemetry.exportable(words, attempt.model))
+            fail(attempt.span, error, self._words(words, attempt.model))
         attempt.span.end()
         if self._operation:
             about = {**attempt.asked.attributes(), "gen_ai.request.model": telemetry.counted(attempt.asked.model)}
@@ -306,10 +313,25 @@ def _route(path: str) -> str:
     return "/".join(steps)
 
 
-def _providers(settings: GatewaySettings) -> tuple[TracerProvider, MeterProvider, Callable[[], None]]:
-    """Those of the program, or new ones that export over OTLP; and the function that closes them."""
+def _in_thread(loop: asyncio.AbstractEventLoop, close: Callable[[], None]) -> asyncio.Future[None]:
+    """Not in the threads of the loop, which waits for them at its end."""
+    done = loop.create_future()
+
+    def work() -> None:
+        try:
+            close()
+        finally:
+            with suppress(RuntimeError):  # the loop may be closed by now
+                loop.call_soon_threadsafe(lambda: done.done() or done.set_result(None))
+
+    threading.Thread(target=work, name="unbroken-telemetry", daemon=True).start()
+    return done
+
+
+def _providers(settings: GatewaySettings) -> tuple[TracerProvider, MeterProvider, Sequence[Callable[[], None]]]:
+    """Those of the program, or new ones that export over OTLP; and the functions that close them."""
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return trace.get_tracer_provider(), metrics.get_meter_provider(), lambda: None
+        return trace.get_tracer_provider(), metrics.get_meter_provider(), ()
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415 - optional
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - optional
@@ -329,12 +351,7 @@ def _providers(settings: GatewaySettings) -> tuple[TracerProvider, MeterProvider
     base = settings.telemetry_endpoint.rstrip("/")
     spans = OTLPSpanExporter(endpoint=f"{base}/v1/traces" if base else None)
     numbers = OTLPMetricExporter(endpoint=f"{base}/v1/metrics" if base else None)
-    tracers = TracerProvider(resource=resource)
+    tracers = TracerProvider(resource=resource, shutdown_on_exit=False)  # it would wait for the collector again
     tracers.add_span_processor(BatchSpanProcessor(spans))
-    meters = MeterProvider([PeriodicExportingMetricReader(numbers)], resource=resource)
-
-    def close() -> None:
-        tracers.shutdown()
-        meters.shutdown()
-
-    return tracers, meters, close
+    meters = MeterProvider([PeriodicExportingMetricReader(numbers)], resource=resource, shutdown_on_exit=False)
+    return tracers, meters, (tracers.shutdown, meters.shutdown)
