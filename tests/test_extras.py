@@ -12,7 +12,7 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 ]
 APART = {
     *("local", "claude-agent", "embeddings"),  # 100 MB and more
-    *("course", "dev", "docs", "bench"),  # for an example, or for work on Unbroken itself
+    *("course", "chroma", "dev", "docs", "bench"),  # for an example, or for work on Unbroken itself
 }
 
 

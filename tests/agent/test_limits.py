@@ -171,7 +171,8 @@ def test_a_final_request_without_any_time_still_ends_in_a_text() -> None:
 
 def ended(*script: Any, **options: Any) -> tuple[str, bool]:
     """How the run ended; its event, its saved form and its replay say the same."""
-    result, events = play_aloud(Agent(ScriptedModel(*script), Desk().tools("look", seconds=2.0), **options))
+    tools = [*Desk().tools("look", seconds=2.0), Desk().tool("broken", fails="no")]
+    result, events = play_aloud(Agent(ScriptedModel(*script), tools, **options))
     (finished,) = only(RunFinished, events)
     assert finished.cut_off == result.cut_off == Result.from_json(result.to_json()).cut_off
     assert result.metrics.cut_off + result.metrics.answered == 1
@@ -188,7 +189,7 @@ def test_an_answer_that_used_the_whole_budget_is_an_answer() -> None:
     assert ended(call, [Pause(3.0), Say("Late.")], limits=Limits(rounds=1, final_seconds=2.0)) == ("round_limit", True)
     assert ended(call, "Enough.", limits=Limits(seconds=1.0)) == ("time_limit", False)
     assert ended(call, limits=one, policy=Policy(final_answer=False)) == ("round_limit", True)
-    assert ended(Call("nobody"), policy=Policy(on_all_failed="stop")) == ("tool_failure", True)
+    assert ended(Call("broken"), policy=Policy(on_all_failed="stop")) == ("tool_failure", True)
 
 
 def test_time_between_two_parts_of_a_run_does_not_count_and_time_within_them_does() -> None:

@@ -15,7 +15,7 @@ from unbroken.agent.options import Answers, DepsT, Options, ResumeOptions, Trim,
 from unbroken.agent.output import Output
 from unbroken.agent.prompts import Prompt, to_user
 from unbroken.agent.result import OutputT, Result
-from unbroken.agent.run_lifecycle import Performance, own_messages, read_history
+from unbroken.agent.run_lifecycle import HOW_TO_READ, Performance, own_messages, read_history
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.errors import CannotEncode, UserError
 from unbroken.events import Sink
@@ -58,8 +58,7 @@ class Conversation(Generic[DepsT, OutputT]):
         """Whether open calls are those of a stored chat, not of a turn that waits."""
         if own and isinstance(own[0], dict):
             raise UserError(
-                "Conversation(messages=…): neither our messages nor stored ones of pydantic-ai; messages of a "
-                "provider are read by `find_wire('openai-chat').decode_request({'messages': …}).messages`"
+                f"Conversation(messages=…): neither our messages nor stored ones of pydantic-ai; {HOW_TO_READ}"
             )
         self._transcript = read_history(own, "execute") if self._has_stored_calls else Transcript(repair(own)[0])
         self.deps = deps

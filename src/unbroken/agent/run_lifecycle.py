@@ -349,6 +349,9 @@ def own_messages(history: Sequence[Message] | StoredHistory) -> Sequence[Message
     return messages
 
 
+HOW_TO_READ = "messages of a provider are read by `find_wire('openai-chat').decode_request({'messages': …}).messages`"
+
+
 def _refuse_foreign(history: Sequence[Message]) -> None:
     if isinstance(history, str | bytes) or not isinstance(history, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
         raise UserError(
@@ -360,8 +363,7 @@ def _refuse_foreign(history: Sequence[Message]) -> None:
             kind = type(message).__name__
             raise UserError(
                 f"history= holds no message at {place}, but a value of the type {kind}: it takes what a Result or a "
-                f"Conversation has in `messages`; messages of a provider are read by "
-                f"`find_wire('openai-chat').decode_request({{'messages': …}}).messages`"
+                f"Conversation has in `messages`; {HOW_TO_READ}"
             )
 
 

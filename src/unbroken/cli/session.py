@@ -158,7 +158,13 @@ HELPFUL = "You are a helpful assistant."
 
 
 def is_local(setup: Setup) -> bool:
-    return setup.model.strip().partition(":")[0] == LOCAL
+    """Whether the model runs in a process of ours. A server in the user's own profile `local` does not."""
+    name, _, file = setup.model.strip().partition(":")
+    if name != LOCAL:
+        return False
+    from unbroken.models.providers import is_own_profile  # noqa: PLC0415 - start-up time
+
+    return not file or not is_own_profile(LOCAL)
 
 
 @contextmanager

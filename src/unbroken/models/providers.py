@@ -484,6 +484,11 @@ def find_provider(name: str) -> Provider:
     )
 
 
+def is_own_profile(name: str) -> bool:
+    """Whether the user's file has a profile with that name or alias."""
+    return name in _user_profiles()
+
+
 def with_wire(provider: Provider, wire: str) -> Provider:
     """The provider's profile for another of its wires."""
     if wire == provider.wire:
