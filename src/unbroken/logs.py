@@ -46,9 +46,20 @@ def set_up_logs(as_json: bool = False, level: LogLevel = "info") -> None:
 
 def stderr_handler(as_json: bool = False) -> logging.Handler:
     """Writes each line to standard error, in the chosen form."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_CurrentError())
     handler.setFormatter(JsonLines() if as_json else PlainLines(PLAIN))
     return handler
+
+
+class _CurrentError:
+    """Standard error as it is at each write: a progress line takes its place for a while, and moves out of the way of
+    what is written."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 _HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
 from terminals import PATIENCE, in_pipe, write_tools
 
 from unbroken import UserError
-from unbroken.logs import LEVELS, VARIABLE, JsonLines, PlainLines, chosen_level, fields_of
+from unbroken.logs import LEVELS, VARIABLE, JsonLines, PlainLines, chosen_level, fields_of, stderr_handler
 from unbroken.testing import Call, serve
 
 
@@ -47,6 +49,13 @@ def test_lines_contain_no_secrets_and_no_terminal_controls(monkeypatch: pytest.M
     assert plain == "WARNING the key is ***\\x1b[2J"
     line = json.loads(JsonLines().format(record("the key is %s", "sk-hidden-0123456789")))
     assert (line["level"], line["logger"], line["message"]) == ("warning", "unbroken.tools", "the key is ***")
+
+
+def test_lines_are_written_where_standard_error_is_now_so_that_a_progress_line_can_move_out_of_their_way() -> None:
+    handler, moved = stderr_handler(), io.StringIO()
+    with redirect_stderr(moved):
+        handler.emit(record("started at=%s", "http://127.0.0.1:8400"))
+    assert moved.getvalue().endswith("started at=http://127.0.0.1:8400\n")
 
 
 @pytest.mark.parametrize("by", ["option", "variable", "nothing"])

@@ -78,16 +78,6 @@ class _Begins:
             self._area.close()
 
 
-class CurrentError:
-    """Standard error as it is at each write, for a handler of logs: a progress line takes its place for a while."""
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
 def current(stream: IO[str]) -> IO[str]:
     """The stream to print on now: while a progress line is shown, another one takes the place of standard error."""
     return sys.stderr if stream is sys.__stderr__ else stream

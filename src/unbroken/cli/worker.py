@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json as json_text
-import logging
 import os
 import signal
 import sys
@@ -13,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,7 +22,7 @@ from unbroken.cli.exits import print_line
 from unbroken.cli.journals import AgentsName, JournalUrl, check_keys, ending_durable, in_journal, load_agents
 from unbroken.cli.main import is_terminal
 from unbroken.cli.options import LogLevelName
-from unbroken.cli.progress_line import CurrentError, ProgressLine, progress
+from unbroken.cli.progress_line import ProgressLine, progress
 from unbroken.cli.terminal_text import clean, clean_line, counted, one_line, seconds
 from unbroken.durable import Journal, Progress, Worker
 from unbroken.durable.worker import CONCURRENCY
@@ -190,9 +189,6 @@ class _Pretty(_Plain):
         """A line at the bottom: how many runs are being driven, and for how long."""
         with progress("waiting for runs") as self._moving:
             self._console = self._moving.console or self._console
-            for handler in logging.getLogger().handlers:
-                if isinstance(handler, logging.StreamHandler):
-                    cast("logging.StreamHandler[Any]", handler).setStream(CurrentError())
             yield
 
     def _move(self, progress: Progress) -> None:
