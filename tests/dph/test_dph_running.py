@@ -542,6 +542,17 @@ def test_detected_calls_are_logged_in_one_debug_line(caplog: pytest.LogCaptureFi
     ]
 
 
+@pytest.mark.parametrize("schedule", ["sequential", "parallel", "eager"])
+def test_a_started_call_is_logged_with_its_place_among_all_calls(
+    schedule: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger="unbroken.dph"):
+        calls = [Call("draw"), Call("draw"), Call("unknown"), Call("web_search", query="x")]
+        play(f'/explore/(tool_execution="{schedule}") Go. -> r', calls, "Done.", tools=[draw, web_search])
+    started = [text for text in caplog.messages if text.startswith("Executing")]
+    assert started[-1] == "Executing tool call 4/4: web_search"
+
+
 TALK = 'Let me see: a =># b.\n  =>#web_search: {"query": "x } y \\" {"}\nfound nonsense\n=>#web_search: {"query": "z"}'
 
 

@@ -113,5 +113,16 @@ def test_a_duplicate_is_logged_as_not_executed(caplog: pytest.LogCaptureFixture)
     ]
 
 
+def test_a_call_that_starts_is_logged_with_its_place_among_all_calls(caplog: pytest.LogCaptureFixture) -> None:
+    """Seed 10.1 and 13.2: calls that do not start, such as the second and the third here, are counted too."""
+    desk = Desk()
+    tools = [desk.tool("search", effect="read"), desk.tool("get_news")]
+    twice = Call("search", q="x"), Call("search", q="x")
+    for schedule in Schedule:
+        caplog.clear()
+        lines = logged(caplog, [*twice, Call("unknown"), Call("get_news")], tools, schedule)
+        assert [text for _, text in lines if text.startswith("Executing")][-1] == "Executing tool 4/4: get_news()"
+
+
 def test_an_answer_without_calls_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog, "Hello.", Desk().tools("search"), Schedule.EAGER) == []

@@ -117,15 +117,14 @@ def _sink(middleware: Middleware) -> Sink:
 class RoundReporter:
     """Reports what happens to the calls of one message: the `Observer` of its `Batch`."""
 
-    def __init__(
-        self, emitter: Emitter, clock: Clock, schedule: Schedule, count: int = 0, futures: Futures | None = None
-    ) -> None:
+    def __init__(self, emitter: Emitter, clock: Clock, schedule: Schedule, futures: Futures | None = None) -> None:
         self._emitter = emitter
         self._futures = futures
         self._clock = clock
         self._schedule = schedule
-        self._count = count
-        self._begun = 0
+        self._count = 0
+        self._numbers: list[int] = []
+        """The calls of the response in call order, by number: what is known of it so far, then all of it."""
         self._failed = 0
         self._first_start: float | None = None
         self._loose: dict[int, ToolCall] = {}
@@ -137,9 +136,14 @@ class RoundReporter:
         number = emitter.next_call
         emitter.next_call += 1
         self._loose[number] = call
+        self._numbers.append(number)
         if emitter.has_listeners:
             emitter.emit(CallWritten, number, call.id, call.name, call.arguments)
         return number
+
+    def reopen(self, numbers: Sequence[int]) -> None:
+        """These are the open calls of a given history."""
+        self._count, self._numbers = len(numbers), [*numbers]
 
     def place(self, numbers: Iterable[int]) -> None:
         """These calls are now in a message."""
@@ -148,6 +152,7 @@ class RoundReporter:
 
     def detected(self, calls: Sequence[ToolCall], numbers: Sequence[int], cost: float | None) -> None:
         self._count = len(calls)
+        self._numbers = [*numbers]
         self.place(numbers)
         each = [
             {"call": number, "id": call.id, "name": call.name, "arguments": call.arguments}
@@ -177,17 +182,24 @@ class RoundReporter:
 
     def started(self, prepared: Prepared, early: bool) -> None:
         call = prepared.call
-        self._begun += 1
         if self._first_start is None:
             self._first_start = self._clock.elapsed()
         report_started(self._emitter, prepared, early)
         if self._emitter.in_detail:
-            count = max(self._count, self._begun)
-            LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, _written(call.arguments or {}))
+            place = self._place_of(prepared.number)
+            count = max(self._count, place)
+            LOG.debug("Executing tool %d/%d: %s(%s)", place, count, call.name, _written(call.arguments or {}))
+
+    def _place_of(self, number: int) -> int:
+        """From 1. A call that was shared or refused has its place too, though it does not start."""
+        if number not in self._numbers:
+            self._numbers.append(number)
+        return self._numbers.index(number) + 1
 
     def restarted(self) -> None:
         """The response broke off: counting starts over."""
-        self._begun = self._failed = 0
+        self._failed = 0
+        self._numbers.clear()
 
     def adopted(self, prepared: Prepared, number: int) -> None:
         self._loose.pop(number, None)
@@ -199,6 +211,8 @@ class RoundReporter:
     def drop(self, number: int, call: ToolCall, reason: str) -> None:
         """The call is not in a message and never will be."""
         self._loose.pop(number, None)
+        if number in self._numbers:
+            self._numbers.remove(number)
         self._emitter.emit(CallDropped, number, call.id, call.name, reason)
         LOG.debug("Tool call %s (id=%s) is in no message: %s", call.name, call.id, reason)
 

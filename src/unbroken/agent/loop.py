@@ -148,7 +148,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     request = await write_request(run, toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
-    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, futures=run.futures)
+    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, run.futures)
     batch = run.batch(toolbox, observer, run.plan.on_approval)
     listener = Listener(run, toolbox, batch, observer, closed)
     try:
@@ -200,8 +200,9 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     await _recall_output(run, everything)
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
-    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, len(prepared), run.futures)
+    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, run.futures)
     numbers = {each.call.id: _renumber(run, each, observer) for each in prepared}
+    observer.reopen([*numbers.values()])
     if decisions is None and run.plan.client_checks:
         await check_client_calls(run, prepared)
     # If only some calls are answered, the rest keeps waiting; without a handler it would be denied.

@@ -19,7 +19,15 @@ from unbroken.dph.outputs import BlockRun, DoesNotFit, InBlock, Output, correcti
 from unbroken.dph.text_calls import TextCalls
 from unbroken.dph.values import Answer, ToolCallFailed, in_text, kept_value
 from unbroken.errors import AnswerInvalid, UserError
-from unbroken.events import CallFinished, CallStarted, CallWritten, Event, RunFailed, ToolCallsDetected
+from unbroken.events import (
+    CallFinished,
+    CallStarted,
+    CallWritten,
+    Event,
+    RequestRetried,
+    RunFailed,
+    ToolCallsDetected,
+)
 from unbroken.messages import Assistant, Json, Message, System, ToolCall, Usage, User
 from unbroken.middleware import as_middleware
 from unbroken.tools.approval import Allow, Deny, Edit, Wait, ask
@@ -87,8 +95,8 @@ class _Asking:
         self._environment = environment
         self._history = _history(settings.history, history)
         self._turn = -1
-        self._calls = self._begun = 0
-        """How many calls the response of this turn has, as far as it is known, and how many of them have started."""
+        self._calls: list[int] = []
+        """The calls of the response of this turn in call order, by number: what is known of it so far, then all."""
 
     async def ask(self, text: str, tools: Toolbox) -> BlockResult:
         form = self._settings.output
@@ -187,14 +195,18 @@ class _Asking:
 
     def _log(self, event: Event) -> None:
         if event.turn != self._turn:
-            self._turn, self._calls, self._begun = event.turn, 0, 0
+            self._turn, self._calls = event.turn, []
         match event:
+            case CallWritten():
+                self._calls.append(event.call)
+            case RequestRetried():
+                self._calls = []
             case ToolCallsDetected():
-                self._calls = event.count
+                self._calls = [call["call"] for call in event.calls]
                 LOG.debug("explore[%s] detected %d tool calls: %s", self._block.name, event.count, list(event.names))
             case CallStarted():
-                self._begun += 1
-                LOG.debug("Executing tool call %d/%d: %s", self._begun, max(self._calls, self._begun), event.name)
+                place = self._calls.index(event.call) + 1 if event.call in self._calls else len(self._calls)
+                LOG.debug("Executing tool call %d/%d: %s", place, len(self._calls), event.name)
             case CallFinished(error=False, outcome="done", duplicate_of=""):
                 LOG.debug("Tool call %s completed, response length: %d", event.name, len(event.text))
             case _:
