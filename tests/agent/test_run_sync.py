@@ -102,8 +102,10 @@ def test_a_conversation_continues_from_call_to_call() -> None:
 
 
 PROGRAM = """
-import sys
+import logging, sys
 from unbroken import Agent, connect, tool
+
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # in development mode a slow machine is a warning
 
 @tool
 def add(a: int, b: int) -> int:
