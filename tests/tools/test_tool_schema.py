@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Optional, TypeVar, Union, cast
 from uuid import UUID
 
 import pytest
@@ -19,12 +19,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from unbroken.errors import InvalidTool
-from unbroken.tools.context import CallContext
+from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature, read_signature
 from unbroken.tools.tool import tool
 
 if TYPE_CHECKING:
     from somewhere import Unknown  # pyright: ignore[reportMissingImports, reportUnknownVariableType] - on purpose
+
+
+T = TypeVar("T")
 
 
 class Unit(Enum):
@@ -272,6 +275,34 @@ def test_the_context_is_not_shown_to_the_model() -> None:
     def two(a: CallContext[Any], b: CallContext[Any]) -> None: ...
 
     assert refusal(two) == "tool `two`: `a` and `b` both take the CallContext; keep one"
+
+
+def test_the_context_of_a_run_is_refused_as_a_parameter_that_the_model_would_write() -> None:
+    class FromElsewhere(Generic[T]):  # as pydantic-ai has it: `unbroken` cannot import it here
+        deps: T
+
+    FromElsewhere.__name__, FromElsewhere.__module__ = "RunContext", "pydantic_ai.tools"
+
+    def ours(ctx: RunContext[Place], x: int) -> None: ...
+    def optional(x: int, ctx: RunContext[Any] | None = None) -> None: ...
+    def theirs(ctx: FromElsewhere[Place], x: int) -> None: ...
+
+    for function in (ours, optional, theirs):
+        assert refusal(function) == (
+            f"tool `{function.__name__}`: parameter `ctx` is a `RunContext`, which no tool gets here; "
+            "annotate it with `CallContext` of `unbroken`, which has `deps` too"
+        )
+
+
+def test_a_class_of_the_program_may_be_called_like_the_context_of_a_library() -> None:
+    class Race(BaseModel):
+        lap: int
+
+    Race.__name__ = "RunContext"
+
+    def f(ctx: Race) -> None: ...
+
+    assert list(properties_of(f)) == ["ctx"]
 
 
 def test_methods_leave_out_self() -> None:

@@ -72,6 +72,7 @@ def read_parameters(name: str, function: Callable[..., Any]) -> Parameters:
         _refuse_kinds(name, parameter)
         kind = names.resolve(name, parameter)
         if not _is_context(kind):
+            _refuse_other_contexts(name, parameter.name, kind)
             shown.append(Parameter(parameter.name, kind, parameter.default))
         elif context:
             raise InvalidTool(f"tool `{name}`: `{context}` and `{parameter.name}` both take the CallContext; keep one")
@@ -155,13 +156,37 @@ def _locals_around(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _is_context(kind: Any) -> bool:
+    return any(issubclass(one, CallContext) for one in _classes(kind))
+
+
+def _classes(kind: Any) -> tuple[type, ...]:
+    """The classes that an annotation accepts."""
     origin = get_origin(kind)
     if origin is Annotated:
-        return _is_context(get_args(kind)[0])
+        return _classes(get_args(kind)[0])
     if origin in (Union, types.UnionType):
-        return any(_is_context(one) for one in get_args(kind))
+        return tuple(each for one in get_args(kind) for each in _classes(one))
     kind = origin or kind
-    return isinstance(kind, type) and issubclass(kind, CallContext)
+    return (kind,) if isinstance(kind, type) else ()
+
+
+_OTHER_CONTEXTS = {
+    ("unbroken", "RunContext"),  # what checks and other functions of an agent get
+    ("pydantic_ai", "RunContext"),
+    ("agents", "RunContextWrapper"),
+    ("langgraph", "ToolRuntime"),
+}
+"""By package and name: what a function of an agent, or a tool of another library, gets from its run."""
+
+
+def _refuse_other_contexts(name: str, parameter: str, kind: Any) -> None:
+    """Some of them are dataclasses: as a parameter of its own, the model would write the `deps` of the run."""
+    for base in (base for each in _classes(kind) for base in each.__mro__):
+        if (base.__module__.partition(".")[0], base.__name__) in _OTHER_CONTEXTS:
+            raise InvalidTool(
+                f"tool `{name}`: parameter `{parameter}` is a `{base.__name__}`, which no tool gets here; "
+                "annotate it with `CallContext` of `unbroken`, which has `deps` too"
+            )
 
 
 # Arguments that two JSON parsers would read differently: a duplicate key in an object, a number beyond the range of a
