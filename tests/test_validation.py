@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from unbroken import (
     Policy,
     Prices,
     Recorder,
+    Result,
     RetryingModel,
     Sampling,
     ScriptedModel,
@@ -58,7 +60,7 @@ from unbroken.trajectory.alerts import Alert, Alerts
 from unbroken.trajectory.prometheus import PrometheusMetrics
 from unbroken.trajectory.recording import list_recordings
 from unbroken.trajectory.replay import replay
-from unbroken.validation import OTHER_NAMES, PLACES, check_options, checked
+from unbroken.validation import ATTRIBUTES, OTHER_NAMES, PLACES, check_options, checked
 
 MODEL = ScriptedModel("Hello.", loop_last=True)
 AGENT = Agent(MODEL)
@@ -469,7 +471,47 @@ def test_every_suggestion_leads_to_an_option_that_exists() -> None:
     real = {option for _, option, _ in PAIRS} | {"prompt"}
     assert set(OTHER_NAMES) <= real
     elsewhere = {"model", "stream", "session", "memory", "checkpointer", "thread_id", "conversation_id", "handoffs"}
-    assert set(PLACES) <= real | elsewhere
+    others = {"deps_type", "capabilities", "instrument", "deferred_tool_results"}
+    assert set(PLACES) <= real | elsewhere | others
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Agent(MODEL, deps_type=int), "Agent has no option `deps_type`: use CallContext[Deps] in the tools"),  # type: ignore[call-arg]
+        (lambda: Agent(MODEL, retries=2), "Agent has no option `retries`: use @tool(retries=…), Policy("),  # type: ignore[call-arg]
+        (lambda: Agent(MODEL, instrument=True), "Agent has no option `instrument`: use Agent(model, middleware=[Open"),  # type: ignore[call-arg]
+        (lambda: play(deferred_tool_results={}), "agent.run has no option `deferred_tool_results`: use agent.resume("),
+    ],
+)
+def test_an_option_that_has_another_meaning_elsewhere_leads_to_what_does_the_same_here(
+    make: Callable[[], Any], words: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        make()
+    assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize(("kind", "known"), [(Agent, ATTRIBUTES["Agent"]), (Result, ATTRIBUTES["Result"])])
+def test_a_method_of_another_library_leads_to_ours(kind: type, known: dict[str, str]) -> None:
+    owner: Any = AGENT if kind is Agent else AGENT.run_sync("Hi.")
+    for name, use in known.items():
+        with pytest.raises(
+            AttributeError, match=re.escape(f"{kind.__name__!r} object has no attribute {name!r}: use {use}")
+        ):
+            getattr(owner, name)
+        assert not hasattr(owner, name)
+    with pytest.raises(AttributeError, match=rf"^'{kind.__name__}' object has no attribute 'colour'$"):
+        owner.colour  # noqa: B018
+
+
+def test_a_class_made_from_an_agent_has_the_same_hints() -> None:
+    class Clerk(Agent[None, None]):
+        pass
+
+    clerk: Any = Clerk(MODEL)
+    with pytest.raises(AttributeError, match="'Clerk' object has no attribute 'tool': use @tool on the function"):
+        clerk.tool  # noqa: B018
 
 
 def test_a_checked_function_keeps_its_identity() -> None:

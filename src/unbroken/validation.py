@@ -50,7 +50,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "tokens": ("total_tokens_limit", "max_tokens", "token_limit"),
     "seconds": ("timeout", "max_execution_time", "time_limit"),
     "instructions": ("system_prompt", "system", "system_message", "state_modifier", "prompt", "preamble"),
-    "deps": ("context", "dependencies", "deps_type", "runtime_context", "run_context"),
+    "deps": ("context", "dependencies", "runtime_context", "run_context"),
     "sinks": ("event_stream_handler", "callbacks", "hooks", "event_handler", "on_event", "listeners"),
     "sampling": ("model_settings", "temperature", "top_p", "max_tokens", "seed", "stop", "generation_config"),
     "reasoning": ("reasoning_effort", "thinking", "thinking_budget", "effort"),
@@ -119,8 +119,31 @@ PLACES: dict[str, str] = {
     "thread_id": "Conversation(agent)",
     "conversation_id": "Conversation(agent)",
     "handoffs": "Agent(model, handoffs=[…])",
+    "deps_type": "CallContext[Deps] in the tools; run(…, deps=…) takes the value",
+    "retries": "@tool(retries=…), Policy(tool_retries=…) or connect(name, attempts=…)",
+    "capabilities": "middleware=[…], or tools=[WebSearch()] for what the provider runs",
+    "instrument": "Agent(model, middleware=[OpenTelemetry()])",
+    "deferred_tool_results": "agent.resume(result, answers)",
 }
 """Where an option belongs, for a function that does not have it."""
+
+ATTRIBUTES: dict[str, dict[str, str]] = {
+    "Agent": {
+        **dict.fromkeys(("tool", "tool_plain"), "@tool on the function, and Agent(model, tools=[…])"),
+        "system_prompt": "Agent(model, instructions=…), which may be a function",
+        **dict.fromkeys(("output_validator", "result_validator"), "@agent.check_output"),
+        **dict.fromkeys(("run_stream", "run_stream_events", "run_streamed", "iter", "astream"), "agent.stream(…)"),
+        "ainvoke": "agent.run(…)",
+        "invoke": "agent.run_sync(…)",
+    },
+    "Result": {
+        **dict.fromkeys(("all_messages", "new_messages", "to_input_list"), "result.messages"),
+        "all_messages_json": "result.to_json()",
+        **dict.fromkeys(("data", "final_output"), "result.text, or result.output for a structured answer"),
+        "run_id": "result.run",
+    },
+}
+"""By class: attributes that other libraries have, and what there is in their place."""
 
 EXAMPLES = {
     "sampling": "sampling=Sampling(…)",
@@ -154,6 +177,15 @@ def suggestion(name: str, accepted: Collection[str]) -> str:
     words = [other for other, ours in _OURS.items() if any(each in accepted for each in ours)]
     near = get_close_matches(name, words, 1, 0.8)
     return suggestion(near[0], accepted) if near else ""
+
+
+def missing_attribute(owner: object, name: str) -> AttributeError:
+    """The error for an attribute that does not exist, for `__getattr__`."""
+    use = next(
+        (known[name] for base in type(owner).__mro__ if name in (known := ATTRIBUTES.get(base.__name__, {}))), ""
+    )
+    words = f"{type(owner).__name__!r} object has no attribute {name!r}{f': use {use}' if use else ''}"
+    return AttributeError(words, name=name, obj=owner)
 
 
 def _written(ours: str, name: str, meant: Collection[str]) -> str:

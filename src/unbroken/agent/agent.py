@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from unbroken import guardrails
 from unbroken.agent.handoffs import Handoff, make_handoff, read_handoffs
@@ -55,7 +55,7 @@ from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.replay import PlayedClock, PlayedTools
 from unbroken.transcript import Transcript
-from unbroken.validation import check_fields, check_options, checked
+from unbroken.validation import check_fields, check_options, checked, missing_attribute
 
 T = TypeVar("T")
 OptionsT = TypeVar("OptionsT", bound=ResumeOptions[Any])
@@ -156,6 +156,11 @@ class Agent(Generic[DepsT, OutputT]):
         self._results = ResultCache()
         self._systems: dict[tuple[str, bool, int | None], System | None] = {}
         self._overrides: ContextVar[Overrides | None] = ContextVar(f"overrides of {name}", default=None)
+
+    if not TYPE_CHECKING:  # type checkers have their own words for it
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
 
     @overload
     async def run(self, prompt: Prompt | None = None, **options: Unpack[Options[DepsT]]) -> Result[OutputT]: ...

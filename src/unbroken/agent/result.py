@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
@@ -21,6 +21,7 @@ from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.tools.handles import BackgroundCall
 from unbroken.trajectory.metrics import Metrics
 from unbroken.transcript import Transcript, from_json, to_json
+from unbroken.validation import missing_attribute
 
 OutputT = TypeVar("OutputT", default=None)
 """The type of a structured answer."""
@@ -89,6 +90,11 @@ class Result(Generic[OutputT]):
     """Tools that the provider ran itself, as it reported them, in order. `to_json` leaves them out."""
     events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
     """The events that `metrics` counts."""
+
+    if not TYPE_CHECKING:  # type checkers have their own words for it
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
 
     @property
     def cache_saving(self) -> float | None:
