@@ -379,3 +379,25 @@ def test_a_program_that_fails_without_any_fault_is_reported_once_and_not_judged(
         run_command(target=program(tmp_path, text), **options)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+TOOLS_FILE = """
+from unbroken import tool
+
+@tool
+def save_note(text: str): return "saved"
+"""
+
+
+def test_the_command_line_takes_the_model_and_the_address_of_the_faulty_server(tmp_path: Path) -> None:
+    tools = tmp_path / "tools.py"
+    tools.write_text(TOOLS_FILE)
+    ask = f"{sys.executable} -m unbroken run '{{prompt}}' --tools {tools}"
+    done = unbroken("--target", f"{ask} --model openai:{{model}}", "--fault", "reset", "--json")
+    assert [(each["fault"], each["outcome"]) for each in json.loads(done.stdout)] == [("reset", "answered")]
+
+    done = unbroken("--target", ask, "--fault", "reset")  # UNBROKEN_MODEL names no provider, and no model of ours
+    assert done.stderr.startswith(
+        "unbroken: --target sent no request: exit code 2, unbroken: `test-model` does not name"
+    )
+    assert done.returncode == 2

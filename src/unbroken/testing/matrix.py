@@ -236,6 +236,14 @@ providers), `UNBROKEN_MODEL`, `UNBROKEN_PROMPT`, `UNBROKEN_FAULT` and `UNBROKEN_
 `get_weather(city, days)`, `now()` and `save_note(text)` (if it offers others, two of them are called), to print the
 answer and to exit with 0. `examples/faults_target.py` is an example.
 
+A program of Unbroken needs no other address: `Agent("openai:" + os.environ["UNBROKEN_MODEL"], …)` and `unbroken run`
+read `OPENAI_BASE_URL`. It waits 120 seconds for the first byte of an answer and 60 for the next, longer than a program
+may take here by default: shorten that with `connect(…, first_byte=5, idle=5)`, or give `--timeout 150`.
+
+```
+unbroken faults run --timeout 150 --target "unbroken run '{prompt}' --tools tools.py --yes --model openai:{model}"
+```
+
 First it is run once with nothing broken. If it sends no request, uses another wire than `--wire` (by default
 openai-chat) or already fails, one line reports it and nothing is judged (exit code 2). This run also shows whether it
 streams: a program that does not stream is tested with the faults of non-streaming responses, and a line reports how

@@ -24,7 +24,8 @@ from unbroken.testing.matrix import Case, Ended, unheard
 from unbroken.testing.scenario import ASKED, CALLS, answer_scenario
 from unbroken.wires import WIRES
 
-MODEL = "demo"
+MODEL = "test-model"
+"""Not `demo`, which is a model of `unbroken run`: it would answer without a request."""
 KEY = "not-a-key"
 TIMEOUT = 30.0
 AT_ONCE = 2
@@ -100,7 +101,7 @@ class Target:
             async with asyncio.timeout(self.timeout):
                 out, err = await process.communicate()
         except TimeoutError:
-            return _Exit(None, "", f"it did not end within {self.timeout:g} s")
+            return _Exit(None, "", f"it did not end within {self.timeout:g} s; --timeout sets another limit")
         finally:
             with suppress(ProcessLookupError):  # with all processes that it started
                 os.killpg(process.pid, signal.SIGKILL)
