@@ -15,7 +15,7 @@ MAKEFLAGS += --jobs=2
 .PHONY: help ui real demo dist tour test check compare lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-deploy test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
 
 help:  ## this list
-	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-19s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # Enough for the demo, in a few seconds; what the tests need takes minutes.
 $(BIN)/unbroken:
