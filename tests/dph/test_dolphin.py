@@ -190,6 +190,17 @@ def test_a_chunk_of_the_old_llm_layer_goes_in_and_out() -> None:
     assert ids[0] != ids[1]
 
 
+def test_a_call_without_an_id_is_numbered_by_the_counter_of_each_response() -> None:
+    body = (
+        b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"a","arguments":"{}"}}]}}]}\n\n'
+        b'data: {"choices":[{"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
+    )
+    items = [StreamItem(), StreamItem()]
+    for counter, item in enumerate(items):
+        item.parse_from_chunk(chunk_of(decode(body)), session_counter=counter)
+    assert [item.tool_calls[0].id for item in items] == ["call_0_0", "call_1_0"]
+
+
 def _id_without_a_counter() -> str:
     item = StreamItem()
     item.parse_from_chunk({"tool_calls_data": {0: {"name": "a", "arguments": ["{}"]}}})

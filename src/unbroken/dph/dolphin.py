@@ -15,6 +15,7 @@ from unbroken.decoding.decoder import Response
 from unbroken.dph import flags
 from unbroken.messages import Assistant, Json, ToolCall, ToolResult
 from unbroken.transcript import Transcript
+from unbroken.wires.values import MINTED
 
 LOG = logging.getLogger("unbroken.tools")
 QUOTED = 200
@@ -141,9 +142,14 @@ def append_tool_response_message(
 
 
 def chunk_of(response: Response) -> dict[str, Any]:
-    """What `chat()` of Dolphin's LLM layer returns at the end of a response, for a `StreamItem` of your own."""
+    """What `chat()` of Dolphin's LLM layer returns at the end of a response, for a `StreamItem` of your own. A call to
+    which the provider gave no id has none here: `parse_from_chunk` makes it from its counter."""
     calls: dict[int, dict[str, Any]] = {
-        call.index: {"id": call.id, "name": call.name, "arguments": [call.raw or "{}" if call.complete else call.raw]}
+        call.index: {
+            "id": None if MINTED in call.notes else call.id,
+            "name": call.name,
+            "arguments": [call.raw or "{}" if call.complete else call.raw],
+        }
         for call in response.calls
     }
     first = next(iter(calls.values()), {"name": None, "arguments": list[str]()})
