@@ -118,13 +118,22 @@ def test_the_names_for_those_of_the_design_documents_are_in_the_source() -> None
     assert words - known - prefixed == set()
 
 
+TWINS = [page for page in [*PAGES, ROOT / "README.zh-CN.md"] if page.name.endswith(".zh-CN.md")]
+
+
+def test_a_page_in_chinese_links_to_pages_in_chinese_where_there_are_some() -> None:
+    for page in TWINS:
+        others = {(page.parent / target).resolve() for target, _ in LINK.findall(prose_of(page))}
+        own = page.with_name(page.name.replace(".zh-CN", ""))
+        assert {other for other in others if other.with_suffix(".zh-CN.md") in TWINS} <= {own}, page.name
+
+
 def test_a_page_in_chinese_has_the_sections_of_its_twin() -> None:
     """So that a section that is new in English is not forgotten in Chinese."""
-    twins = [page for page in PAGES if page.name.endswith(".zh-CN.md") and page.name != "index.zh-CN.md"]
-    assert len(twins) >= 9
-    for page in twins:
+    assert len(TWINS) >= 9
+    for page in TWINS:
         english = page.with_name(page.name.replace(".zh-CN", ""))
-        assert f"]({english.name})" in page.read_text("utf-8").split("##")[0]
+        assert f"]({english.name})" in page.read_text("utf-8").split("##")[0] or english == DOCS / "index.md", page.name
         sections = [len(re.findall(r"^## ", prose_of(each), re.MULTILINE)) for each in (english, page)]
         assert sections[0] == sections[1], page.name
 

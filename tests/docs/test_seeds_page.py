@@ -101,7 +101,7 @@ def test_the_numbers_at_the_top_are_those_of_the_tables() -> None:
 def test_both_languages_have_the_same_rows() -> None:
     english, chinese = rows_of(ENGLISH), rows_of(CHINESE)
     assert [(row.number, row.where, row.tests, row.verdict) for row in english] == [
-        (row.number, row.where, row.tests, row.verdict) for row in chinese
+        (row.number, row.where.replace(".zh-CN.md", ".md"), row.tests, row.verdict) for row in chinese
     ]
     for ours, theirs in zip(english, chinese, strict=True):
         assert bool(ours.note) == bool(theirs.note), ours.number
