@@ -156,10 +156,24 @@ def test_a_late_result_may_be_an_error_for_its_client_and_a_new_message_goes_on(
             on.clock.time += 51
             late = await client.answer_calls()
             assert (late.status, late.headers["x-unbroken-turn"]) == (400, "lost; expired; 2 calls")
-            assert "waits 50 seconds" in late.body["error"]["message"]
-            assert "other 2 calls" in late.body["error"]["message"]
+            assert "waits 50 s for it" in late.body["error"]["message"]
+            assert "gave up 2 other calls of that turn" in late.body["error"]["message"]
             assert len(on.asked) == 1  # no model was asked
             reply = await client.ask(User.of("Hello?"))
             assert (reply.status, reply.response.text) == (200, "Hello.")
+
+    run(story)
+
+
+def test_the_error_about_a_late_result_counts_one_call_as_one() -> None:
+    async def story() -> None:
+        more: dict[str, Any] = {"hold_timeout": 50.0, "on_expired": "error"}
+        async with stage("openai-chat", THREE_CALLS, serial=True, **more) as on:
+            client = on.client("openai-chat", False)
+            await client.ask(User.of(QUESTION))
+            await client.answer_calls()
+            on.clock.time += 51
+            late = await client.answer_calls()
+            assert "gave up 1 other call of that turn" in late.body["error"]["message"]
 
     run(story)

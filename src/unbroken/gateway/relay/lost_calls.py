@@ -54,8 +54,9 @@ class LostCalls:
 
 
 def _too_late(lost: Lost, hold_timeout: float) -> str:
+    others = "1 other call" if lost.calls == 1 else f"{lost.calls} other calls"
     return (
-        f"this result came too late: the gateway waits {whole_seconds(hold_timeout)} seconds for it (`hold_timeout`), "
-        f"and the other {lost.calls} calls of that turn were given up. No model was asked. Send the conversation up to "
-        f"that turn again, or continue with a message of the user"
+        f"this result came too late: the gateway waits {whole_seconds(hold_timeout)} s for it (`hold_timeout`), and "
+        f"gave up {others} of that turn. No model was asked. Send the conversation up to that turn again, or continue "
+        f"with a message of the user"
     )
