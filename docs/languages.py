@@ -42,6 +42,7 @@ TITLES = {
     "Testing": "测试",
     "Evals": "评测",
     "Proof on public benchmarks": "在公开基准上验证",
+    "Benchmarks": "性能测试",
     "The command line": "命令行",
     "Gateway": "网关",
     "gateway.md": "网关",
