@@ -3,11 +3,15 @@ the texts of errors."""
 
 from __future__ import annotations
 
-from base64 import b64encode
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
-from gateway_client import WEATHER, run, stage
+from gateway_client import WEATHER, path_of, run, serving, settings_for, stage
+from gateway_upstreams import Told, telling
 
 from unbroken.errors import ProviderError, RequestRefused
 from unbroken.gateway.guards.client_texts import texts_of, with_texts
@@ -109,8 +113,8 @@ def test_what_a_client_writes_beside_a_document_is_checked_with_it() -> None:
     result = ToolMessage(
         (ToolResult("1", (Text("r"), file), native=native), ToolResult("2", (Text("s"),), native=native))
     )
-    assert texts_of(result) == ["r", "T\nC\nD", "s"]
-    changed = with_texts(result, [None, "x", None])
+    assert texts_of(result) == ["r", "T\nC\nD", "s", "C"]
+    changed = with_texts(result, [None, "x", None, None])
     assert changed == ToolMessage((ToolResult("1", (Text("r"), Text("x"))), result.results[1]))
     assert (texts_of(System.of("a", "b")), texts_of(Assistant("a"))) == (["ab"], [])
 
@@ -151,3 +155,156 @@ def test_what_a_provider_quotes_in_an_error_is_redacted(stream: bool, caplog: py
 
     run(story)
     assert SECRET not in caplog.text
+
+
+WORDS = "The password is 1234."
+CALLS = [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+RESPONSE = {"name": "f", "response": {"x": "y"}}
+
+
+def in_base64(text: str, change: Callable[[str], str] = str) -> str:
+    return change(b64encode(text.encode()).decode())
+
+
+def chat_file(data: str, name: str = "a.txt") -> Any:
+    return {
+        "messages": [{"role": "user", "content": [{"type": "file", "file": {"filename": name, "file_data": data}}]}]
+    }
+
+
+def gemini_parts(*parts: Any) -> Any:
+    return {"contents": [{"role": "user", "parts": [{"text": "Hi"}, *parts]}]}
+
+
+def gemini_file(data: str, mime: str = "text/plain") -> Any:
+    return gemini_parts({"inlineData": {"mimeType": mime, "data": data}})
+
+
+def anthropic_part(part: Any) -> Any:
+    return {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, part]}]}
+
+
+def bedrock_part(part: Any) -> Any:
+    return {"messages": [{"role": "user", "content": [{"text": "Hi"}, part]}]}
+
+
+HI = [{"role": "user", "content": "Hi"}]
+PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}}
+HIDDEN: dict[str, tuple[str, Any]] = {
+    "in lines": ("gemini", gemini_file(in_base64(WORDS, lambda data: f"{data[:8]}\n{data[8:]}"))),
+    "without padding": ("gemini", gemini_file(in_base64(WORDS + "!", lambda data: data.rstrip("=")))),
+    "for addresses": ("gemini", gemini_file(in_base64(WORDS + ">>>>???", lambda data: data.replace("+", "-")))),
+    "in UTF-16": ("gemini", gemini_file(b64encode(WORDS.encode("utf-16")).decode())),
+    "as a program": ("gemini", gemini_file(in_base64(WORDS), "application/x-python")),
+    "as bytes": ("openai-chat", chat_file(f"data:application/octet-stream;base64,{in_base64(WORDS)}")),
+    "in an upper-case address": ("openai-chat", chat_file(f"DATA:text/plain;base64,{in_base64(WORDS)}")),
+    "in an address without base64": ("openai-chat", chat_file("data:text/plain,The%20password%20is%201234.")),
+    "in the name of a PDF": ("openai-chat", chat_file("data:application/pdf;base64,AAAA", "password.pdf")),
+    "in the title of a PDF": (
+        "anthropic-messages",
+        anthropic_part({**PDF, "title": WORDS}),
+    ),
+    "beside a PDF": ("anthropic-messages", anthropic_part({**PDF, "context": WORDS})),
+    "in a part without a type": ("openai-chat", {"messages": [{"role": "user", "content": [{"text": WORDS}]}]}),
+    "in a part of Bedrock": ("bedrock-converse", bedrock_part({"guardContent": {"text": {"text": WORDS}}})),
+    "in the output of a program": ("gemini", gemini_parts({"codeExecutionResult": {"output": WORDS}})),
+    "in a file of a result": (
+        "gemini",
+        {
+            "contents": [
+                {"role": "user", "parts": [{"text": "Hi"}]},
+                {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
+                {
+                    "role": "user",
+                    "parts": [
+                        {
+                            "functionResponse": {
+                                **RESPONSE,
+                                "parts": [{"inlineData": {"mimeType": "text/plain", "data": in_base64(WORDS)}}],
+                            }
+                        }
+                    ],
+                },
+            ]
+        },
+    ),
+    "in documents": ("cohere-v2", {"messages": HI, "documents": [{"data": {"text": WORDS}}]}),
+    "in a document of a result": (
+        "cohere-v2",
+        {
+            "messages": [
+                *HI,
+                {"role": "assistant", "tool_calls": CALLS},
+                {
+                    "role": "tool",
+                    "tool_call_id": "call_1",
+                    "content": [{"type": "document", "document": {"id": "1", "data": WORDS}}],
+                },
+            ]
+        },
+    ),
+    "in a prediction": ("openai-chat", {"messages": HI, "prediction": {"type": "content", "content": WORDS}}),
+    "in a variable": (
+        "openai-responses",
+        {"input": "Hi", "prompt": {"id": "pmpt_123456", "variables": {"x": WORDS}}},
+    ),
+}
+
+
+def is_readable(sent: str) -> bool:
+    """Does a request have the text, in any spelling?"""
+    encoded = re.findall(r"[A-Za-z0-9+/=_-]{16,}", sent.replace("\\n", ""))
+    texts = [sent, *(b64decode(f"{each}===", altchars="-_").decode("latin-1").replace("\0", "") for each in encoded)]
+    return any("password" in text for text in texts)
+
+
+@pytest.mark.parametrize("place", HIDDEN)
+@pytest.mark.parametrize("guardrail", ["check_input", "redact"])
+def test_a_text_is_found_however_a_client_writes_it(place: str, guardrail: str) -> None:
+    wire, body = HIDDEN[place]
+    redacts = GuardrailSettings("redact", pattern="password", by="[x]")
+    guard = redacts if guardrail == "redact" else GuardrailSettings("check_input", veto="password", message="Refused.")
+
+    async def story() -> None:
+        async with telling(Told(b'{"error": {"message": "no"}}', 400)) as upstream:
+            model = upstream.settings(wire, guardrails=(guard,))
+            async with serving(settings_for(model)) as url, aiohttp.ClientSession(url) as session:
+                asked = {**body, "model": "m"} if wire not in ("gemini", "bedrock-converse") else body
+                async with session.post(path_of(wire), json=asked) as answer:
+                    text = await answer.text()
+            if guardrail == "check_input":
+                assert (upstream.asked, "Refused." in text) == ([], True)
+            else:
+                (sent,) = upstream.asked
+                assert not is_readable(sent.data.decode())
+
+    run(story)
+
+
+def test_documents_are_replaced_where_they_are_and_settings_are_no_texts() -> None:
+    CHECKED.clear()
+    documents = [{"id": "1", "data": {"text": "Bob is in."}}, "Ann is in."]
+
+    async def story() -> None:
+        async with telling(Told(b'{"message": "no"}', 400)) as upstream:
+            model = upstream.settings("cohere-v2", guardrails=(CHECK,))
+            async with serving(settings_for(model)) as url, aiohttp.ClientSession(url) as session:
+                body = {"model": "m", "messages": HI, "documents": documents, "safety_mode": "STRICT"}
+                async with session.post(path_of("cohere-v2"), json=body) as answer:
+                    assert answer.status == 400
+            (sent,) = upstream.asked
+            assert sent.body["documents"] == [{"id": "1", "data": {"text": "[name] is in."}}, "Ann is in."]
+            assert sent.body["safety_mode"] == "STRICT"
+
+    run(story)
+    assert CHECKED == ["Hi", "1", "Bob is in.", "Ann is in."]
+
+
+def test_an_image_keeps_its_content_if_its_name_is_replaced_and_marks_are_no_texts() -> None:
+    marked = Native("anthropic-messages", {"type": "image", "cache_control": {"type": "ephemeral", "ttl": "5m"}})
+    image = Media("image/png", "AAAA", name="Bob.png", native=marked)
+    assert texts_of(User.of("Hi", image)) == ["Hi", "Bob.png"]
+    changed = with_texts(User.of("Hi", image), [None, "[name].png"])
+    assert changed == User.of("Hi", "[name].png", Media("image/png", "AAAA"))
+    file = Native("openai-chat", {"type": "file", "file": {"file_id": "file-abc123"}})
+    assert texts_of(User.of("Hi", Media(native=file))) == ["Hi"]

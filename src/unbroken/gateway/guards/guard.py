@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any, Self, cast
+from urllib.parse import quote
 
 from unbroken.asgi import Refused
 from unbroken.deltas import AttemptFailed, Delta, Ended, ServerCallEnded, ServerCallOpened, ServerCallSeen, Verdict
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.gateway.guards.client_texts import TEXTUAL
+from unbroken.gateway.guards.client_texts import data_url, read_or_search, text_in
 from unbroken.gateway.http.large_requests import MAIN_LOOP
 from unbroken.messages import (
     Assistant,
@@ -26,6 +26,7 @@ from unbroken.messages import (
     Text,
     ToolCall,
     ToolMessage,
+    ToolResult,
     ToolSpec,
     User,
 )
@@ -34,7 +35,7 @@ from unbroken.models.model import closing
 from unbroken.redacting import HeldAnswer, Redaction
 from unbroken.tools.threads import call_anywhere
 
-_DATA_URL = re.compile(r"(data:[\w.+/-]*(?:;[\w.+=-]+)*;base64,)([A-Za-z0-9+/=]*)")
+_NO_FILES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,41 +139,37 @@ class GatewayRedaction(Guard, Redaction):
             case Assistant(native=native):
                 return replace(message, native=None) if native is not None and self._matches(native.value) else message
             case ToolMessage(results):
-                kept = (
-                    replace(each, content=self._media(each.content), native=self._native(each.native))
-                    for each in results
-                )
-                return ToolMessage(tuple(kept))
+                return ToolMessage(tuple(map(self._result, results)))
             case User(parts):
                 return replace(message, parts=self._media(parts))
             case _:
                 return message
 
+    def _result(self, result: ToolResult) -> ToolResult:
+        content, native = self._media(result.content), result.native
+        if native is not None:
+            both = zip(result.content, content, strict=True)
+            files = {old.data: new.data for old, new in both if isinstance(old, Media) and old.data}
+            native = replace(native, value=self._json(native.value, files))
+        return replace(result, content=content, native=native)
+
     def _media(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Text files, and the names and addresses of others, which are not opened."""
-        return tuple(
-            replace(
-                each,
-                data=self._data(each.mime, each.data),
-                name=self._clean(each.name),
-                url=self._json(each.url),
-                native=self._native(each.native),
-            )
-            if isinstance(each, Media)
-            else each
-            for each in parts
-        )
+        return tuple(self._file(each) if isinstance(each, Media) else each for each in parts)
+
+    def _file(self, file: Media) -> Media:
+        data, native = self._data(file.mime, file.data), file.native
+        if native is not None:
+            native = replace(native, value=self._json(native.value, {file.data: data} if file.data else {}))
+        return replace(file, data=data, name=self._clean(file.name), url=self._json(file.url), native=native)
 
     def _data(self, mime: str, data: str) -> str:
         """The contents of a file, as base64."""
-        if not TEXTUAL.search(mime):
+        if (text := read_or_search(mime, data)) is None or (cleaned := self._clean(text)) == text:
             return data
-        try:
-            text = b64decode(data, validate=True).decode()
-        except ValueError:
-            return self._clean(data)
-        cleaned = self._clean(text)
-        return data if cleaned == text else b64encode(cleaned.encode("utf-8", "surrogatepass")).decode()
+        if text_in(mime, data) is None:  # it is no base64
+            return cleaned
+        return b64encode(cleaned.encode("utf-8", "surrogatepass")).decode()
 
     def _tool(self, tool: ToolSpec) -> ToolSpec:
         return replace(
@@ -206,17 +203,27 @@ class GatewayRedaction(Guard, Redaction):
     def _native(self, native: Native | None) -> Native | None:
         return native and replace(native, value=self._json(native.value))
 
-    def _json(self, value: Any) -> Any:
-        """With the names of fields, which a client may choose too."""
+    def _json(self, value: Any, files: Mapping[str, str] = _NO_FILES) -> Any:
+        """With the names of fields, which a client may choose too. `files`: contents of files, and what takes their
+        place."""
         if isinstance(value, str):
-            if (file := _DATA_URL.fullmatch(value)) is not None:
-                return f"{file[1]}{self._data(file[1], file[2])}"
-            return self._clean(value)
+            if (cleaned := files.get(value)) is not None:
+                return cleaned
+            return self._clean(value) if (file := data_url(value)) is None else self._address(value, *file)
         if isinstance(value, Mapping):
-            return {self._clean(name): self._json(each) for name, each in cast("Mapping[str, Json]", value).items()}
+            items = cast("Mapping[str, Json]", value).items()
+            return {self._clean(name): self._json(each, files) for name, each in items}
         if isinstance(value, list | tuple):
-            return [self._json(each) for each in cast("Sequence[Json]", value)]
+            return [self._json(each, files) for each in cast("Sequence[Json]", value)]
         return value
+
+    def _address(self, url: str, mime: str, is_base64: bool, data: str) -> str:
+        """A `data:` URL."""
+        cleaned = self._data(mime, data) if is_base64 else self._clean(data)
+        head, _, rest = url.partition(",")
+        if cleaned != data:
+            rest = cleaned if is_base64 else quote(cleaned)
+        return f"{self._clean(head)},{rest}"
 
     def _matches(self, value: Json) -> bool:
         before, self.found = self.found, False

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,12 +25,12 @@ from unbroken.asgi import REQUEST_ID, Refused
 from unbroken.clock import RealClock
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, TextDelta, UsageReported, Verdict
 from unbroken.errors import AnswerInvalid, PromptVetoed, UserError, Vetoed
-from unbroken.gateway.guards.client_texts import texts_of, with_texts
+from unbroken.gateway.guards.client_texts import texts_beside, texts_of, with_texts, with_texts_beside
 from unbroken.gateway.guards.guard import GatewayRedaction, Guard, RequestInfo
 from unbroken.gateway.guards.hook_file import with_arguments
 from unbroken.gateway.http.routes import ClientRequest
 from unbroken.guardrails import REFUSED, CallCheck, Veto
-from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, Usage, User
+from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolMessage, Usage, User
 from unbroken.middleware import Ask, Middleware, RunStart, wrap_model, wraps
 from unbroken.models.model import Model, closing
 from unbroken.redacting import HeldAnswer
@@ -157,8 +157,13 @@ class Guarding:
                 with self._naming(name):
                     prepared = await guard.prepare(request) if isinstance(guard, Guard) else request
                     if wraps(guard, "check_input"):
-                        prepared = replace(prepared, messages=await self._check_prompts(name, guard, prepared.messages))
-                if prepared.messages != request.messages or (prepared is not request and isinstance(guard, Guard)):
+                        prepared = replace(
+                            prepared,
+                            messages=await self._check_prompts(name, guard, prepared.messages),
+                            extra=await self._check_beside(name, guard, prepared.extra),
+                        )
+                changed = prepared.messages != request.messages or prepared.extra != request.extra
+                if changed or (prepared is not request and isinstance(guard, Guard)):
                     self._note(name, "changed")
                 self._request = request = prepared
         except (Vetoed, Retry) as veto:
@@ -178,6 +183,14 @@ class Guarding:
             if any(text is not None for text in changed):
                 checked[at] = with_texts(said, changed)
         return tuple(checked)
+
+    async def _check_beside(self, name: str, guard: Middleware, extra: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Texts for the model that are in no message, such as documents."""
+        changed: dict[str, str] = {}
+        for text in dict.fromkeys(texts_beside(extra)):
+            if (other := await self._check_text_of(name, guard, text, None, earlier=False)) is not None:
+                changed[text] = other
+        return with_texts_beside(extra, changed) if changed else extra
 
     async def _check_text_of(
         self, name: str, guard: Middleware, text: str, prompt: User | None, earlier: bool
