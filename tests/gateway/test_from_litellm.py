@@ -206,6 +206,34 @@ def test_a_configuration_of_a_team_is_translated() -> None:
             "{model: cohere_chat/command-a, extra_headers: {X-Team: blue}, max_completion_tokens: 5}",
             {"model": "cohere:command-a", "headers": {"X-Team": "blue"}, "max_tokens": 5},
         ),
+        (
+            "{model: bedrock/anthropic.claude-3, aws_region_name: us-east-1, guardrailConfig: {trace: full}}",
+            {
+                "model": "bedrock:anthropic.claude-3",
+                "location": "us-east-1",
+                "extra": {"guardrailConfig": {"trace": "full"}},
+            },
+        ),
+        (
+            "{model: vertex_ai/gemini-3, vertex_ai_project: p, vertex_ai_location: l, safety_settings: [{x: y}]}",
+            {
+                "model": "vertex:gemini-3",
+                "project": "p",
+                "location": "l",
+                "api_key_file": "vertex-token",
+                "extra": {"safetySettings": [{"x": "y"}]},
+            },
+        ),
+        (
+            "{model: ollama_chat/x, api_base: 'http://localhost:11434', keep_alive: 8m, reasoning_effort: disable}",
+            {
+                "model": "ollama:x",
+                "wire": "ollama",
+                "base_url": "http://localhost:11434",
+                "reasoning": "none",
+                "extra": {"keep_alive": "8m"},
+            },
+        ),
     ],
 )
 def test_a_deployment_becomes_a_model(params: str, table: dict[str, Any]) -> None:
@@ -317,6 +345,58 @@ def test_what_cannot_be_translated_is_listed_with_its_place() -> None:
     assert "config.yaml:5: not translated: model_list[1].litellm_params.model: the provider sagemaker" in "\n".join(
         words(translated)
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "litellm_settings: {max_end_user_budget: 1}",
+        "litellm_settings: {max_internal_user_budget: 1}",
+        "litellm_settings: {callbacks: [openai_moderations]}",
+    ],
+)
+def test_what_protects_something_is_not_left_out_silently(text: str) -> None:
+    translated = translate(f"model_list: [{{model_name: a, litellm_params: {{model: groq/x}}}}]\n{text}\n")
+    assert [found.line for found in translated.unsafe] == [2]
+    (found,) = translate("model_list: [{model_name: a, litellm_params: {model: groq/x, guardrails: [pii]}}]").unsafe
+    assert found.path == "model_list[0].litellm_params.guardrails"
+
+
+def test_a_password_of_redis_may_have_any_character() -> None:
+    environment = {**ENVIRONMENT, "REDIS_PASSWORD": "p@ss/w:rd#1%"}
+    translated = translate(
+        "model_list: [{model_name: a, litellm_params: {model: groq/x}}]\n"
+        "router_settings: {redis_host: redis.internal, redis_password: os.environ/REDIS_PASSWORD}\n",
+        environment,
+    )
+    assert translated.variables == {"UNBROKEN_STORE": "redis://:p%40ss%2Fw%3Ard%231%25@redis.internal:6379/0"}
+    assert "p@ss" not in translated.toml()
+
+
+def test_each_organization_of_a_list_is_a_deployment() -> None:
+    translated = translate("model_list: [{model_name: a, litellm_params: {model: gpt-4o, organization: [one, two]}}]")
+    deployments = translated.document["models"][0]["deployments"]
+    assert [each["organization"] for each in deployments] == ["one", "two"]
+
+
+def test_fallbacks_of_and_to_a_model_that_a_wildcard_serves() -> None:
+    translated = translate(
+        """
+        x-defaults: &defaults {api_key: os.environ/GROQ_KEY}
+        model_list:
+          - {model_name: groq/*, litellm_params: {model: groq/*, <<: *defaults}}
+          - {model_name: openai/*, litellm_params: {model: openai/*}}
+        litellm_settings: {fallbacks: [{openai/gpt-5: [groq/llama]}]}
+        """
+    )
+    assert translated.is_complete
+    key = {"api_key_env": "GROQ_KEY"}
+    assert translated.document["models"] == [
+        {"alias": "groq/*", "model": "groq:*", **key},
+        {"alias": "openai/*", "model": "openai-chat:*"},
+        {"alias": "openai/gpt-5", "model": "openai-chat:gpt-5", "fallback": ["groq/llama"]},
+        {"alias": "groq/llama", "model": "groq:llama", **key},
+    ]
 
 
 def test_a_null_in_the_body_cannot_be_written_and_is_reported() -> None:

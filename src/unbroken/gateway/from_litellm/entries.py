@@ -22,6 +22,8 @@ _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d+")
 _TOKEN_FILE = "vertex-token"
 _TO_BODY = [
     "frequency_penalty",
+    "guardrailConfig",
+    "keep_alive",
     "logit_bias",
     "logprobs",
     "max_completion_tokens",
@@ -35,6 +37,7 @@ _TO_BODY = [
     "provider",
     "repetition_penalty",
     "response_format",
+    "safety_settings",
     "service_tier",
     "store",
     "thinking",
@@ -77,8 +80,16 @@ _READ = {
     ),
     *("aws_bedrock_runtime_endpoint", "vertex_project", "vertex_location", "litellm_credential_name"),
 }
+_OTHER_NAMES = {
+    "vertex_ai_project": "vertex_project",
+    "vertex_ai_location": "vertex_location",
+    "vertex_ai_credentials": "vertex_credentials",
+}
 _NEEDS_NOTHING = ("drop_params", "modify_params", "use_chat_completions_api", "litellm_trace_id", "model_info")
 _ADVICE: Mapping[str, tuple[str, str]] = {
+    "guardrails": ("unsafe", "guardrails are not translated: [[models.guardrails]] has its own (docs/guardrails.md)"),
+    "guardrailConfig": ("unsafe", "only Bedrock's own protocol (Converse) has this guardrail"),
+    "safety_settings": ("missing", "only Gemini has these settings"),
     "vertex_credentials": (
         "note",
         f"Vertex AI is asked with the access token in the file {_TOKEN_FILE}; this file of credentials is not read",
@@ -95,6 +106,7 @@ _ADVICE: Mapping[str, tuple[str, str]] = {
     "use_in_pass_through": ("note", "which paths are passed through is set in [passing] of unbroken.toml"),
     "keepalive_seconds": ("note", "keep_alive in [server] is for all models, 5 s by default"),
     "azure_ad_token": ("missing", "Azure is asked with a key: set api_key"),
+    "aws_session_name": ("note", "belongs to aws_role_name"),
     "aws_role_name": ("missing", "AWS credentials are those of the process: let it run with this role"),
     "aws_web_identity_token": ("missing", "AWS credentials are those of the process: let it run with this identity"),
 }
@@ -137,7 +149,7 @@ class EntryReader:
             self._findings.wrong(at, "litellm_params.model is missing, or is no text")
             return None
         params = self._with_credential(params)
-        params = {key: value for key, value in params.items() if value.data is not None}
+        params = {_OTHER_NAMES.get(key, key): value for key, value in params.items() if value.data is not None}
         entry = Entry(name.data, at)
         if not self._may_be_served(entry, at, name):
             return None
@@ -330,7 +342,8 @@ class EntryReader:
                 self._findings.wrong(stop, "has to be a text, or a list of texts")
             else:
                 entry.put("stop", [each.data for each in texts], stop)
-        entry.put("reasoning", self._variables.text(params.get("reasoning_effort")), params.get("reasoning_effort"))
+        effort = self._variables.text(params.get("reasoning_effort"))
+        entry.put("reasoning", {"disable": "none", "default": ""}.get(effort, effort), params.get("reasoning_effort"))
         entry.put("organization", self._variables.text(params.get("organization")), params.get("organization"))
         waits = params.get("stream_timeout") or params.get("timeout")
         for key in ("first_byte", "idle"):
@@ -380,14 +393,14 @@ class EntryReader:
         for key, value in params.items():
             if key in _READ or key in _NEEDS_NOTHING:
                 continue
-            if key in _ADVICE:
+            if key in _TO_BODY and ((wire, key) in _CARRIED or (wire == "openai-chat" and key not in _ADVICE)):
+                extra[_OWN_NAMES.get(key, key)] = value.plain
+            elif key in _ADVICE:
                 kind, words = _ADVICE[key]
                 report: Callable[[Value, str], None] = getattr(self._findings, kind)
                 report(value, words)
             elif "cost_per" in key or key.endswith("_cost"):
                 self._findings.note(value, "this price is not used: others come from the package genai-prices")
-            elif key in _TO_BODY and (wire == "openai-chat" or (wire, key) in _CARRIED):
-                extra[key] = value.plain
             else:
                 words = "is unknown here: if it is a field of the request's body, put it into extra of [[models]]"
                 self._findings.missing(value, words)
@@ -415,7 +428,13 @@ class EntryReader:
             self._findings.missing(mode, "only chat is served for this provider; other requests pass on OpenAI's wires")
 
 
-_CARRIED = {("anthropic-messages", key) for key in _ON_ANTHROPIC}
+_CARRIED = {
+    *(("anthropic-messages", key) for key in _ON_ANTHROPIC),
+    ("bedrock-converse", "guardrailConfig"),
+    ("ollama", "keep_alive"),
+    ("gemini", "safety_settings"),
+}
+_OWN_NAMES = {"safety_settings": "safetySettings"}
 
 
 def _has_null(value: Any) -> bool:

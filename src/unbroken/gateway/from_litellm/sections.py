@@ -10,6 +10,7 @@ Advice = tuple[Kind, str]
 
 _KEYS = "clients need gateway keys: unbroken keys create NAME"
 _LIMITS = "keys have limits: unbroken keys create NAME --requests-per-minute N --tokens-per-minute N --in-flight N"
+_BUDGETS = "keys have: unbroken keys create NAME --budget 10usd/month"
 _METRICS = "alerts are made from /metrics: deploy/ has rules for Prometheus"
 _NOT_HERE = "has no counterpart here"
 
@@ -147,6 +148,11 @@ ADVICE: Mapping[str, Mapping[str, Advice]] = {
         "default_key_generate_params": ("missing", _KEYS),
         "custom_provider_map": ("missing", 'serve the provider with model = "python:module:function"'),
         "ssl_verify": ("missing", "certificates are always checked: add yours with the variable SSL_CERT_FILE"),
+        "max_user_budget": ("unsafe", f"users have no budgets: {_BUDGETS}"),
+        "max_internal_user_budget": ("unsafe", f"users have no budgets: {_BUDGETS}"),
+        "internal_user_budget_duration": ("note", "belongs to max_internal_user_budget"),
+        "max_end_user_budget": ("unsafe", f"the users of your clients have no budgets: {_BUDGETS}"),
+        "max_end_user_budget_id": ("unsafe", f"the users of your clients have no budgets: {_BUDGETS}"),
         "post_call_rules": ("unsafe", "rules in Python are not translated"),
         "model_group_settings": ("missing", _NOT_HERE),
         "forward_client_headers_to_llm_api": (
@@ -157,6 +163,14 @@ ADVICE: Mapping[str, Mapping[str, Advice]] = {
     "general_settings": {
         "database_url": ("missing", f"keys, teams and spend of the database are not taken over: {_KEYS}"),
         "database_type": ("missing", "keys, teams and spend of the database are not taken over"),
+        "maximum_spend_logs_retention_period": (
+            "note",
+            "numbers are kept for 400 days: `keep` in [spend]",
+        ),
+        "litellm_key_header_name": (
+            "missing",
+            "keys are read from Authorization, x-api-key, x-goog-api-key and api-key: let clients send theirs there",
+        ),
         "custom_auth": ("unsafe", f"clients cannot be checked in Python: {_KEYS}"),
         "enable_jwt_auth": ("unsafe", f"tokens (JWT) are not checked: {_KEYS}"),
         "litellm_jwtauth": ("unsafe", f"tokens (JWT) are not checked: {_KEYS}"),
@@ -210,6 +224,9 @@ CALLBACKS: Mapping[str, Advice | None] = {
     "llamaguard_moderations": ("unsafe", "guardrails are not translated"),
     "google_text_moderation": ("unsafe", "guardrails are not translated"),
     "banned_keywords": ("unsafe", "guardrails are not translated"),
+    "azure_content_safety": ("unsafe", "guardrails are not translated"),
+    "llmguard_moderations": ("unsafe", "guardrails are not translated"),
+    "openai_moderations": ("unsafe", "guardrails are not translated"),
     "blocked_user_check": ("unsafe", "guardrails are not translated"),
 }
 OTHER_CALLBACK: Advice = (

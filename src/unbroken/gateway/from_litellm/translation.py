@@ -6,8 +6,9 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import quote
 
 from unbroken.errors import UserError
 from unbroken.gateway.config import ServeOptions, read_document
@@ -117,7 +118,7 @@ class _Translator:
         for name, value in self._root.items():
             if name in OTHER_SECTIONS and value.data:
                 self._findings.add(OTHER_SECTIONS[name][0], value, OTHER_SECTIONS[name][1])
-            elif name not in _READ and name not in OTHER_SECTIONS:
+            elif name not in _READ and name not in OTHER_SECTIONS and not name.startswith("x-"):  # parts to refer to
                 self._findings.missing(value, "is a section that is unknown here")
         for section, values in zip(_SECTIONS, (self._router, self._litellm, self._general), strict=True):
             self._report_section(section, values)
@@ -216,8 +217,11 @@ class _Translator:
             secret = self._variables.get(named) if named else self._variables.text(password)
             if named and not secret:
                 self._findings.wrong(password, f"the variable {named} is not set: set it")
-            self._variables.to_set[_STORE] = f"redis://:{secret}@{place}"
-            words = f"the translation expects the address with its password, redis://:PASSWORD@{place}, in {_STORE}"
+            self._variables.to_set[_STORE] = f"redis://:{quote(secret, safe='')}@{place}"
+            words = (
+                f"the translation expects the address with its password, redis://:PASSWORD@{place}, in {_STORE}, with "
+                "special characters of the password percent-encoded"
+            )
             self._findings.note(password, words)
             self._put_store(host, f"env:{_STORE}")
 
@@ -238,8 +242,10 @@ class _Translator:
         for each in listed:
             if not isinstance(each.data, dict):
                 self._findings.wrong(each, "has to be a mapping with model_name and litellm_params")
-            elif (entry := reader.read(each)) is not None:
-                groups.setdefault(entry.alias, []).append(entry)
+                continue
+            for one in _for_each_organization(each):
+                if (entry := reader.read(one)) is not None:
+                    groups.setdefault(entry.alias, []).append(entry)
         tables = {alias: self._model(alias, entries) for alias, entries in groups.items()}
         others = self._group_aliases(tables, groups)
         self._fallbacks(tables, others)
@@ -346,25 +352,27 @@ class _Translator:
                 wanted[alias] = [name for name in general if name != alias]
         add_fallbacks(tables, wanted)
 
-    def _read_fallbacks(self, value: Value | None, tables: Mapping[str, object], wanted: dict[str, list[str]]) -> None:
+    def _read_fallbacks(
+        self, value: Value | None, tables: dict[str, dict[str, Any]], wanted: dict[str, list[str]]
+    ) -> None:
         if value is not None and not isinstance(value.data, list):
             self._findings.wrong(value, "has to be a list, like [{model: [fallback]}]")
             return
         for pair in value or ():
             for alias, names in pair.items():
-                if alias not in tables and alias != "*":
+                if alias != "*" and not _add_named(alias, tables):
                     self._findings.missing(names, "no model of this name is served")
                     continue
                 found = wanted.setdefault(alias, [])
                 found += [name for name in self._known_names(names, tables) if name not in (*found, alias)]
 
-    def _known_names(self, names: Value | tuple[()], tables: Mapping[str, object]) -> list[str]:
+    def _known_names(self, names: Value | tuple[()], tables: dict[str, dict[str, Any]]) -> list[str]:
         found: list[str] = []
         for each in names:
             name = str(each.data)
             prefix, _, model = name.partition("/")
             profile = KNOWN[prefix].profile if prefix in KNOWN else ""
-            if name in tables and "*" not in name:
+            if "*" not in name and _add_named(name, tables):
                 found.append(name)
             elif (
                 model
@@ -377,6 +385,40 @@ class _Translator:
             else:
                 self._findings.missing(each, "no model of this name is served")
         return found
+
+
+def _for_each_organization(entry: Value) -> list[Value]:
+    """LiteLLM asks with each organization of a list: a deployment for each."""
+    params, about = entry.get("litellm_params"), dict(entry.items())
+    listed = None if params is None else params.get("organization")
+    if params is None or listed is None or not isinstance(listed.data, list):
+        return [entry]
+    kept = dict(params.items())
+    return [
+        replace(entry, data={**about, "litellm_params": replace(params, data={**kept, "organization": each})})
+        for each in listed
+    ]
+
+
+def _add_named(name: str, tables: dict[str, dict[str, Any]]) -> bool:
+    """Is a model of this name served? One that a wildcard serves gets a table of its own, which can have fallbacks."""
+    if name in tables:
+        return True
+    fitting = [
+        (len(before) + len(after), alias, name[len(before) : len(name) - len(after)])
+        for alias in tables
+        for before, star, after in [alias.partition("*")]
+        if star and name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
+    ]
+    if not fitting or not is_alias(name):
+        return False
+    _, alias, part = max(fitting)
+    table = copy.deepcopy(tables[alias]) | {"alias": name}
+    for each in (table, *table.get("deployments", ())):
+        if "model" in each:
+            each["model"] = each["model"].replace("*", part)
+    tables[name] = table
+    return True
 
 
 def _weigh(entries: Sequence[Entry]) -> None:
