@@ -81,7 +81,7 @@ class Policy:
     """Identical calls of any tool share one execution."""
     share_rounds: bool = False
     """A call that was made in an earlier round of the run is answered from that result, unless its tool has
-    `dedupe=False` or `repeat`, or it is a read and a call that may change something ran since."""
+    `dedupe=False` or `repeat`, or needs an approval, or it is a read and a call that may change something ran since."""
     tool_errors: ToolErrors = "full"
     """What the model reads when a tool raises: the text of the exception (`"full"`, with passwords in addresses
     masked), or its type alone (`"safe"`; the text goes to the log). The text of `ToolFailed` is always passed on."""

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
 from typing import Any, Protocol
 
 from unbroken.agent.aside import ask_aside, estimate
@@ -440,10 +439,9 @@ class Run:
         plan = self.plan
         if plan.policy.share_rounds and self.shared is None:
             self.shared = EarlierCalls()
-            for _, made in groupby(self.records, key=lambda record: record.turn):
-                records = list(made)
-                calls = [prepare(record.call, toolbox) for record in records]
-                self.shared.end_round(calls, [record.result for record in records])
+            if self.records and not (self.changing is not None and self.changing.taken):  # all are of this agent
+                calls = [prepare(record.call, toolbox) for record in self.records]
+                self.shared.resume(calls, [record.result for record in self.records])
         batch = Batch(
             plan.schedule,
             plan.caller_of(toolbox),
@@ -490,13 +488,16 @@ class Run:
             context.ran_before = self.earlier.seconds_of(context)
         if prepared.tool is not None and (self.shared is not None or prepared.tool.cache is not None):
             self._look_up(prepared, prepared.tool, context)
+        if self.shared is not None and context.known is None:
+            self.shared.begin(prepared)
         return context
 
     def _look_up(self, prepared: Prepared, tool: Tool, context: CallContext[Any]) -> None:
         """Is the result known from an identical call? Then this one is answered without its tool."""
         if context.ran_before is not None or (self.earlier is not None and self.earlier.replays_tools):
             return
-        context.known = self.shared.find(prepared) if self.shared is not None else None
+        if self.shared is not None and self.plan.policy.share_rounds:
+            context.known = self.shared.find(prepared)
         if context.known is None and tool.cache is not None:
             context.known = self.plan.results.find(tool, prepared.call, context, self.plan.clock.elapsed())
         if context.known is not None:

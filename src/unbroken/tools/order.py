@@ -330,37 +330,69 @@ def find_twins(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, E
 
 class EarlierCalls:
     """The results of earlier rounds, for identical calls of later ones. A read does not share the result of one before
-    a call that may have changed what it reads."""
+    a call that may have changed what it reads. A call that needs an approval is never answered from here: what somebody
+    approves runs."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "_may_still_run")
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Prepared, ToolResult]] = {}
+        self._may_still_run: list[Prepared] = []
+        """Calls that may change something at any time: in the background, or left behind when their time was over."""
 
     def find(self, prepared: Prepared) -> ToolResult | None:
-        found = self._kept.get(prepared.fingerprint)
-        if found is None:
+        kept = self._kept.get(prepared.fingerprint)
+        if kept is None or not _shares_rounds(prepared) or _function(kept[0]) is not _function(prepared):
             return None
-        return replace(found[1], call_id=prepared.call.id, duplicate_of=found[1].call_id)
+        return replace(kept[1], call_id=prepared.call.id, duplicate_of=kept[1].call_id)
+
+    def begin(self, prepared: Prepared) -> None:
+        """This call runs now: reads of earlier rounds that it may disturb are not shared from here on."""
+        if prepared.effect != "read":
+            self._forget_reads([prepared])
 
     def end_round(self, calls: Sequence[Prepared], results: Sequence[ToolResult | None]) -> None:
         """These calls have their results; None stands for one that waits."""
-        changing = [
-            prepared
-            for prepared, result in zip(calls, results, strict=True)
-            if prepared.effect != "read" and not (result is not None and _answered_without_tool(result))
-        ]
-
-        def is_stale(prepared: Prepared) -> bool:
-            return prepared.effect == "read" and any(disturbs(each, prepared) for each in changing)
-
-        self._kept = {mark: kept for mark, kept in self._kept.items() if not is_stale(kept[0])}
+        changing: list[Prepared] = []
         for prepared, result in zip(calls, results, strict=True):
-            tool = prepared.tool
-            if tool is None or tool.dedupe is False or tool.repeat or is_stale(prepared):
+            if prepared.effect == "read" or (result is not None and _answered_without_tool(result)):
+                continue
+            changing.append(prepared)
+            if result is not None and result.outcome in _MAY_STILL_RUN:
+                self._may_still_run.append(prepared)
+        self._forget_reads(changing)
+        for prepared, result in zip(calls, results, strict=True):
+            if not _shares_rounds(prepared) or _is_stale(prepared, [*changing, *self._may_still_run]):
                 continue
             if result is not None and result.outcome in ("done", "cached") and not result.duplicate_of:
                 self._kept[prepared.fingerprint] = prepared, result
+
+    def resume(self, calls: Sequence[Prepared], results: Sequence[ToolResult]) -> None:
+        """The calls of the earlier part of a run that is resumed. Reads run again: what happened between is not
+        known."""
+        self.end_round(calls, results)
+        self._kept = {mark: kept for mark, kept in self._kept.items() if kept[0].effect != "read"}
+
+    def _forget_reads(self, changing: Sequence[Prepared]) -> None:
+        self._kept = {mark: kept for mark, kept in self._kept.items() if not _is_stale(kept[0], changing)}
+
+
+_MAY_STILL_RUN = frozenset({"running", "timed_out", "cancelled", "unknown"})
+
+
+def _shares_rounds(prepared: Prepared) -> bool:
+    tool = prepared.tool
+    return tool is not None and tool.dedupe is not False and not tool.repeat and not prepared.asks
+
+
+def _function(prepared: Prepared) -> object:
+    """Another agent of the run may have another tool with the same name."""
+    return None if prepared.tool is None else prepared.tool.function
+
+
+def _is_stale(prepared: Prepared, changing: Iterable[Prepared]) -> bool:
+    # The arguments of a call that was asked about may have been edited, and so may its key.
+    return prepared.effect == "read" and any(each.asks or disturbs(each, prepared) for each in changing)
 
 
 def _answered_without_tool(result: ToolResult) -> bool:
