@@ -223,6 +223,36 @@ LEFT_OUT = [
 ]
 
 
+@pytest.mark.parametrize(
+    "data", [{"kind": "binary", "size": 3}, {"kind": "image-url"}, {"kind": "uploaded-file", "id": 7}]
+)
+def test_data_of_a_tool_with_a_field_called_kind_is_not_taken_for_a_file(data: dict[str, Any]) -> None:
+    messages, left_out = read_stored([*ASKED, request(answer("call_a", data))])
+    (results,) = [message.results for message in messages if isinstance(message, ToolMessage)]
+    assert (json.loads(results[0].text), left_out) == (data, ())
+
+
+class StoredReturn(SimpleNamespace):
+    """As the package's own part, it writes its content, and by default puts failures into an object."""
+
+    def model_response_str(self, *, wrap_if_error: bool = True) -> str:
+        text = "" if self.content in (None, []) else json.dumps(self.content, separators=(",", ":"))
+        return json.dumps({"error": text}) if wrap_if_error and self.outcome == "failed" else text
+
+
+class OldStoredReturn(StoredReturn):
+    def model_response_str(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return json.dumps(self.content, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("content", [None, [], {"why": [1]}, ["no"]])
+def test_objects_and_json_of_a_failed_call_give_the_same_text(content: Any) -> None:
+    stored = answer("call_a", content, outcome="failed")
+    parts: list[Any] = [stored, StoredReturn(**stored), OldStoredReturn(**stored)]
+    read = [read_stored([*ASKED, request(each)])[0] for each in parts]
+    assert read[0] == read[1] == read[2]
+
+
 def test_what_cannot_be_carried_is_reported_part_by_part(caplog: pytest.LogCaptureFixture) -> None:
     messages, left_out = read_stored(LEFT_OUT)
     assert [line.split(": ")[0:2] for line in left_out] == [
@@ -340,7 +370,9 @@ def test_a_run_takes_a_stored_chat_as_its_history() -> None:
     assert result.text == "There."
 
 
-@pytest.mark.parametrize(("args", "state"), [('{"item": "dia', "complete"), ("", "interrupted"), (None, "incomplete")])
+@pytest.mark.parametrize(
+    ("args", "state"), [('{"item": "dia', "complete"), ("", "interrupted"), (" ", "interrupted"), (None, "incomplete")]
+)
 def test_a_stored_call_that_was_cut_never_runs(args: Any, state: str) -> None:
     given.clear()
     stored = [request(part("user-prompt", "The time?")), response(call("a", args, "time"), state=state)]

@@ -52,6 +52,14 @@ _URLS = {
 }
 """With the type that is assumed if neither the part nor the address has one. Without a type it is an image."""
 _FILES = frozenset({*_URLS, "binary", "uploaded-file"})
+_HOLDS = {
+    **dict.fromkeys(_URLS, "url"),
+    "binary": "data",
+    "uploaded-file": "file_id",
+    "text-content": "content",
+    "structured-content": "content",
+}
+"""The kinds of content, and the field that each has in JSON."""
 _ENDED: Mapping[str, tuple[bool, Outcome | None]] = {
     "success": (False, None),
     "failed": (True, None),
@@ -290,8 +298,9 @@ class _Reading:
 
 def _call(part: Any, index: int, was_cut: bool) -> ToolCall:
     arguments = _get(part, "args")
+    blank = arguments is None or (isinstance(arguments, str) and not arguments.strip())
     call = call_from_text(_text_of(part, "tool_call_id"), _text_of(part, "tool_name"), arguments, index)
-    if was_cut and not arguments and not isinstance(arguments, dict):
+    if was_cut and blank:
         return replace(call, arguments=None, complete=False, problem="the response was cut before its arguments")
     return call
 
@@ -346,16 +355,24 @@ def _is_result(part: Any, kind: str) -> bool:
 def _content_kind(item: Any) -> str:
     """Empty for anything else: the data of a tool may have a field of that name too."""
     kind = "" if isinstance(item, str) else _text_of(item, "kind")
-    return kind if kind in _FILES | {"text-content", "structured-content", "cache-point"} else ""
+    if isinstance(item, dict) and kind in _HOLDS and _HOLDS[kind] not in item:
+        return ""
+    return kind if kind in _HOLDS or kind == "cache-point" else ""
 
 
 def _as_text(part: Any, value: Any) -> str:
-    """A value as the model read it: its JSON, written by the part itself where it is an object of pydantic-ai."""
+    """A value as the model read it: its JSON, written by the part itself where it is an object of pydantic-ai. That a
+    call failed is not part of the text, so that objects and JSON give the same."""
     if isinstance(value, str):
         return value
+    if value is None or value == []:
+        return ""
     write = getattr(part, "model_response_str", None)
     if callable(write):
-        return str(write())
+        try:
+            return str(write(wrap_if_error=False))
+        except TypeError:  # older versions have no such argument
+            return str(write())
     try:
         return dumps(value).decode()
     except CannotEncode:
