@@ -13,16 +13,19 @@ from terminals import invoke
 from unbroken import Assistant, Request, ToolMessage, Transcript, User, decode
 from unbroken.dph import flags
 from unbroken.dph.dolphin import (
+    DefaultSkillCallDeduplicator,
     StreamItem,
     ToolCallInfo,
     append_tool_call_message,
     append_tool_calls_message,
     append_tool_response_message,
     chunk_of,
+    deduplicate_within_batch,
     detect_tool_call,
     detect_tool_calls,
 )
 from unbroken.errors import InvalidStep
+from unbroken.messages import ToolCall
 from unbroken.testing import Answer, Call, ScriptedServer, serve
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "dph"
@@ -219,3 +222,20 @@ def test_the_flag_decides_what_has_a_call_and_old_fields_alone_are_a_call() -> N
     old = StreamItem(tool_name="get_weather", tool_args={"city": "Beijing"})
     assert [(call.id, call.name) for call in old.get_tool_calls()] == [("call_get_weather_0", "get_weather")]
     assert [call.arguments for call in detect_tool_calls(old)] == [{"city": "Beijing"}]
+
+
+def test_calls_that_were_made_before_are_filtered_out_of_a_batch() -> None:
+    made = DefaultSkillCallDeduplicator()
+    first, second = ("search", {"q": "tea", "n": 1}), ("search", {"q": "salt"})
+    made.add(first)
+    assert made.is_duplicate(("search", {"n": 1, "q": "tea"}))
+    assert not made.is_duplicate(("search", {"n": 1.5, "q": "tea"}))
+    assert made.filter_duplicates([first, second, ("find", first[1]), second]) == [second, ("find", first[1]), second]
+    made.add_batch([second, ("now", None)])
+    assert made.filter_duplicates([first, second, ("now", None), ("now", {})]) == [("now", {})]
+
+
+def test_of_equal_calls_in_one_batch_the_first_is_left() -> None:
+    calls = [ToolCall(id, "search", arguments) for id, arguments in (("a", {"q": 1, "n": 2}), ("b", {"n": 2, "q": 1}))]
+    other = ToolCall("c", "search", {"q": 2})
+    assert deduplicate_within_batch([*calls, other, calls[0]]) == [calls[0], other]

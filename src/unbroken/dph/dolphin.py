@@ -1,14 +1,15 @@
 """Names of Dolphin, for code that is moving from it: `StreamItem` and `ToolCallInfo` over a response,
-`detect_tool_calls`, the functions that append messages, and the chunks of `chat()`. New code reads `Response`. Docs:
-docs/moving/from-dolphin.md."""
+`detect_tool_calls`, the functions that append messages, the deduplicator, and the chunks of `chat()`. New code reads
+`Response`. Docs: docs/moving/from-dolphin.md."""
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from unbroken.decoding.arguments import DOUBLE_ENCODED, parse_arguments
 from unbroken.decoding.decoder import Response
@@ -20,6 +21,9 @@ from unbroken.wires.values import MINTED
 LOG = logging.getLogger("unbroken.tools")
 QUOTED = 200
 """Characters of arguments in a log line."""
+
+
+NameAndArguments: TypeAlias = tuple[str, Mapping[str, Json] | None]
 
 
 class Warns(Protocol):
@@ -141,6 +145,35 @@ def append_tool_response_message(
     transcript.answer(ToolResult.of(ToolCall(tool_call_id, name, None), content, error=failed))
 
 
+class DefaultSkillCallDeduplicator:
+    """The calls that were made before, each as its name and its arguments; the order of their keys does not matter."""
+
+    def __init__(self) -> None:
+        self._made: set[str] = set()
+
+    def is_duplicate(self, call: NameAndArguments) -> bool:
+        return _key(*call) in self._made
+
+    def add(self, call: NameAndArguments) -> None:
+        self._made.add(_key(*call))
+
+    def filter_duplicates(self, calls: Iterable[NameAndArguments]) -> list[NameAndArguments]:
+        """Those that were not made before. Equal ones among them stay: see `deduplicate_within_batch`."""
+        return [call for call in calls if not self.is_duplicate(call)]
+
+    def add_batch(self, calls: Iterable[NameAndArguments]) -> None:
+        for call in calls:
+            self.add(call)
+
+
+def deduplicate_within_batch(calls: Iterable[ToolCall]) -> list[ToolCall]:
+    """The first of each name with the same arguments. The others need a result too: `append_tool_response_message`."""
+    first: dict[str, ToolCall] = {}
+    for call in calls:
+        first.setdefault(_key(call.name, call.arguments), call)
+    return [*first.values()]
+
+
 def chunk_of(response: Response) -> dict[str, Any]:
     """What `chat()` of Dolphin's LLM layer returns at the end of a response, for a `StreamItem` of your own. A call to
     which the provider gave no id has none here: `parse_from_chunk` makes it from its counter."""
@@ -162,6 +195,10 @@ def chunk_of(response: Response) -> dict[str, Any]:
         "func_name": first["name"],
         "func_args": first["arguments"],
     }
+
+
+def _key(name: str, arguments: Mapping[str, Json] | None) -> str:
+    return json.dumps([name, arguments], sort_keys=True)
 
 
 def _info(index: int, data: Mapping[str, Any], batch: str) -> ToolCallInfo:
