@@ -20,6 +20,9 @@ from urllib.error import HTTPError
 import pytest
 from terminals import COMMAND, environment, in_pipe, invoke
 
+from unbroken.testing import Call
+from unbroken.testing import serve as upstream_of
+
 PATIENCE = 30.0
 TOOLS = [
     {
@@ -141,6 +144,23 @@ def test_serial_releases_the_three_calls_of_the_demo_model_one_by_one() -> None:
         assert server.stop(signal.SIGTERM) == 0
     assert len(re.findall(" INFO unbroken.gateway: serial_hold ", Path("log").read_text())) == 3
     assert Path("turns.db").exists()
+
+
+def test_with_all_calls_three_calls_for_a_serial_client_take_two_requests_to_the_model() -> None:
+    calls = [Call("get_weather", city=city) for city in ("Oslo", "Rome", "Lima")]
+    with upstream_of(calls, "Sunny everywhere.") as upstream:
+        model = ["--upstream", "openai:m", "--alias", "demo", "--base-url", upstream.base_url()]
+        with serving(*model, "--serial", "--all-calls", env={"OPENAI_API_KEY": "of-the-tests"}) as server:
+            said = server.said("model")
+            history: list[object] = []
+            for _ in calls:
+                message = server.post("/v1/chat/completions", question(*history))[1]["choices"][0]["message"]
+                [call] = message["tool_calls"]
+                history += [message, {"role": "tool", "tool_call_id": call["id"], "content": "sun"}]
+            final = server.post("/v1/chat/completions", question(*history))[1]["choices"][0]["message"]
+        assert final["content"] == "Sunny everywhere."
+        assert ["parallel_tool_calls" in body for body in upstream.bodies] == [False, False]
+    assert said == "demo: openai:m (openai-chat), one call at a time, the model may return all calls at once"
 
 
 @pytest.mark.parametrize("asked", ["option", "file"])

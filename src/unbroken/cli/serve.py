@@ -64,6 +64,10 @@ StorePlace: TypeAlias = Annotated[
     str, typer.Option(metavar="PATH|URL", help="Where turns are stored: a file, redis://…, memory:, env:VARIABLE.")
 ]
 Serial: TypeAlias = Annotated[bool, typer.Option("--serial", help="One call at a time for every client.")]
+AllCalls: TypeAlias = Annotated[
+    bool,
+    typer.Option("--all-calls", help="Models may return all calls at once, also where the client gets one at a time."),
+]
 HoldTimeout: TypeAlias = Annotated[
     str, typer.Option(metavar="S", help="How long to wait for the result of a released call.", show_default="1h")
 ]
@@ -130,6 +134,7 @@ def serve_command(
     port: Port = None,
     store: StorePlace = "",
     serial: Serial = False,
+    all_calls: AllCalls = False,
     hold_timeout: HoldTimeout = "",
     keys: Keys = "",
     keys_file: KeysFile = "",
@@ -167,6 +172,7 @@ def serve_command(
             store=store,
             hold_timeout=hold_timeout,
             serial=serial,
+            all_calls=all_calls,
             keys=_switch(keys),
             keys_file=keys_file,
             record=record,

@@ -77,8 +77,9 @@ def _model(upstream: Upstream) -> str:
     wire = f" ({upstream.wire})" if upstream.wire else ""
     name = "a script to try clients with" if upstream.model.name == DEMO else upstream.model.name
     serial = ", one call at a time" if upstream.serial else ""
+    at_once = ", the model may return all calls at once" if upstream.all_calls else ""
     then = f", else {', '.join(upstream.fallback)}" if upstream.fallback else ""
-    return f"{name}{wire}{serial}{then}"
+    return f"{name}{wire}{serial}{at_once}{then}"
 
 
 def _pool(pool: Pool, fallback: Sequence[str]) -> str:

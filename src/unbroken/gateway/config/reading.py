@@ -60,6 +60,8 @@ class ServeOptions:
     hold_timeout: float | str = ""
     serial: bool = False
     """One call at a time for every client of every model."""
+    all_calls: bool = False
+    """Every model may return all its calls at once, also to such clients."""
     keys: bool | None = None
     keys_file: str = ""
     record: str = ""
@@ -181,7 +183,7 @@ def _settle(
     if options.upstream:
         document["models"] = [named]
     for name, value in asdict(options).items():
-        if name == "serial" or value in ("", None) or (value is False and name != "keys"):
+        if name in ("serial", "all_calls") or value in ("", None) or (value is False and name != "keys"):
             continue
         if name in PLACES:
             where: Where = PLACES[name]
@@ -197,9 +199,11 @@ def _settle(
             table[where[-1]] = value
             mistakes.written_as(where, option_of(name))
     models: object = document.get("models")
-    for model in cast("list[object]", models) if options.serial and isinstance(models, list) else ():
+    flags = [name for name in ("serial", "all_calls") if getattr(options, name)]
+    for model in cast("list[object]", models) if flags and isinstance(models, list) else ():
         if isinstance(model, dict):
-            model["serial"] = True
+            for flag in flags:
+                model[flag] = True
     add_tables(document, added, mistakes)
     settings = _read_document(document, mistakes)
     if look is not None:
