@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import Terminal
 from typer.testing import CliRunner, Result
 
 from unbroken.cli.commands import build
@@ -103,6 +104,19 @@ def test_budgets_are_listed_with_what_is_spent() -> None:
     shown = invoke("--budgets").stdout
     assert shown == "team search, usd in total\tteam search\t3.00 USD\t4.00 USD\t75 %\tnever\n"
     assert json.loads(invoke("--budgets", "--json").stdout)[0]["spent"] == 3 * NANO
+
+
+def test_on_a_terminal_amounts_stand_under_their_names_and_brackets_in_names_are_shown(tmp_path: Path) -> None:
+    with (tmp_path / "unbroken.toml").open("a") as file:
+        file.write('[[budgets]]\nname = "[/all] of us"\namount = "400usd/total"\n')
+    with Terminal("spend", "--budgets", "--config", str(tmp_path / "unbroken.toml")) as terminal:
+        assert terminal.end() == 0
+        lines = [line.rstrip() for line in terminal.plain.splitlines()]
+    assert lines[:3] == [
+        "budget                     of              spent      amount     %  starts again",
+        "team search, usd in total  team search  3.00 USD    4.00 USD  75 %  never",
+        "[/all] of us               all          0.00 USD  400.00 USD   0 %  never",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from unbroken.cli.exits import print_line
@@ -185,7 +186,7 @@ def _print_rows(rows: Sequence[Spend], fields: Sequence[By], first: date, last: 
     if total.estimated:
         table.add_column("estimated beside", estimate_in_words(total), justify="right")
     for row in rows:
-        table.add_row(*cells(row), *([estimate_in_words(row)] if total.estimated else []))
+        table.add_row(*map(escape, cells(row)), *([estimate_in_words(row)] if total.estimated else []))
     console = Console(highlight=False)
     console.print(table)
     if total.unpriced:
@@ -217,8 +218,9 @@ def _print_budgets(budgets: Sequence[BudgetStatus], json: bool) -> None:
             typer.echo("\t".join(row))
         return
     table = Table(Column("budget", overflow="fold"), Column("of", overflow="fold"), box=None, pad_edge=False)
-    for name in ("spent", "amount", "", "starts again"):
-        table.add_column(name, no_wrap=True)
+    for name in ("spent", "amount", "%"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("starts again", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     Console(highlight=False).print(table)
