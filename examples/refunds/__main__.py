@@ -1,5 +1,5 @@
-"""`make refunds`: three orders are refunded by a worker that is killed in the middle of a payment. A second worker goes
-on; the largest refund waits for a person; and the ledger shows that each order was paid once."""
+"""`make refunds`: three orders are refunded by a worker that is killed in the middle of a payment. A second worker
+continues; the largest refund waits for a person; and the ledger shows that each order was paid once."""
 
 from __future__ import annotations
 
