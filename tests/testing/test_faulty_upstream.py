@@ -509,7 +509,7 @@ def test_a_single_answer_of_the_fixture_needs_no_list(faulty_upstream: FaultyUps
 def test_a_fault_has_a_name_and_may_have_a_position() -> None:
     assert find_fault("reset@120") == reset(after=120) != garbage(after=120)
     assert find_fault("status-429").name == "status_429"
-    with pytest.raises(UserError, match=r"there is no fault 'rest'; did you mean reset\?"):
+    with pytest.raises(UserError, match=r"there is no fault 'rest'; did you mean reset\? `unbroken faults list` shows"):
         find_fault("rest")
     with pytest.raises(UserError, match="as in reset@120"):
         find_fault("reset@soon")

@@ -67,8 +67,8 @@ def find_fault(name: str | Fault) -> Fault:
     fault = FAULTS.get(word.strip().replace("-", "_"))
     if fault is None:
         close_ones = get_close_matches(word, FAULTS, n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(close_ones)}?" if close_ones else "`unbroken faults list` shows them all"
-        raise UserError(f"there is no fault {word!r}; {hint}")
+        hint = f"did you mean {' or '.join(close_ones)}? " if close_ones else ""
+        raise UserError(f"there is no fault {word!r}; {hint}`unbroken faults list` shows them all")
     if not at:
         return fault
     if not number.isdecimal() or not number.isascii():
