@@ -349,6 +349,8 @@ def test_an_impossible_report_does_not_spoil_the_counts_and_much_that_is_known_s
                 client = Client(url, "openai-chat", parallel=None, tools=())
                 assert (await client.ask(User.of("Hi"))).status == 200
             assert await rows_of(gateway) == [replace(as_spend(Uses(10, 1)), unreported=2)]
+            async with aiohttp.ClientSession(url) as session, session.get("/metrics") as answer:
+                assert 'unbroken_tokens_total{alias="m",kind="input"} 10.0' in await answer.text()
         monkeypatch.setattr("unbroken.gateway.spending.ledger._MOST_KNOWN", 2)
         counts = MemoryStore()
         await counts.add([Addition("g", {"a": 1, "b": 2, "c": 3}, 60)])

@@ -216,6 +216,28 @@ def test_requests_that_are_passed_through_and_refused_ones_have_spans_too() -> N
         assert refused.status.code == 0, "a mistake of the client is no error of the server"
 
 
+def test_an_impossible_report_of_usage_is_not_exported(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(collector: Collector) -> None:
+        most = 2**62
+        wrong = [[Say("Hello."), usage] for usage in (Uses(-5, 1), Uses(most, most))]
+        async with (
+            ScriptedServer(*wrong) as server,
+            serving(
+                settings_for(upstream_settings(server, WIRE), telemetry=True, telemetry_endpoint=collector.url)
+            ) as url,
+        ):
+            for _ in wrong:
+                assert (await Client(url, WIRE, parallel=None, tools=()).ask(User.of("Hi"))).status == 200
+
+    with collecting() as collector:
+        run(lambda: story(collector))
+        spans = collector.of_kind(CLIENT)
+        assert len(spans) == 2
+        assert not any(name.startswith("gen_ai.usage") for span in spans for name in values(span.attributes))
+        assert "gen_ai.client.token.usage" not in collector.metrics
+        assert not caplog.records
+
+
 def test_the_variables_of_opentelemetry_switch_it_on_and_nothing_is_imported_when_it_is_off() -> None:
     code = (
         "import sys; from unbroken.gateway import Gateway, GatewaySettings, UpstreamSettings;"

@@ -24,6 +24,7 @@ from unbroken import __version__
 from unbroken.asgi import REQUEST_ID, Scope
 from unbroken.deltas import Ended, Verdict
 from unbroken.errors import needs_extra
+from unbroken.gateway.admin.gateway_metrics import is_possible
 from unbroken.gateway.http.client_response import Failure
 from unbroken.gateway.relay.references import PROVIDER_ID
 from unbroken.gateway.request_state import GONE, RequestState
@@ -188,8 +189,9 @@ class RequestTrace:
             attempt.span.set_attribute("gen_ai.response.time_to_first_chunk", attempt.first)
 
     def reported(self, usage: Usage) -> None:
+        """An impossible report is left out: no collector takes numbers below 0, or of more than 64 bits."""
         if self._attempt is not None:
-            self._attempt.usage = usage
+            self._attempt.usage = usage if is_possible(usage) else Usage()
 
     def attempt_failed(self, verdict: Verdict) -> None:
         self._end_attempt(verdict.kind, verdict.reason)

@@ -24,11 +24,18 @@ COUNTS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 """With this variable, prometheus-client counts in files, so that all workers can be added up. It reads the variable
 when it is imported."""
 
+MOST_TOKENS = 1_000_000_000
+"""Of one answer. A report of more, or of less than nothing, is a mistake, and no store could add such numbers up."""
 FIRST_TOKEN = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 WHOLE = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 Labels: TypeAlias = tuple[str | int, ...]
 M = TypeVar("M", Counter, Histogram)
+
+
+def is_possible(usage: Usage) -> bool:
+    counts = (usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.output_tokens)
+    return all(0 <= count <= MOST_TOKENS for count in (*counts, usage.reasoning_tokens))
 
 
 class GatewayMetrics:
@@ -96,7 +103,9 @@ class GatewayMetrics:
 
     def tokens(self, alias: str, usage: Usage) -> None:
         """Cached, cache-written and reasoning tokens are also part of input or output, so the kinds must not be added
-        up."""
+        up. An impossible report is not counted: a counter that it spoils would stay so until the end of the process."""
+        if not is_possible(usage):
+            return
         tokens = self._tokens
         if usage.input_tokens > 0:
             tokens[alias, "input"].inc(usage.input_tokens)

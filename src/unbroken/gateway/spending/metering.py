@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from unbroken.asgi import Refused
-from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
+from unbroken.gateway.admin.gateway_metrics import GatewayMetrics, is_possible
 from unbroken.gateway.http.large_requests import MAIN_LOOP, on_main_loop
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.relay.exchange import Outcome
@@ -46,8 +46,6 @@ log = logging.getLogger("unbroken.gateway")
 
 BUDGET = "x-unbroken-budget"
 FOR_EVER = 100 * 365 * 86400.0
-MOST_TOKENS = 1_000_000_000
-"""Of one answer. A report of more, or of less than nothing, is a mistake, and no store could add such numbers up."""
 _PERIODS: tuple[Period, ...] = ("day", "month", "total")
 
 
@@ -219,7 +217,7 @@ class Metering:
         asked = last is not None and (head.model or last.total_tokens)  # a guardrail may answer without any model
         if last is not None and asked and not (reports and reports[-1][1] is last):
             reports.append((head.model or alias, last))
-        reports = [(model, usage) for model, usage in reports if _is_possible(usage)]
+        reports = [(model, usage) for model, usage in reports if is_possible(usage)]
         if not self.records:
             for usage in (*(usage for _, usage in reports), *(each.more for each in estimates)):
                 self._add_minute(key, alias, usage)
@@ -318,8 +316,3 @@ def _shown(cap: Cap, spent: int, now: float, key: GatewayKey | None) -> str:
     """What a client reads of a budget: the amounts only of its own, unless its key is an operator's."""
     sees = key is None or key.operator or cap.whose == f"key:{key.id}"
     return state_of(cap, spent, now) if sees else state_for_client(cap, spent, now)
-
-
-def _is_possible(usage: Usage) -> bool:
-    counts = (usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.output_tokens)
-    return all(0 <= count <= MOST_TOKENS for count in (*counts, usage.reasoning_tokens))
