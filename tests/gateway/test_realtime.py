@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
@@ -23,7 +24,7 @@ from unbroken.gateway.relay import realtime
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import DeploymentSettings, GatewaySettings, GuardrailSettings, UpstreamSettings
 from unbroken.gateway.spending.allowance import read_allowance
-from unbroken.gateway.spending.report import day_of, read_spend
+from unbroken.gateway.spending.report import Spend, day_of, read_spend
 
 RULES = (read_rule(realtime.RULE),)
 
@@ -56,7 +57,11 @@ class Provider:
                 await socket.close(code=1000)
             elif event["type"] == "fail":
                 await socket.send_json({"type": "error", "error": {"message": "bad key sk-provider"}})
-            else:
+            elif event["type"] == "long":
+                await socket.send_json({"type": "response.created", "response": {"id": "resp_1"}})
+                await socket.send_json({"type": "response.output_text.delta", "delta": "word " * 8})
+                await socket.send_json({"type": "response.output_audio.delta", "delta": "A" * 6400})
+            elif event["type"] != "input_audio_buffer.append":
                 await socket.send_json({"type": "response.done", "echo": event, "response": {"usage": self.usage}})
         return socket
 
@@ -224,6 +229,54 @@ def test_what_a_connection_uses_is_counted_and_ends_it_when_a_budget_is_spent(
                 assert counted == ("ann", "voice", "openai:gpt-realtime-1", 2, 100, 10, 18)
 
     run(story)
+
+
+def test_an_answer_that_a_connection_leaves_is_estimated_with_the_conversation_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        file = tmp_path / "keys"
+        amount = (read_allowance("200tokens/day"),)
+        headers = {"Authorization": f"Bearer {create_key(file, GatewayKey('ann', budgets=amount))}"}
+        async with providing(Provider()) as provider:
+            options = settings(monkeypatch, provider, keys=True, keys_file=str(file))
+            gateway = Gateway(options)
+            provider.usage = {"input_tokens": 50, "output_tokens": 9}
+            async with serving(options, gateway=gateway) as url:
+                address = f"{url}/v1/realtime?model=voice".replace("http", "ws")
+                async with connect(address, additional_headers=headers) as socket:
+                    await socket.recv()
+                    await socket.send(json.dumps({"type": "response.create"}))
+                    await socket.recv()
+                    said = {"type": "message", "content": [{"type": "input_text", "text": "Hello, it is me, Ann."}]}
+                    await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": "A" * 64_000}))
+                    await socket.send(json.dumps({"type": "long", "item": said}))
+                    for _ in range(3):
+                        await socket.recv()
+                row = await estimated(gateway, 1)
+                assert (row.model, row.requests, row.input, row.output) == ("openai:gpt-realtime-1", 1, 50, 9)
+                assert (row.estimated, row.estimated_input, row.estimated_output) == (1, 59 + 6 + 10, 10 + 2)
+                async with connect(address, additional_headers=headers) as socket:
+                    await socket.recv()
+                    await socket.send(json.dumps({"type": "long", "text": "word " * 80}))
+                    await socket.recv()
+                await estimated(gateway, 2)
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(address, additional_headers=headers)
+                assert refused.value.response.status_code == 402
+
+    run(story)
+
+
+async def estimated(gateway: Gateway, answers: int) -> Spend:
+    """Once so many answers were estimated."""
+    assert gateway.metering is not None
+    while True:
+        await gateway.metering.ledger.flush()
+        for row in await read_spend(gateway.store, [day_of(time.time())]):
+            if row.estimated == answers:
+                return row
+        await asyncio.sleep(0.01)
 
 
 def test_a_model_with_guardrails_is_not_reached_and_every_part_of_a_message_is_checked(

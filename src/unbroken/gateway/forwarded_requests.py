@@ -144,7 +144,12 @@ class ForwardedRequests:
             await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None})
             check = partial(self._check_message, state) if state.key is not None else None
             admit_again, charge = partial(self._admit_again, state, scope), partial(self._charge, state, model.name)
-            await realtime.relay(model, provider, receive, send, check, admit_again, charge)
+            answers = realtime.Answers() if metering is not None else None
+            try:
+                await realtime.relay(model, provider, receive, send, check, admit_again, charge, answers)
+            finally:
+                if answers is not None and (more := answers.left()) is not None:
+                    self._charge_left(state, model.name, more)
 
         state = RequestState(PASSED, read_headers(scope), self._handling.now(), self._handling.handlers)
         body = _NoBody()
@@ -177,6 +182,15 @@ class ForwardedRequests:
             head.model = model
             counted = Outcome(0.0, usage=usage, tally=state.outcome.tally)
             metering.charge(state.key, state.alias, counted, head, answered=True)
+
+    def _charge_left(self, state: RequestState, model: str, more: Usage) -> None:
+        """Counts an answer on a connection that ended before its usage was reported."""
+        metering = self._handling.meter.of(state.key)
+        if metering is not None:
+            tally = metering.tally()
+            tally.prices = state.outcome.tally.prices if state.outcome.tally is not None else tally.prices
+            tally.left(model, more)
+            metering.charge(state.key, state.alias, Outcome(0.0, tally=tally), ResponseHead(), answered=True)
 
     async def open_stored(
         self, wire: str, stored: StoredPath, scope: Scope, receive: Receive, response: Response

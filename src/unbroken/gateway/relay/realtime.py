@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import ceil
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_websocket
@@ -20,13 +21,13 @@ from websockets.typing import Subprotocol
 from unbroken.asgi import Receive, Refused, Send
 from unbroken.errors import ProviderError, StreamError, Unreachable
 from unbroken.gateway.relay.passthrough import base_of, failed_by
-from unbroken.gateway.relay.references import Reference, other_models, provider_references
-from unbroken.gateway.spending.passed_usage import usage_in
+from unbroken.gateway.relay.references import Reference, objects, other_models, provider_references
+from unbroken.gateway.spending.passed_usage import read_usage, usage_in
 from unbroken.gateway.stores import StoreUnavailable
 from unbroken.messages import Usage
 from unbroken.models.http import HTTPModel
 from unbroken.wires.jsontext import loads
-from unbroken.wires.values import Object, as_dict
+from unbroken.wires.values import Object, as_dict, as_text
 
 PATH = "/v1/realtime"
 RULE = "GET /v1/realtime"
@@ -37,8 +38,54 @@ CLOSED, GOING_AWAY, POLICY_VIOLATION = 1000, 1001, 1008
 _REPORTING = ("response.done", "conversation.item.input_audio_transcription.completed")
 """The events that report usage."""
 
+_BYTES_PER_TOKEN = 4
+_AUDIO_IN, _AUDIO_OUT = 6400, 3200
+"""Characters of base64 that are a token: a tenth of a second of 24 kHz from a client, half of that from the model."""
+_IMAGE_TOKENS = 1000
+
 Check = Callable[[Sequence[Reference], Sequence[str]], Awaitable[None]]
 """Gets what a message of the client refers to and the fields that choose another model; raises `Refused`."""
+
+
+class Answers:
+    """Follows the answers on a connection, so that one that is left before its usage can be estimated: each has the
+    complete conversation as its input."""
+
+    def __init__(self) -> None:
+        self._read = 0.0
+        """Tokens of the conversation so far."""
+        self._written = 0.0
+        self._is_open = False
+
+    def sent(self, body: Object) -> None:
+        """A message of the client."""
+        for _, node in objects(body, frozenset()):
+            for name, value in node.items():
+                if isinstance(value, str) and name not in ("type", "event_id"):
+                    self._read += _tokens(name, value)
+
+    def received(self, body: Object) -> None:
+        """A message of the provider."""
+        kind = as_text(body.get("type"))
+        if kind == "response.created":
+            self._is_open, self._written = True, 0.0
+        elif kind == "response.done":
+            usage = read_usage(as_dict(as_dict(body.get("response")).get("usage")))
+            self._read = float(usage.total_tokens) if usage is not None else self._read + self._written
+            self._is_open, self._written = False, 0.0
+        elif kind.endswith(".delta"):
+            size = len(as_text(body.get("delta")))
+            self._written += size / (_AUDIO_OUT if kind.endswith("audio.delta") else _BYTES_PER_TOKEN)
+
+    def left(self) -> Usage | None:
+        """What the answer that is not complete has probably used; None if there is none."""
+        return Usage(ceil(self._read), ceil(self._written), estimated=True) if self._is_open else None
+
+
+def _tokens(name: str, value: str) -> float:
+    if name == "audio":
+        return len(value) / _AUDIO_IN
+    return _IMAGE_TOKENS if name == "image_url" else len(value) / _BYTES_PER_TOKEN
 
 
 class _WithoutRedirects(open_websocket):
@@ -114,11 +161,12 @@ async def relay(
     check: Check | None,
     admit_again: Callable[[], Awaitable[None]],
     charge: Callable[[Usage], None],
+    answers: Answers | None = None,
 ) -> None:
     """Returns when either side has closed the connection, or `admit_again` raises `Refused`: it is called from time to
-    time. `charge` gets what the provider reports for each of its answers."""
-    up = asyncio.create_task(_to_provider(provider, receive, send, check))
-    down = asyncio.create_task(_to_client(model, provider, send, charge))
+    time. `charge` gets what the provider reports for each of its answers; `answers` follows all messages."""
+    up = asyncio.create_task(_to_provider(provider, receive, send, check, answers))
+    down = asyncio.create_task(_to_client(model, provider, send, charge, answers))
     code, reason = CLOSED, ""
     try:
         while True:
@@ -145,7 +193,7 @@ async def relay(
 
 
 async def _to_provider(
-    provider: ClientConnection, receive: Receive, send: Send, check: Check | None
+    provider: ClientConnection, receive: Receive, send: Send, check: Check | None, answers: Answers | None
 ) -> tuple[int, str]:
     while True:
         message = await receive()
@@ -161,10 +209,19 @@ async def _to_provider(
                 return POLICY_VIOLATION, "a message is not JSON"
             except Refused as error:
                 return POLICY_VIOLATION, _reason(error)
+        if answers is not None:
+            answers.sent(_read(text))
         try:
             await provider.send(text)
         except ConnectionClosed:
             return GOING_AWAY, ""
+
+
+def _read(text: str) -> Object:
+    try:
+        return as_dict(loads(text.encode("utf-8", "replace")))
+    except StreamError:
+        return {}
 
 
 def _references(body: Object) -> Iterator[Reference]:
@@ -180,7 +237,11 @@ def _reason(error: Exception) -> str:
 
 
 async def _to_client(
-    model: HTTPModel, provider: ClientConnection, send: Send, charge: Callable[[Usage], None]
+    model: HTTPModel,
+    provider: ClientConnection,
+    send: Send,
+    charge: Callable[[Usage], None],
+    answers: Answers | None,
 ) -> tuple[int, str]:
     try:
         async for message in provider:
@@ -189,6 +250,8 @@ async def _to_client(
             else:
                 if '"usage"' in message and (usage := usage_in(message.encode(), _REPORTING)) is not None:
                     charge(usage)
+                if answers is not None:
+                    answers.received(_read(message))
                 # Providers quote keys in their errors.
                 shown = model.masked(message) if '"error"' in message else message
                 await send({"type": "websocket.send", "text": shown})

@@ -90,11 +90,15 @@ class Tally:
         token."""
         self._written = events * BYTES_PER_TOKEN
 
+    def left(self, model: str, more: Usage) -> None:
+        """An answer on a connection was left, which has probably used so much."""
+        self._closed.append(Estimate(model, Usage(), more))
+
     def estimates(self, head: ResponseHead, reported: Usage | None, gone: bool) -> list[Estimate]:
         """At the end of the request. `reported`: the usage of its last answer. `gone`: the client left, or the gateway
         was stopped, so the provider may have counted what it was sent even if nothing of its answer arrived."""
         if self._read is None:
-            return []
+            return self._closed
         if self._request is None:  # the answer was passed on as it came
             self._reported = reported
         model = head.asked or head.model
