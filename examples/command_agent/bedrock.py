@@ -53,7 +53,11 @@ class BedrockGame:
     async def run(self, line: str) -> Object:
         """Sends one command, without its slash. Raises `NotExecuted` or `OutcomeUnknown`."""
         async with self._answered:
-            await self._answered.wait_for(lambda: self._lost or len(self._asked) < IN_FLIGHT)
+            try:
+                async with asyncio.timeout(self._answers_in):
+                    await self._answered.wait_for(lambda: self._lost or len(self._asked) < IN_FLIGHT)
+            except TimeoutError:
+                raise NotExecuted(f"`/{line}` was not sent: {IN_FLIGHT} commands before it have no answer") from None
             if self._lost or self._socket.closed:
                 raise NotExecuted(f"`/{line}` was not sent: the game is not connected")
             id = str(uuid4())
@@ -89,7 +93,7 @@ class BedrockGame:
     async def _take(self, text: str, heard: Callable[[Said], None]) -> None:
         try:
             message = json.loads(text)
-            header, body = cast("Object", message["header"]), cast("Object", message["body"])
+            header, body = _object(message["header"]), _object(message["body"])
             purpose, id = str(header["messagePurpose"]), str(header.get("requestId", ""))
         except (ValueError, TypeError, KeyError, RecursionError):
             LOG.warning("%s sent what is no message of the protocol: %.80r", self.name, text)
@@ -117,12 +121,18 @@ class BedrockGame:
                 answer.exception()  # somebody may have stopped waiting for it
 
 
+def _object(value: object) -> Object:
+    if not isinstance(value, dict):
+        raise TypeError
+    return cast("Object", value)
+
+
 def _said(header: Object, body: Object) -> Said | None:
     """What a player wrote; None for messages that commands make, our own included. Older games have the name of the
     event in the body, and its fields in `properties`."""
     if (header.get("eventName") or body.get("eventName")) != "PlayerMessage":
         return None
-    fields = cast("Object", body.get("properties") or body)
+    fields = body["properties"] if isinstance(body.get("properties"), dict) else body
     player, text = fields.get("sender") or fields.get("Sender"), fields.get("message") or fields.get("Message")
     kind = fields.get("type") or fields.get("MessageType")
     return Said(player, text) if isinstance(player, str) and isinstance(text, str) and kind == "chat" else None

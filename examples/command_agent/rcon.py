@@ -21,7 +21,7 @@ LOGIN, COMMAND, UNKNOWN_TYPE = 3, 2, 100
 LONGEST = 1446
 """Bytes of a command; the server closes the connection at a longer one."""
 FULL = 4096
-"""Bytes of a packet of an answer: if one is full, another follows."""
+"""Characters of a packet of an answer: if one is full, another follows. One with as many bytes may be full."""
 LARGEST = 64 * 1024
 ANSWERS_IN = 10.0
 _SYNTAX_ERROR = "<--[HERE]"
@@ -70,15 +70,17 @@ class RconGame:
     async def _ask(self, line: str) -> str:
         id = next(self._ids)
         await self._write(id, COMMAND, line)
-        data = await self._answer(id)
+        data = last = await self._answer(id)
         end = 0
-        while len(data) % FULL == 0 and data:
+        while len(last) >= FULL:
             if not end:  # the answer to a packet of an unknown type comes after the rest
                 await self._write(end := next(self._ids), UNKNOWN_TYPE, "")
-            answered, _, more = await self._read()
+            answered, _, last = await self._read()
             if answered == end:
                 return data.decode(errors="replace")
-            data += more
+            if answered != id:
+                raise ValueError(f"an answer to {answered}, not to {id}")
+            data += last
         if end:
             await self._answer(end)
         return data.decode(errors="replace")

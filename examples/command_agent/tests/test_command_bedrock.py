@@ -132,6 +132,38 @@ def test_an_answer_to_another_request_is_not_taken_for_this_one(caplog: pytest.L
     assert "sent a message that answers nothing" in caplog.text
 
 
+def test_a_game_that_answers_nothing_any_more_does_not_stop_the_agent() -> None:
+    async def main() -> None:
+        client = new_game(answering=lambda line, answer: {**answer, "requestId": str(uuid4())})
+        async with connected(client, answers_in=0.3) as game:
+            lines = (f"say {number}" for number in range(IN_FLIGHT + 1))
+            told = await asyncio.gather(*map(game.run, lines), return_exceptions=True)
+        assert [type(each) for each in told] == [*[OutcomeUnknown] * IN_FLIGHT, NotExecuted]
+        assert "`/say 100` was not sent: 100 commands before it have no answer" in str(told[-1])
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[]",
+        '{"header": "event", "body": {}}',
+        '{"header": {"messagePurpose": "event", "eventName": "PlayerMessage"}, "body": "hello"}',
+        '{"header": {"messagePurpose": "event", "eventName": "PlayerMessage"}, "body": {"properties": "hello"}}',
+    ],
+)
+def test_a_message_that_is_none_of_the_protocol_does_not_end_the_connection(message: str) -> None:
+    async def main() -> None:
+        client = new_game()
+        async with connected(client) as game:
+            assert client._socket is not None  # pyright: ignore[reportPrivateUsage]
+            await client._socket.send_str(message)  # pyright: ignore[reportPrivateUsage]
+            assert (await game.run("say hello"))["statusMessage"] == "[the game] hello"
+
+    run(main())
+
+
 def test_the_game_refuses_what_the_real_one_refuses() -> None:
     async def main() -> None:
         id = str(uuid4())

@@ -52,9 +52,8 @@ async def rcon_server(execute: Execute) -> AsyncGenerator[int]:
                 elif (answer := execute(text)) is None:
                     break
                 else:
-                    told = answer.encode()
-                    for start in range(0, max(len(told), 1), FULL):
-                        writer.write(packet(id, 0, told[start : start + FULL]))
+                    for start in range(0, max(len(answer), 1), FULL):  # it counts characters, not bytes
+                        writer.write(packet(id, 0, answer[start : start + FULL].encode()))
                 await writer.drain()
         finally:
             writer.close()
@@ -151,14 +150,17 @@ def test_the_server_refuses_a_wrong_password_a_command_before_the_login_and_a_pa
     run(main())
 
 
-@pytest.mark.parametrize("size", [0, 1, FULL - 1, FULL, FULL + 1, 3 * FULL])
-def test_long_answers_arrive_whole_and_the_next_one_after_them(size: int) -> None:
+@pytest.mark.parametrize("letters", ["x", "钻石xyz"])
+@pytest.mark.parametrize("size", [0, 1, FULL // 2, FULL - 1, FULL, FULL + 1, 3 * FULL])
+def test_long_answers_arrive_whole_and_the_next_one_after_them(size: int, letters: str) -> None:
+    text = (letters * size)[:size]
+
     async def main() -> None:
         async with (
-            rcon_server(lambda line: "x" * size if line == "list" else line) as port,
+            rcon_server(lambda line: text if line == "list" else line) as port,
             rcon_game("127.0.0.1", port, PASSWORD) as game,
         ):
-            assert (await game.run("list"))["statusMessage"] == "x" * size
+            assert (await game.run("list"))["statusMessage"] == text
             answers = await asyncio.gather(*(game.run(f"say {number}") for number in range(20)))
             assert [each["statusMessage"] for each in answers] == [f"say {number}" for number in range(20)]
 
