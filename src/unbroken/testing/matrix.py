@@ -206,9 +206,10 @@ _HEAD = """\
 
 <!-- Made by `unbroken faults run --write docs/faults.md` (`make faults`), from the outcome of each case. -->
 
-What goes wrong between a provider and its clients, and what an agent of Unbroken does about it. Each row is a fault
-seen in the field; each case is a run over HTTP against the faulty server of this package ([testing](testing.md)):
-reasoning, text and three calls (two reads, one write), their results, then the answer.
+What can go wrong between a provider and its clients, and how an agent of Unbroken copes with it. Each row is a fault
+that real servers have. In each case an agent runs over HTTP against the faulty server of this package
+([testing](testing.md)): the model writes reasoning, text and three calls (two reads, one write), gets their results,
+and answers.
 
 ```
 unbroken faults run                                # everything, with a table; exit code 1 if anything is unexpected
@@ -217,24 +218,28 @@ unbroken faults serve --fault reset                # only the server, for your o
 unbroken faults run --target "python mine.py"      # your program instead of our agent
 ```
 
+How to read the tables:
+
 - **answered**: the run ends with the answer, as if nothing had happened. **reported**: the model gets an error as the
   result of the call and continues. **typed: NAME**: the caller gets this error, with the history in `error.messages`
   (valid, every call answered) and the outcome of each attempt in `error.verdicts`.
-- Two words in a cell are for streamed / non-streaming responses, one is for both; - means that it cannot happen there.
-- Each fault happens to the first response, and the retried answer has the same text or a different one (with another
-  read beside the same write). A fault that destroys a response also happens to the last one.
+- If a cell has two words, they are for streamed / non-streaming responses; a single word is for both. - means that
+  the fault cannot happen there.
+- Each fault happens to the first response. The retried answer has the same text, or a different one with another read
+  beside the same write. A fault that destroys a response is also tried on the last one.
 - The last column is the outcome if **every** response has the fault.
-- In all cases: what was shown equals the history and what was sent, character by character, with nothing repeated;
-  the write ran exactly once and each read at most once; every call has one result, in call order; the server, which
-  is as strict as the strictest provider, refused nothing; no task and no connection is left.
+
+In all cases these are checked too: what was shown equals the history and what was sent, character by character, with
+nothing repeated. The write ran exactly once and each read at most once. Every call has one result, in call order. The
+server, which is as strict as the strictest provider, refused nothing. No task and no connection is left.
 
 ## Your own program
 
 `--target CMD` runs your program once for each fault, with `OPENAI_BASE_URL`, `OPENAI_API_KEY` (and those of other
-providers), `UNBROKEN_MODEL`, `UNBROKEN_PROMPT`, `UNBROKEN_FAULT` and `UNBROKEN_WIRE` in its environment; `{base_url}`,
-`{model}` and `{prompt}` in CMD are filled in. The program has to send the prompt to the model, to offer the tools
-`get_weather(city, days)`, `now()` and `save_note(text)` (if it offers others, two of them are called), to print the
-answer and to exit with 0. `examples/faults_target.py` is an example.
+providers), `UNBROKEN_MODEL`, `UNBROKEN_PROMPT`, `UNBROKEN_FAULT` and `UNBROKEN_WIRE` in its environment;
+`{base_url}`, `{model}` and `{prompt}` in CMD are filled in. Your program must send the prompt to the model, offer the
+tools `get_weather(city, days)`, `now()` and `save_note(text)`, print the answer and exit with 0. (If it offers other
+tools, two of them are called.) `examples/faults_target.py` is an example.
 
 A program of Unbroken needs no other address: `Agent("openai:" + os.environ["UNBROKEN_MODEL"], …)` and `unbroken run`
 read `OPENAI_BASE_URL`. It waits 120 seconds for the first byte of an answer and 60 for the next, longer than a program
@@ -244,14 +249,14 @@ may take here by default: shorten that with `connect(…, first_byte=5, idle=5)`
 unbroken faults run --timeout 150 --target "unbroken run '{prompt}' --tools tools.py --yes --model openai:{model}"
 ```
 
-First it is run once with nothing broken. If it sends no request, uses another wire than `--wire` (by default
-openai-chat) or already fails, one line reports it and nothing is judged (exit code 2). This run also shows whether it
-streams: a program that does not stream is tested with the faults of non-streaming responses, and a line reports how
+It first runs once with nothing broken. If it sends no request, uses another wire than `--wire` (by default
+openai-chat) or already fails, one line reports that and the test ends (exit code 2). This run also shows whether your
+program streams: if it does not, it is tested only with the faults of non-streaming responses, and a line reports how
 many others are left out.
 
-It is judged by what the server sees and by what it prints:
+The outcome depends on what the server sees and on what your program prints:
 
-| outcome | |
+| outcome | what it means |
 |---|---|
 | answered | every call has its result, once and in order, and the answer is printed, once |
 | gave up | an exit code other than 0; expected if the table below has a typed error |
@@ -259,7 +264,7 @@ It is judged by what the server sees and by what it prints:
 | lost calls, repeated calls | a call never got its result, or more than one call of it did |
 | results out of order | not in the order of the calls |
 | no answer, text twice | the model's text was not printed, or more than once |
-| sent no request, offered no tools | as named |
+| sent no request, offered no tools | the program did not ask the model, or asked it without tools |
 
 An outcome followed by (!) has another problem, for example that the fault did not happen; the lines below the table
 describe it.
