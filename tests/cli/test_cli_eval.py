@@ -203,7 +203,7 @@ def test_recordings_are_asked_again_with_a_changed_agent(place: Path) -> None:
     assert "oslo-1: no difference" in same.stdout
     done = invoke("eval", "--recordings", "out/recordings", "--agent", "app.py:make_changed", "--out", "again")
     assert done.exit_code == 1
-    assert 'it took another course: `get_weather(city="Rome")` is not in the recording' in done.stdout
+    assert 'the run diverged: `get_weather(city="Rome")` is not in the recording' in done.stdout
     assert '  -get_weather(city="Oslo")\n  +get_weather(city="Rome")\n' in done.stdout
     assert "greeting-1: no difference" in done.stdout
     assert "<del>" in Path("again/report.html").read_text("utf-8")

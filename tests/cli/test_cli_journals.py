@@ -144,7 +144,7 @@ def test_a_run_is_replayed(url: str) -> None:
         (["stats", "URL#nobody"], "has no run `nobody`"),
         (["replay", "URL#nobody"], "has no run `nobody`"),
         (["replay", "URL"], "is a journal: name one of its runs, as in "),
-        (["resume", "URL#waits"], "a run of a journal is continued by `unbroken runs answer`"),
+        (["resume", "URL#waits"], "to continue a run of a journal, use `unbroken runs answer`"),
         (["view", "sqlite:///no/such.db"], "there is no journal no/such.db"),
         (["view", "URL#new", "--plain"], "has no recording yet"),
     ],

@@ -95,7 +95,7 @@ def test_a_call_that_was_not_recorded_is_not_run_and_ends_the_run(tmp_path: Path
     asked = model(amount=6)
     (trial,) = again(tmp_path, asked).trials
     assert (trial.outcome, trial.calls) == ("failed", ("pay(amount=6)",))
-    assert trial.reason == "it took another course: `pay(amount=6)` is not in the recording, so it was not run"
+    assert trial.reason == "the run diverged: `pay(amount=6)` is not in the recording, so it was not run"
     assert trial.differences == (Difference("calls", "pay(amount=5)", "pay(amount=6)"),)
     assert ran == []
     assert len(asked.requests) == 1  # the model is not asked about a result that there is not

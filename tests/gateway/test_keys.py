@@ -114,7 +114,7 @@ def test_a_file_that_becomes_damaged_at_run_time_changes_nothing_and_is_logged(
             clock.advance(1)
             assert ring.find(secret) is not None
     [line] = caplog.messages
-    assert line.startswith("the gateway keys stay as they were: the gateway keys in ")
+    assert line.startswith("reading the gateway keys failed, the old ones stay valid: the gateway keys in ")
     assert line.endswith("are damaged: it is not JSON; restore the file, or remove it and make new keys")
     path.unlink()
     other = create_key(path, GatewayKey("bob"))

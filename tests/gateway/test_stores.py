@@ -521,7 +521,9 @@ def test_a_file_of_an_older_format_is_cleared_and_logged(path: Path, caplog: pyt
     make(path, f"PRAGMA user_version={FORMAT - 1}")
     with caplog.at_level(logging.WARNING, "unbroken.gateway"):
         assert asyncio.run(gone(path, ["1"])) == ["1"]
-    assert caplog.messages == [f"store `sqlite:{path}` was of format {FORMAT - 1} and is cleared for format {FORMAT}"]
+    assert caplog.messages == [
+        f"store `sqlite:{path}` had the old format {FORMAT - 1} and was cleared for format {FORMAT}"
+    ]
     asyncio.run(fill(path))
     assert asyncio.run(gone(path, ["1"])) == []
 

@@ -106,7 +106,7 @@ def test_an_agent_runs_its_own_tools_and_answers_with_text(module: str, stream: 
         ("nothing", "neither a model nor an Agent"),
         ("broken", "RuntimeError: no luck"),
         ("absent", "AttributeError"),
-        ("leaves", "gave no model: SystemExit: 5"),
+        ("leaves", "failed: SystemExit: 5"),
         ("later", "make it a plain function"),
         ("nameless", "has no `name`"),
     ],
@@ -156,7 +156,7 @@ def test_fallbacks_must_not_be_circular() -> None:
         UpstreamSettings("a", "ollama:x", fallback=("b",)),
         UpstreamSettings("b", "ollama:y", fallback=("a",)),
     ]
-    with pytest.raises(UserError, match="a > b > a go round in a circle"):
+    with pytest.raises(UserError, match="a > b > a form a circle"):
         open_upstreams(rows)
 
 

@@ -252,7 +252,7 @@ def resume_command(
     with ending(setup):
         answers = _answers(answer or ())
         if options.is_journal(file):
-            raise UserError("a run of a journal is continued by `unbroken runs answer` and `unbroken runs drive`")
+            raise UserError("to continue a run of a journal, use `unbroken runs answer` and `unbroken runs drive`")
         recording = read_recording(file)
         for problem in recording.problems:
             print_line(f"{file}: {problem}")

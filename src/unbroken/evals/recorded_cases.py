@@ -179,7 +179,7 @@ def calls_of(view: RunView) -> list[str]:
 
 
 class _Again(Course):
-    """Answers tool calls from the recording, and watches where the run takes another course."""
+    """Answers tool calls from the recording, and raises where the run diverges from it."""
 
     edits_answers = False
 
@@ -199,7 +199,7 @@ class _Again(Course):
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         if (call := self._unrecorded) is not None:
             made = call_text(call.name, call.arguments or {})
-            raise TookAnotherCourse(f"it took another course: `{made}` is not in the recording, so it was not run")
+            raise TookAnotherCourse(f"the run diverged: `{made}` is not in the recording, so it was not run")
         return call_next(request)
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:

@@ -44,7 +44,7 @@ class Additions:
         try:
             self.tables = _read(record)
         except ValueError:
-            log.error("what the admin API added stays as it was: the record in the store is damaged")
+            log.error("reading what the admin API added failed, the old additions stay in force: the record is damaged")
             return False
         return True
 

@@ -142,7 +142,7 @@ class KeyRing:
         try:
             self._keys = _read(self._path)
         except UserError as error:
-            LOG.error("the gateway keys stay as they were: %s", error)
+            LOG.error("reading the gateway keys failed, the old ones stay valid: %s", error)
         else:
             LOG.info("gateway keys read again: %d in %s", len(self._keys), self._path)
 

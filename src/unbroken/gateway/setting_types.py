@@ -247,7 +247,7 @@ def _origin(text: str) -> str:
     if text != "*" and not re.fullmatch(
         r"https?://[a-z0-9.-]+(?::\d{1,5})?|https?://\[[0-9a-f:]+\](?::\d{1,5})?", text
     ):
-        raise ValueError('has an entry that is no origin: write "https://app.example.org", without a path, or "*"')
+        raise ValueError('has an entry that is not an origin: write "https://app.example.org", without a path, or "*"')
     return text
 
 

@@ -107,7 +107,7 @@ class StoredKeyRing(KeyRing):
                 log.info("gateway keys read again: %d in %s", len(self._keys), WHERE)
         except (StoreUnavailable, UserError) as error:
             if not self._problem:
-                log.error("the gateway keys stay as they were for %g s: %s", self.keep, error)
+                log.error("reading the gateway keys failed, the old ones stay valid for %g s: %s", self.keep, error)
             self._problem = str(error)
         else:
             self._read_at, self._problem = self._clock.elapsed(), ""

@@ -83,5 +83,7 @@ def _unusable(folder: Path) -> str:
 def _check_store(settings: GatewaySettings) -> None:
     url = store_url(settings.store)
     if settings.workers > 1 and settings.store.startswith("env:") and url.startswith("memory"):
-        raise UserError(f"{settings.store} is memory, and each of {settings.workers} workers has its own")
+        raise UserError(
+            f"{settings.store} is memory, which the {settings.workers} workers cannot share: use SQLite or Redis"
+        )
     check_store(url)

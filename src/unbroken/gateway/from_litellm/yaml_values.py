@@ -70,7 +70,7 @@ def _with_includes(root: Value, seen: set[str], budget: list[int]) -> Value:
             continue
         seen.add(str(file.resolve()))
         if not file.is_file():
-            raise UserError(f"{item.file}:{item.line}: {item.path} names {file}, which is no file")
+            raise UserError(f"{item.file}:{item.line}: {item.path} names {file}, which is not a file")
         for key, value in _with_includes(_read_file(str(file), budget), seen, budget).items():
             before = merged.get(key)
             if before is not None and isinstance(before.data, list) and isinstance(value.data, list):
@@ -101,7 +101,7 @@ def _read_file(path: str, budget: list[int]) -> Value:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None or root.id != "mapping":
-            raise UserError(f"{path}: this is no configuration of LiteLLM: it has to be a mapping with model_list")
+            raise UserError(f"{path}: this is not a configuration of LiteLLM: it must be a mapping with model_list")
         return _Reader(loader, path, budget).read(root, "", ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

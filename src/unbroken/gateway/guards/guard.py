@@ -85,11 +85,11 @@ async def call_user(function: Callable[..., Any], *arguments: Any, seconds: floa
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise UserError("a guardrail cancelled itself") from error
+        raise UserError("a guardrail cancelled its own task") from error
     except Exception:
         raise
     except BaseException as error:  # SystemExit would end the server, and others would be logged with their text
-        raise UserError("a guardrail wanted to end the program") from error
+        raise UserError("a guardrail tried to exit the program") from error
 
 
 class GatewayRedaction(Guard, Redaction):

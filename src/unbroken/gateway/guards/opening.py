@@ -43,7 +43,7 @@ def _open(settings: GuardrailSettings, seconds: float) -> Middleware:
     if settings.use.startswith("python:"):
         made = _find(settings.use.removeprefix("python:"))()
         if not isinstance(made, Middleware):
-            raise UserError(f"guardrail `{settings.use}` gave {type(made).__name__}, which is no Middleware")
+            raise UserError(f"guardrail `{settings.use}` returned {type(made).__name__}, which is not a Middleware")
         return made
     check = _limited(_find(settings.check), seconds) if settings.check else _veto(settings)
     options: dict[str, Any] = {}

@@ -262,7 +262,9 @@ class ProviderIds:
             if entries:
                 await self._store.put(entries, self._ttl)
         except StoreUnavailable as error:
-            log.warning("%d ids of a provider cannot be used again by their key: %s", len(entries), error)
+            log.warning(
+                "%d ids of files or the like are lost, so requests that name them are a 404: %s", len(entries), error
+            )
 
     async def check(self, scope: str, references: Sequence[Reference]) -> None:
         """Raises `Refused` for the first id that is not known to belong to this caller."""

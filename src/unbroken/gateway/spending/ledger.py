@@ -122,7 +122,7 @@ class Ledger:
             await self.flush()
         except StoreUnavailable:  # the store has logged it
             if not self._failing:
-                log.warning("what was spent is not written: it is kept in this process until the store is back")
+                log.warning("spending cannot be written to the store: it is kept in memory until the store is back")
             self._failing = True
             if self._timer is None:
                 self._begin_later(_RETRY)

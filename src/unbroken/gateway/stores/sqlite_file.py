@@ -272,7 +272,7 @@ def _prepare(connection: sqlite3.Connection, label: str) -> None:
     with _Writing(connection):
         version = _look_at(connection, label)  # another process may have been quicker
         if version is not None and version < FORMAT:
-            LOG.warning("store `%s` was of format %d and is cleared for format %d", label, version, FORMAT)
+            LOG.warning("store `%s` had the old format %d and was cleared for format %d", label, version, FORMAT)
         if version != FORMAT:
             _lay_out(connection)
         for statement in (*_COUNTERS, SQLITE_TABLE):

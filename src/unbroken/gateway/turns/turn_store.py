@@ -327,7 +327,7 @@ class TurnStore:
             await self._spare.put(entries, ttl, append)  # also what was stored: it may be newer
         except StoreUnavailable as error:
             if not stored:
-                log.warning("and there is no room for it: %s", error)
+                log.warning("a turn is lost: the store cannot be written to, and memory has no room for it: %s", error)
             return stored
         self._has_spares = True
         return True

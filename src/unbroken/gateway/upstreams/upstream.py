@@ -369,7 +369,7 @@ def _guards(settings: UpstreamSettings) -> Guardrails | None:
 def _model(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
     """`above`: the chain of aliases whose fallback this is."""
     if settings.alias in above:
-        raise UserError(f"the fallbacks {' > '.join([*above, settings.alias])} go round in a circle")
+        raise UserError(f"the fallbacks {' > '.join([*above, settings.alias])} form a circle: remove one of them")
     if settings.deployments:
         several, fallback = _both(
             lambda: _deployed(settings), lambda: _fallbacks(settings, by_alias, (*above, settings.alias))
@@ -422,13 +422,13 @@ def _from_python(name: str) -> Model:
     """Cached per process, because the model may be large."""
     module, _, function = name.removeprefix("python:").partition(":")
     if not module or not function:
-        raise UserError(f"`{name}` names no function: write python:module:function")
+        raise UserError(f"`{name}` does not name a function: write python:module:function")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: the module may lie beside the configuration
     try:
         made = getattr(importlib.import_module(module), function)()
     except (Exception, SystemExit) as error:  # the user's module may raise anything
-        raise UserError(f"`{name}` gave no model: {type(error).__name__}: {error}") from error
+        raise UserError(f"calling `{name}` failed: {type(error).__name__}: {error}") from error
     # If it is an Agent, the `agent` package is loaded already; otherwise it is not needed.
     agents = sys.modules.get("unbroken.agent.agent")
     if agents is not None and isinstance(made, agents.Agent):
@@ -437,11 +437,13 @@ def _from_python(name: str) -> Model:
         made = AgentModel(made)
     if inspect.iscoroutine(made):
         made.close()
-        raise UserError(f"`{name}` is `async def`, and is called before there is a loop: make it a plain function")
+        raise UserError(
+            f"`{name}` is `async def`, but there is no event loop yet when it is called: make it a plain function"
+        )
     if not hasattr(made, "stream"):
-        raise UserError(f"`{name}` gave {made!r}, which is neither a model nor an Agent")
+        raise UserError(f"`{name}` returned {made!r}, which is neither a model nor an Agent")
     if not isinstance(getattr(made, "name", None), str):
-        raise UserError(f"`{name}` gave {made!r}, which has no `name`: give it one, a text")
+        raise UserError(f"`{name}` returned {made!r}, which has no `name`: give it one, a text")
     return PythonModel(cast("Model", made))
 
 
