@@ -284,7 +284,7 @@ def test_a_connection_that_is_only_kept_alive_counts_as_silent_in_the_end() -> N
 
 
 def test_a_slow_non_streaming_body_is_not_mistaken_for_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken.models.http.ALIVE", 0.001)
+    monkeypatch.setattr("unbroken.models.response_body.ALIVE", 0.001)
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})

@@ -1,5 +1,5 @@
-"""A model behind HTTP: sends a request, feeds the bytes of the answer to the decoder, yields deltas. The only file that
-awaits a provider; `request_writer` writes what is sent.
+"""A model behind HTTP: sends a request, feeds the bytes of the answer to the decoder, yields deltas. `request_writer`
+writes what is sent, `response_body` reads what comes back.
 
 It does not retry: a provider that does not answer raises a typed error, a response that broke off ends with an `Ended`
 whose verdict has the reason. The one exception is a kept connection that turns out to be dead before anything came
@@ -36,28 +36,15 @@ from unbroken.models.quirks import Quirks, fit_spelled
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest
 from unbroken.models.request_writer import RequestWriter, Written
+from unbroken.models.response_body import ResponseBody
 from unbroken.models.structured_output import explain_refusal
 from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.server_tools import with_betas
-from unbroken.wires.sse import MAX_BODY, is_only_alive
 
-AFTER_FINISH = 3.0
-"""Seconds of silence after a finish reason: usage may still follow, and some servers never close."""
-AFTER_LAST = 0.25
-"""The same after the wire's very last event."""
-ALIVE = 10
-"""Keep-alive bytes do not count as silence, but only for this many times as long as silence may last."""
 BETA = "anthropic-beta"
 """A list: what a request needs is added to what the user has set."""
-_SLICE = 32 << 10
-"""Bytes of a stream that are decoded at once, before other tasks may run. A longer non-streaming body is decoded on a
-thread, all of it at its end."""
-_SHORT = 4 << 10
-"""This many bytes are few, however many events they contain."""
-_MOST_LINES = 1200
-"""Approximate lines of a stream that are decoded at once: an event has two or three, and takes 40 us."""
 _MOST_OF_AN_ERROR = 64 * 1024
 _UNFINISHED: tuple[str, How] = "", "unfinished"
 _LONGEST_ERROR = 10.0
@@ -112,7 +99,6 @@ class HTTPModel:
         if endpoint.key_header in CIMultiDict(settings.headers):
             self._key = KeySource(None, endpoint.provider)  # a header that the user sets comes before the key
         self._streams = stream
-        self._longest_alive = inf if timeouts.idle is None else timeouts.idle * ALIVE
         self._raw_log = raw_log
         self._wire = find_wire(endpoint.wire)
         self._transport = Transport(endpoint, timeouts)
@@ -253,80 +239,38 @@ class HTTPModel:
                     explain_refusal(error)
                 raise
             del body  # no longer needed, and may be long
-        content, feed, time = response.content, decoder.feed, asyncio.get_running_loop().time
-        patience.reads(content)
-        read = content.readany if log is None else log.reading(content.readany)
-        received, lost, heard_at, said_at = False, None, 0.0, time()
-        size, rest = 0, b""
-        limit = RESPONSE_LIMIT.get()
+        answer, feed = ResponseBody(response, patience, self.timeouts, log, stream=request.stream), decoder.feed
         try:
-            while True:
-                if rest:
-                    chunk, rest = rest, b""
-                    await asyncio.sleep(0)
-                else:
-                    try:
-                        chunk = await read()
-                    except (ClientError, OSError) as error:
-                        lost = error
-                        break
-                patience.since = inf
-                if not chunk:
-                    break
-                if len(chunk) > _SHORT and request.stream and len(chunk) > (most := _slice(chunk)):
-                    chunk, rest = chunk[:most], chunk[most:]
-                size += len(chunk)
-                if limit is not None:
-                    limit.take(len(chunk))
-                if not received:
-                    received = True
-                    patience.allow(self.timeouts.idle)
+            while chunk := await answer.read():
                 try:
-                    in_steps = size <= _SLICE or request.stream
-                    deltas = feed(chunk) if in_steps else await asyncio.to_thread(feed, chunk)
+                    deltas = await asyncio.to_thread(feed, chunk) if answer.is_long else feed(chunk)
                 except StreamError as error:
                     if error.verdicts:
                         raise  # the caller's limit: a retry would exceed it too
                     break  # beyond a limit: `end` reports it in its verdict
                 if deltas:
                     yield deltas
-                if not decoder.terminal:
-                    patience.since = now = time()
-                    if deltas or not is_only_alive(chunk):
-                        said_at = now  # a long event or a non-streaming body yields nothing before its end
-                    elif now - said_at > self._longest_alive:
-                        lost, patience.expired = TimeoutError(), "idle"
-                        break
-                    elif limit is not None and limit.on_alive is not None:
-                        limit.on_alive()
-                elif not content.is_eof():
-                    # Only content extends the wait: some servers keep a connection alive for ever.
-                    patience.since = heard_at = time() if deltas or not heard_at else heard_at
-                    patience.allow(self._grace(decoder))
+                if decoder.terminal:
+                    answer.waits_for_end(bool(deltas), decoder.done or self._wire.sign_is_last)
+                elif not answer.waits_for_more(chunk, bool(deltas)):
+                    break
         finally:
-            patience.end()
-            if not response.closed:  # otherwise its end was read, and the connection is back in the pool
-                response.close()
-            if log is not None and (lost is None or received):
-                log.end(*(self._cause(key, lost, patience.expired) if lost else _UNFINISHED))
+            answer.close()
+            if log is not None and (answer.lost is None or answer.received):
+                log.end(*(self._cause(key, answer.lost, patience.expired) if answer.lost else _UNFINISHED))
         if self.observer is not None:
-            self._report_end(self.observer, lost)
-        last = self._conclude(decoder, key, lost, received, patience.expired, log)
+            self._report_end(self.observer, answer.lost)
+        last = self._conclude(decoder, key, answer, patience.expired, log)
         if left_out and isinstance(end := last[-1], Ended):
             end.verdict = replace(end.verdict, left_out=left_out)
         yield last
 
     def _conclude(
-        self,
-        decoder: Decoder | PassingDecoder,
-        key: str,
-        lost: Exception | None,
-        received: bool,
-        late: Waiting,
-        log: Logged | None,
+        self, decoder: Decoder | PassingDecoder, key: str, answer: ResponseBody, late: Waiting, log: Logged | None
     ) -> list[Delta]:
-        """The last deltas of an answer. Raises if there was a head, and then no byte of the body."""
-        if lost is not None and not received:
+        """The last deltas of an answer. Raises if there was a head, and then no byte of the answer."""
+        lost = answer.lost
+        if lost is not None and not answer.received:
             failure = self._failed(key, lost, late)
             if log is not None:
                 log.fail(failure)
@@ -370,32 +314,13 @@ class HTTPModel:
         """The bytes of the non-streaming answer to a client's body of this wire, not decoded. If the connection is lost
         or never closed, the bytes so far: the caller has to check whether they are complete."""
         response, patience, key = await self._post_spelled(False, body, headers)
-        content, loop = response.content, asyncio.get_running_loop()
-        patience.reads(content)
-        parts: list[bytes] = []
-        size, lost, limit = 0, None, RESPONSE_LIMIT.get()
-        try:
-            while size <= MAX_BODY and (part := await content.readany()):
-                parts.append(part)
-                size += len(part)
-                if limit is not None:
-                    limit.take(len(part))
-                if content.at_eof():
-                    break
-                patience.since = loop.time()
-                # Some servers send everything and never close: after a closing brace the wait is short.
-                closed = part.rstrip().endswith(b"}")
-                patience.allow(min(AFTER_FINISH, self.timeouts.idle or inf) if closed else self.timeouts.idle)
-        except (ClientError, OSError) as error:
-            lost = error
-        finally:
-            patience.end()
-            response.close()
+        answer = ResponseBody(response, patience, self.timeouts, stream=False)
+        data = await answer.read_all()
         if self.observer is not None:
-            self._report_end(self.observer, lost)
-        if lost is not None and not parts:
-            raise self._failed(key, lost, patience.expired) from cause_of(lost)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            self._report_end(self.observer, answer.lost)
+        if answer.lost is not None and not data:
+            raise self._failed(key, answer.lost, patience.expired) from cause_of(answer.lost)
+        return data
 
     async def _post_spelled(
         self, stream: bool, body: Mapping[str, Json], headers: Mapping[str, str]
@@ -405,12 +330,6 @@ class HTTPModel:
         deadline = self._transport.deadline()
         key = self._key.fixed if self._key.fixed is not None else await self._key.ask()
         return *await self._post(stream, self._headers_for(stream, key, headers), key, data, deadline, None), key
-
-    def _grace(self, decoder: Decoder | PassingDecoder) -> float:
-        """How long to wait for more after the response's terminal event."""
-        last = decoder.done or self._wire.sign_is_last
-        grace = AFTER_LAST if last else AFTER_FINISH
-        return grace if self.timeouts.idle is None else min(grace, self.timeouts.idle)
 
     def _begin_log(self, raw_log: RawLog, request: Request, key: str, body: bytes) -> Logged:
         e = self.endpoint
@@ -557,12 +476,6 @@ class HTTPModel:
 
     def _cause(self, key: str, error: Exception, late: Waiting) -> tuple[str, How]:
         return self._transport.cause(self._asked(key), error, late)
-
-
-def _slice(chunk: bytes) -> int:
-    """How many of its bytes are decoded at once."""
-    lines = chunk.count(b"\n", 0, _SLICE) or chunk.count(b"\r", 0, _SLICE)
-    return _SLICE if lines <= _MOST_LINES else max(_SHORT, _SLICE * _MOST_LINES // lines)
 
 
 def _end(decoder: Decoder | PassingDecoder, cause: str, how: How) -> list[Delta]:
