@@ -18,6 +18,8 @@ from unbroken.events import ToolCallsDetected
 from unbroken.testing import Break, Call, Cut, Say, run_virtual
 from unbroken.tools.todo import todo_write
 
+pytestmark = pytest.mark.multi_tool_call
+
 TODOS = [{"content": "look", "status": "pending"}]
 
 

@@ -46,6 +46,18 @@ def functions_of(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+def is_marked(path: Path, name: str) -> bool:
+    """A test, or all of its file, has the mark `multi_tool_call`."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            if any("multi_tool_call" in ast.unparse(each) for each in node.decorator_list):
+                return True
+        elif isinstance(node, ast.Assign) and ast.unparse(node) == "pytestmark = pytest.mark.multi_tool_call":
+            return True
+    return False
+
+
 def named_tests(row: Row) -> list[tuple[str, str]]:
     """Each as its path and its name, from the words and the target of a link."""
     links = re.findall(r"\[([^\]]+)\]\(\.\./([^)]+)\)", row.tests)
@@ -114,6 +126,10 @@ def test_the_tests_of_several_calls_are_found_by_one_word() -> None:
     found = [path for path in (ROOT / "tests").rglob("test_*.py") if "multi_tool_call" in path.name]
     assert len(found) >= 10
     assert all(any(name.startswith("test_") for name in functions_of(path)) for path in found)
+    for row in rows_of(ENGLISH):
+        if row.number.startswith("000") and re.match(r"7\.[1-4]", row.section):
+            for path, name in named_tests(row):
+                assert "multi_tool_call" in path or is_marked(ROOT / path, name), f"{row.number}: {path}::{name}"
 
 
 def test_the_packages_for_developers_measure_coverage() -> None:

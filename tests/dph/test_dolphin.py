@@ -28,6 +28,8 @@ from unbroken.errors import InvalidStep
 from unbroken.messages import ToolCall
 from unbroken.testing import Answer, Call, ScriptedServer, serve
 
+pytestmark = pytest.mark.multi_tool_call
+
 PROGRAMS = Path(__file__).parents[2] / "examples" / "dph"
 TOOLS = str(PROGRAMS / "trip_tools.py")
 

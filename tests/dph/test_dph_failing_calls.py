@@ -13,6 +13,8 @@ from unbroken.dph import BlockFinished, InBlock, ProgramEvent, ProgramFailed, Pr
 from unbroken.testing import Call, Cut, run_virtual
 from unbroken.tools.results import Retry
 
+pytestmark = pytest.mark.multi_tool_call
+
 ALL_FAILED = "All tool calls failed. Please check the error messages and try again."
 BROKEN = Call("broken")
 

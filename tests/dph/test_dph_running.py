@@ -510,6 +510,7 @@ def test_a_type_may_be_given_or_defined_next_to_the_tools() -> None:
 FIVE = [Call("draw", again=number) for number in range(5)]
 
 
+@pytest.mark.multi_tool_call
 def test_with_the_flag_off_only_the_first_call_of_a_message_is_used() -> None:
     flags.disable(flags.ENABLE_PARALLEL_TOOL_CALLS)
     events, _ = play_aloud("/explore/ Draw. -> r", FIVE, "Done.", tools=[draw])
@@ -519,6 +520,7 @@ def test_with_the_flag_off_only_the_first_call_of_a_message_is_used() -> None:
     assert ignored == [["draw"] * 4]
 
 
+@pytest.mark.multi_tool_call
 def test_the_setting_of_a_block_overrides_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOLPHIN_ENABLE_PARALLEL_TOOL_CALLS", "false")
     for argument, count in (("", 1), ("(multi_tool_calls=true)", 5), ("(multi_tool_calls=false)", 1)):
@@ -526,6 +528,7 @@ def test_the_setting_of_a_block_overrides_the_flag(monkeypatch: pytest.MonkeyPat
         assert len([call for call in result.variables["r"]["calls"] if not call["error"]]) == count
 
 
+@pytest.mark.multi_tool_call
 def test_detected_calls_are_logged_in_one_debug_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="unbroken.dph"):
         answers = [[Call("draw"), Call("web_search", query="x")], [Call("draw", again=1)], "Done."]
@@ -542,6 +545,7 @@ def test_detected_calls_are_logged_in_one_debug_line(caplog: pytest.LogCaptureFi
     ]
 
 
+@pytest.mark.multi_tool_call
 @pytest.mark.parametrize("schedule", ["sequential", "parallel", "eager"])
 def test_a_started_call_is_logged_with_its_place_among_all_calls(
     schedule: str, caplog: pytest.LogCaptureFixture

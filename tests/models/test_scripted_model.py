@@ -69,6 +69,7 @@ def calls_of(ended: Ended) -> list[tuple[str, Any]]:
     return [(call.name, call.arguments) for call in message_of(ended).calls]
 
 
+@pytest.mark.multi_tool_call
 @pytest.mark.parametrize("stream", STREAMED)
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_answer_is_the_same_on_every_wire(wire: str, stream: bool) -> None:
