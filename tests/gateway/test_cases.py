@@ -882,6 +882,22 @@ def test_a_client_that_asks_for_it_gets_one_call_and_the_model_is_asked_in_its_o
     run(story)
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("asked", [{}, {"parallel_tool_calls": True}], ids=["nothing", "true"])
+@pytest.mark.parametrize("wire", [CHAT, RESPONSES])
+def test_a_client_that_does_not_ask_for_one_call_gets_all_at_once(
+    wire: str, asked: dict[str, bool], stream: bool
+) -> None:
+    async def story() -> None:
+        async with stage(CHAT, THREE_CALLS) as on:
+            client = on.client(wire, stream, parallel=None)
+            reply = await client.post(client.body([User.of(QUESTION)]) | asked)
+            assert cities(reply) == list(CITIES)
+            assert "x-unbroken-turn" not in reply.headers
+
+    run(story)
+
+
 def test_a_forced_tool_choice_is_kept() -> None:
     async def story() -> None:
         async with stage(ANTHROPIC, THREE_CALLS) as on:

@@ -13,7 +13,7 @@ import pytest
 from scenes import SIZES, Desk, accepted, in_pieces, only, play, play_aloud
 from streams import calls_chunk, chat, chunk, piece, sse
 
-from unbroken import Agent, Result, Schedule, ScriptedModel, ToolCallsDetected, connect
+from unbroken import Agent, Result, Schedule, ScriptedModel, ToolCallsDetected, connect, decode
 from unbroken.events import CallsIgnored
 from unbroken.testing import Call, Cut, Raw, ScriptedServer
 
@@ -133,6 +133,16 @@ def test_a_legacy_call_over_http_runs_once_streamed_or_not() -> None:
 
     asyncio.run(main(True, LEGACY_STREAM))
     asyncio.run(main(False, LEGACY_BODY))
+
+
+@pytest.mark.parametrize("finish", ["tool_calls", "stop", "length"])
+def test_the_finish_reason_is_recorded(finish: str) -> None:
+    """Seed 3.1.2 and 3.2.2: `finish_reason`, of a response and, of its last one, of a run."""
+    assert decode(chat(WEATHER, finish=finish)).finish == finish
+    result, _ = run_bytes(chat(WEATHER, finish=finish), Desk(), "get_weather")
+    assert result.finish == "stop"
+    only_text = play(Agent(ScriptedModel(Raw(sse(chunk({"content": "Done."}), chunk({}, finish))))))
+    assert (only_text.text, only_text.finish) == ("Done.", finish)
 
 
 def test_all_calls_of_the_list_are_there() -> None:

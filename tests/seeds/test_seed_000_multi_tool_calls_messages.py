@@ -56,6 +56,13 @@ def test_several_calls_are_one_message_too() -> None:
     assert len(saved[1]["calls"]) == 2
 
 
+def test_text_that_is_not_ascii_is_sent_readable_in_arguments() -> None:
+    """Seed 3.3.1: `ensure_ascii=False`."""
+    messages, _ = chat_after(Call("get_weather", city="北京"), Call("get_news", '{"topic": "科\\u6280"}'))
+    sent = [call["function"]["arguments"] for call in messages[1]["tool_calls"]]
+    assert sent == ['{"city": "北京"}', '{"topic": "科\\u6280"}']  # escapes that the model wrote stay as they are
+
+
 def test_each_result_is_a_message_with_the_id_of_its_call() -> None:
     """Seed 7.1.4: test_add_tool_response_messages; the format is that of section 5.2."""
     messages, _ = chat_after(WEATHER, NEWS)

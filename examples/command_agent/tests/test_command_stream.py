@@ -110,6 +110,7 @@ def test_three_fallbacks_follow_the_stream_and_are_reported_whether_or_not_they_
     assert [request.stream for request in model.requests[:4]] == [True, False, False, False]
     assert (end["is_complete"], end["tool_fallback_used"]) == (breaks == 3, True)
     assert len(end["broken"]) == breaks
+    assert end["usage"]["output_tokens"] > 0  # also of the attempts that broke
     assert scene.commands == ["/give player1 diamond 1"] * (breaks == 3)
 
 
