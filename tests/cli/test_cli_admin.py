@@ -14,6 +14,8 @@ from urllib.request import Request, urlopen
 import pytest
 from typer.testing import CliRunner, Result
 
+from unbroken import UserError
+from unbroken.cli.admin_client import find_gateway
 from unbroken.cli.commands import build
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.config import ServeOptions, read_config
@@ -199,3 +201,17 @@ def test_the_address_and_the_key_come_from_the_configuration(
         wrong = version()
         assert (wrong.exit_code, words in wrong.stderr) == (2, True)
     assert "cannot be read" in version("--config", "none.toml").stderr
+
+
+def test_a_configuration_that_was_only_found_has_no_key_sent_to_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have come with a folder from somebody else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNBROKEN_ADMIN_KEY", "ub-secret")
+    (tmp_path / "unbroken.toml").write_text('[server]\nhost = "gateway.invalid"\n')
+    with pytest.raises(
+        UserError, match=r"gateway\.invalid, which may be another machine: give --config unbroken\.toml"
+    ):
+        find_gateway("")
+    assert find_gateway("", "unbroken.toml").url == "http://gateway.invalid:8400"

@@ -18,6 +18,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from unbroken.cli.options import ADMIN_KEY
 from unbroken.errors import Unavailable, Unreachable, UserError
 from unbroken.gateway.config import FILE
+from unbroken.gateway.setting_types import is_loopback
 from unbroken.gateway.settings import EVERYWHERE, HOST, PORT
 
 URL = f"http://{HOST}:{PORT}"
@@ -34,11 +35,11 @@ class RunningGateway:
 
 def find_gateway(url: str, config: str = "") -> RunningGateway:
     """The gateway at this address, or the one that a configuration file describes: `config`, else `unbroken.toml` if it
-    is in the working directory. The key is in `UNBROKEN_ADMIN_KEY`, or in the variable that the file names; that one is
-    not sent to an address that the file does not have."""
+    is in the working directory. The key is in `UNBROKEN_ADMIN_KEY`, or in the variable that the file names. A file that
+    was only found there may be somebody else's: it cannot have a key sent to another machine."""
     file = config or (FILE if not url and Path(FILE).is_file() else "")
     document = _read(file) if file else {}
-    base = (url or _address(document, file)).rstrip("/")
+    base = (url or _address(document, file, named=bool(config))).rstrip("/")
     if urlsplit(base).scheme not in ("http", "https") or not urlsplit(base).netloc:
         raise UserError(f"--url {url}: give the gateway's address, like {URL}")
     named = _table(document, "admin").get("key_env")
@@ -67,12 +68,14 @@ def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", table) if isinstance(table, dict) else {}
 
 
-def _address(document: Mapping[str, Any], file: str) -> str:
+def _address(document: Mapping[str, Any], file: str, *, named: bool) -> str:
     server = _table(document, "server")
     host, port = server.get("host", HOST), server.get("port", PORT)
     if not isinstance(host, str) or not host or type(port) is not int or not 0 < port < 65536:
         raise UserError(f"{file} does not say where the gateway listens (host and port in [server]): give --url")
     near = EVERYWHERE.get(host, host)
+    if not (named or is_loopback(near)):
+        raise UserError(f"{file} has the address {near}, which may be another machine: give --config {file}, or --url")
     return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
 
 
