@@ -381,6 +381,20 @@ def test_a_stored_call_that_was_cut_never_runs(args: Any, state: str) -> None:
     assert given == []
 
 
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        ([{"role": "user", "content": "Two diamonds."}], "message 0 .* it has no parts"),
+        ([*ASKED, None], "message 2 .* it has no parts"),
+        ([request(part("user-prompt", {"text": "Two diamonds."}))], "its content is dict, not a text or a list"),
+        ([request(part("user-prompt", 2))], "its content is int, not a text or a list"),
+    ],
+)
+def test_no_message_is_read_as_nothing(stored: list[Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read_stored(stored)
+
+
 def test_what_is_no_stored_chat_is_refused_with_the_way_out() -> None:
     with pytest.raises(UserError, match="is a list of messages, not str"):
         read_stored("[]")

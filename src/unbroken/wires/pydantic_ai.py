@@ -108,6 +108,8 @@ def read_stored(messages: Iterable[Any]) -> tuple[tuple[Message, ...], tuple[str
     found = list(messages)
     reading = _Reading()
     for position, message in enumerate(found):
+        if _get(message, "parts") is None:
+            raise UserError(f"message {position} of a history of pydantic-ai cannot be read: it has no parts")
         kind = _kind_of(message, position)
         if kind == "request":
             reading.request(position, message)
@@ -246,6 +248,8 @@ class _Reading:
         """Of a prompt, or of a result with files. What cannot be carried leaves a note, which the model reads."""
         if isinstance(content, str):
             return [Text(content)]
+        if content is not None and not isinstance(content, Sequence):
+            raise _unreadable(self._place, f"its content is {type(content).__name__}, not a text or a list")
         parts: list[Part] = []
         for item in cast("Sequence[Any]", content or ()):
             kind = _content_kind(item)
