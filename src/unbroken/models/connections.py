@@ -1,5 +1,4 @@
-"""Connections to providers: opening them, a request in flight, its time-outs, and a typed error for each way to get no
-answer.
+"""Connections to providers: opening them, a request in flight, and its time-outs.
 
 One timer covers an exchange from the connection to the last byte. It cancels the task that sends the request, or the
 read of its answer.
@@ -8,7 +7,6 @@ read of its answer.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from io import BytesIO
@@ -16,17 +14,11 @@ from math import inf
 from typing import Literal, TypeAlias
 
 from aiohttp import (
-    ClientConnectorCertificateError,
     ClientConnectorError,
-    ClientHttpProxyError,
     ClientOSError,
-    ClientPayloadError,
-    ClientProxyConnectionError,
     ClientRequest,
     ClientResponse,
-    ClientResponseError,
     ClientSession,
-    ClientSSLError,
     ClientTimeout,
     DummyCookieJar,
     ServerDisconnectedError,
@@ -38,12 +30,12 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 from multidict import CIMultiDict
-from yarl import URL
 
 from unbroken.clock import SLACK, Deadline, deadline
 from unbroken.decoding.verdict import How
-from unbroken.errors import ProviderError, TimedOut, Unauthorized, Unreachable
-from unbroken.models.addresses import Endpoint, Timeouts, find_proxy, shown
+from unbroken.errors import ProviderError
+from unbroken.models.addresses import Endpoint, Timeouts, find_proxy
+from unbroken.models.connection_errors import in_words, not_in_time, unreachable
 from unbroken.models.error_responses import Asked
 from unbroken.models.model import RESPONSE_HEAD
 from unbroken.models.sessions import current_session, open_session
@@ -52,7 +44,7 @@ Waiting: TypeAlias = Literal["connect", "first_byte", "idle", "total", ""]
 """What was being waited for when the time was up."""
 
 
-class Patience:
+class ExchangeTimeout:
     """Ends what has waited too long: the task, while it waits for the head of the answer, or a read of the body. One
     timer serves the whole exchange; when it fires, it checks whether anything has waited that long, and is set again if
     not. A timer for each read would cost more than the read.
@@ -162,17 +154,17 @@ KEPT_ALIVE = 50.0
 class Exchange:
     """The connection of one request. The connector sets it, the sender of the request reads it."""
 
-    __slots__ = ("_first_byte", "_patience", "fresh", "reused")
+    __slots__ = ("_first_byte", "_timeout", "fresh", "reused")
 
-    def __init__(self, patience: Patience, first_byte: float | None, fresh: bool = False) -> None:
+    def __init__(self, timeout: ExchangeTimeout, first_byte: float | None, fresh: bool = False) -> None:
         self.fresh = fresh
         """Do not use a kept connection."""
         self.reused = True
-        self._patience = patience
+        self._timeout = timeout
         self._first_byte = first_byte
 
     def connect(self) -> None:
-        self._patience.connected(self._first_byte)
+        self._timeout.connected(self._first_byte)
 
 
 current: ContextVar[Exchange] = ContextVar("unbroken_exchange")
@@ -247,14 +239,14 @@ class Transport:
 
     async def post(
         self, stream: bool, headers: CIMultiDict[str], body: bytes, deadline: float, fresh: bool = False
-    ) -> tuple[ClientResponse, Patience] | None:
+    ) -> tuple[ClientResponse, ExchangeTimeout] | None:
         """Waits for the head of the answer; also returns the time-out of its body. None if the request was sent on a
         kept connection that was dead. `fresh`: use a new one, because if one is dead, all may be."""
         loop = asyncio.get_running_loop()
         session = current_session(loop) or await open_session()
         endpoint, timeouts = self._endpoint, self._timeouts
-        patience = Patience(loop, timeouts.connect, deadline, self._soonest)
-        exchange = Exchange(patience, timeouts.first_byte, fresh)
+        timeout = ExchangeTimeout(loop, timeouts.connect, deadline, self._soonest)
+        exchange = Exchange(timeout, timeouts.first_byte, fresh)
         token = current.set(exchange)
         begun = False
         try:
@@ -268,13 +260,13 @@ class Transport:
             )
             begun = True
         except asyncio.CancelledError:
-            if patience.cancelled_it():
-                raise HeadTimeout(patience.expired) from None
-            if patience.for_what == "connect" and (head := RESPONSE_HEAD.get()) is not None:
+            if timeout.cancelled_it():
+                raise HeadTimeout(timeout.expired) from None
+            if timeout.for_what == "connect" and (head := RESPONSE_HEAD.get()) is not None:
                 head.asked = ""
             raise
         except TimeoutError:  # the system's own
-            raise HeadTimeout(patience.for_what) from None
+            raise HeadTimeout(timeout.for_what) from None
         except (ServerDisconnectedError, ClientOSError) as error:
             if exchange.reused and not fresh and not isinstance(error, ClientConnectorError):
                 return None
@@ -282,8 +274,8 @@ class Transport:
         finally:
             current.reset(token)
             if not begun:
-                patience.end()
-        return response, patience
+                timeout.end()
+        return response, timeout
 
     def failed(self, asked: Asked, error: Exception, late: Waiting) -> ProviderError:
         """There was no answer. `late`: which time-out was reached, if any."""
@@ -301,111 +293,17 @@ class Transport:
                 return f"the connection was lost: {in_words(asked, error)}", "lost"
 
 
-# Errors without an HTTP answer: a connection that was refused, lost or too slow, a proxy in between, bytes that are not
-# HTTP. One typed error each, in one line. `error_responses` reads answers that are errors.
-#
-# Pure: what happened in, the error out.
-
-
-_QUOTED = re.compile(r"Error\(\d+, '([^']+)'\)")
-
-
-def unreachable(asked: Asked, url: URL, proxy: URL | None, error: Exception) -> ProviderError:
-    provider, words = f"provider `{asked.provider}`", in_words(asked, error)
-    match error:
-        case ClientHttpProxyError():
-            return refused_by_proxy(url, proxy, error.status)
-        case ServerDisconnectedError():
-            return Unreachable(f"{provider} closed the connection without an answer ({asked.address})")
-        case ClientResponseError() | ClientPayloadError():
-            return Unreachable(
-                f"{provider} sent an answer that cannot be read ({asked.address}): {words}; "
-                f"check base_url and its port, and any proxy in between"
-            )
-        case ClientProxyConnectionError():
-            way_out = f"the proxy {_named(proxy)} does not answer: check {_variable(url)} or set NO_PROXY"
-        case ClientConnectorCertificateError() | ClientSSLError():
-            way_out = "set SSL_CERT_FILE to the certificates that this network uses, or check https:// in base_url"
-        case _:
-            way_out = "check base_url, and that the server runs"
-    return Unreachable(f"{provider} cannot be reached at {asked.address}: {words}; {way_out}")
-
-
-def refused_by_proxy(url: URL, proxy: URL | None, status: int) -> ProviderError:
-    words = f"the proxy {_named(proxy)} answered {status}: check {_variable(url)} or set NO_PROXY"
-    return (Unauthorized if status == 407 else Unreachable)(words, status=status)
-
-
-def not_in_time(asked: Asked, url: URL, timeouts: Timeouts, waiting_for: str) -> TimedOut:
-    provider, at = f"provider `{asked.provider}`", asked.address
-    match waiting_for:
-        case "total":
-            error = TimedOut(f"{provider} was not done within total={timeouts.total} s ({at})")
-            error.total = True
-            return error
-        case "connect":
-            words = f"no connection to {provider} within connect_timeout={timeouts.connect} s ({at})"
-            if (
-                url.scheme == "https" and url.explicit_port is not None
-            ):  # the user's own server, which waits for a request
-                words += "; if that server does not speak https, write http:// in base_url"
-            return TimedOut(words)
-        case _:
-            return TimedOut(
-                f"{provider} sent nothing within first_byte={timeouts.first_byte} s ({at}); "
-                f"a slow model needs a larger first_byte"
-            )
-
-
-def in_words(asked: Asked, error: Exception) -> str:
-    match error:
-        case ClientResponseError():
-            text = error.message
-        case ClientConnectorError() if not isinstance(error, ClientConnectorCertificateError):
-            text = str(error.os_error)  # its own text contains "ssl:default" even without TLS
-        case ClientPayloadError():
-            text = _of_the_system(error) or "it ended in the middle of the body"
-        case _:
-            text = str(error)
-    return " ".join(asked.masked(text).split())[:200] or type(error).__name__
-
-
-def _of_the_system(error: BaseException) -> str:
-    """The system's message, without the library's text about its own parser."""
-    behind: BaseException | None = error
-    while behind is not None:
-        if isinstance(behind, OSError) and behind.strerror:
-            return behind.strerror
-        behind = behind.__cause__ or behind.__context__
-    quoted = _QUOTED.search(str(error))  # aiohttp 3.14 has it only in its message
-    return quoted[1] if quoted else ""
-
-
-def cause_of(error: Exception) -> Exception | None:
-    """The `__cause__` of our error. Not an error that holds the request's headers, and so the key, and not our own
-    time-out."""
-    return None if isinstance(error, (ClientResponseError, TimeoutError)) else error
-
-
-def _named(proxy: URL | None) -> str:
-    return shown(proxy) if proxy is not None else "in between"
-
-
-def _variable(url: URL) -> str:
-    return f"{url.scheme.upper()}_PROXY"
-
-
 # A request that was sent while it is still being decoded; the code that needs its answer continues from here.
 
 
 class Sent:
     """A request in flight that waits for the head of its answer. Call `drop` once nobody needs it."""
 
-    def __init__(self, posting: asyncio.Task[tuple[ClientResponse, Patience, str]]) -> None:
+    def __init__(self, posting: asyncio.Task[tuple[ClientResponse, ExchangeTimeout, str]]) -> None:
         self._posting = posting
         self._taken = False
 
-    async def head(self) -> tuple[ClientResponse, Patience, str]:
+    async def head(self) -> tuple[ClientResponse, ExchangeTimeout, str]:
         head = await self._posting
         self._taken = True
         return head
@@ -417,8 +315,8 @@ class Sent:
             self._posting.add_done_callback(_hang_up)
 
 
-def _hang_up(posting: asyncio.Task[tuple[ClientResponse, Patience, str]]) -> None:
+def _hang_up(posting: asyncio.Task[tuple[ClientResponse, ExchangeTimeout, str]]) -> None:
     if not posting.cancelled() and posting.exception() is None:
-        response, patience, _ = posting.result()
-        patience.end()
+        response, timeout, _ = posting.result()
+        timeout.end()
         response.close()

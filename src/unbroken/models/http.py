@@ -29,7 +29,8 @@ from unbroken.messages import Json, Request
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
 from unbroken.models.connect import Settings
-from unbroken.models.connections import HeadTimeout, Patience, Sent, Transport, Waiting, cause_of, refused_by_proxy
+from unbroken.models.connection_errors import cause_of, refused_by_proxy
+from unbroken.models.connections import ExchangeTimeout, HeadTimeout, Sent, Transport, Waiting
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_HEAD, RESPONSE_LIMIT
 from unbroken.models.quirks import Quirks, fit_spelled
@@ -224,7 +225,7 @@ class HTTPModel:
         left_out: tuple[str, ...] = ()
         if sent is not None:
             decoder = self._decoder_for(request)
-            response, patience, key = await sent.head()
+            response, timeout, key = await sent.head()
         else:
             written = self.prepare(request)
             self._prepared = None, None
@@ -233,13 +234,13 @@ class HTTPModel:
             del written
             decoder = self._decoder_for(request)
             try:
-                response, patience, key, log = await self._send(request, body, headers)
+                response, timeout, key, log = await self._send(request, body, headers)
             except RequestRefused as error:
                 if request.output is not None:
                     explain_refusal(error)
                 raise
             del body  # no longer needed, and may be long
-        answer, feed = ResponseBody(response, patience, self.timeouts, log, stream=request.stream), decoder.feed
+        answer, feed = ResponseBody(response, timeout, self.timeouts, log, stream=request.stream), decoder.feed
         try:
             while chunk := await answer.read():
                 try:
@@ -257,10 +258,10 @@ class HTTPModel:
         finally:
             answer.close()
             if log is not None and (answer.lost is None or answer.received):
-                log.end(*(self._cause(key, answer.lost, patience.expired) if answer.lost else _UNFINISHED))
+                log.end(*(self._cause(key, answer.lost, timeout.expired) if answer.lost else _UNFINISHED))
         if self.observer is not None:
             self._report_end(self.observer, answer.lost)
-        last = self._conclude(decoder, key, answer, patience.expired, log)
+        last = self._conclude(decoder, key, answer, timeout.expired, log)
         if left_out and isinstance(end := last[-1], Ended):
             end.verdict = replace(end.verdict, left_out=left_out)
         yield last
@@ -281,7 +282,7 @@ class HTTPModel:
 
     async def _send(
         self, request: Request, body: bytes, more: Mapping[str, str]
-    ) -> tuple[ClientResponse, Patience, str, Logged | None]:
+    ) -> tuple[ClientResponse, ExchangeTimeout, str, Logged | None]:
         """The head of the answer, the time-out of its body, the key that was sent, and the log."""
         deadline = self._transport.deadline()
         key = self._key.fixed if self._key.fixed is not None else await self._key.ask()
@@ -313,18 +314,18 @@ class HTTPModel:
     async def fetch(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> bytes:
         """The bytes of the non-streaming answer to a client's body of this wire, not decoded. If the connection is lost
         or never closed, the bytes so far: the caller has to check whether they are complete."""
-        response, patience, key = await self._post_spelled(False, body, headers)
-        answer = ResponseBody(response, patience, self.timeouts, stream=False)
+        response, timeout, key = await self._post_spelled(False, body, headers)
+        answer = ResponseBody(response, timeout, self.timeouts, stream=False)
         data = await answer.read_all()
         if self.observer is not None:
             self._report_end(self.observer, answer.lost)
         if answer.lost is not None and not data:
-            raise self._failed(key, answer.lost, patience.expired) from cause_of(answer.lost)
+            raise self._failed(key, answer.lost, timeout.expired) from cause_of(answer.lost)
         return data
 
     async def _post_spelled(
         self, stream: bool, body: Mapping[str, Json], headers: Mapping[str, str]
-    ) -> tuple[ClientResponse, Patience, str]:
+    ) -> tuple[ClientResponse, ExchangeTimeout, str]:
         spelled = {**body, "model": self.endpoint.model} if "model" in body else {**body}
         data = write_json(fit_spelled(spelled, self.endpoint.quirks))
         deadline = self._transport.deadline()
@@ -359,7 +360,7 @@ class HTTPModel:
 
     def _post(
         self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
-    ) -> Coroutine[Any, Any, tuple[ClientResponse, Patience]]:
+    ) -> Coroutine[Any, Any, tuple[ClientResponse, ExchangeTimeout]]:
         """Sends the request and waits for the head of the answer; also returns the time-out of its body."""
         if self.observer is not None:
             return self._post_observed(self.observer, stream, headers, key, body, deadline, log)
@@ -374,24 +375,24 @@ class HTTPModel:
         body: bytes,
         deadline: float,
         log: Logged | None,
-    ) -> tuple[ClientResponse, Patience]:
+    ) -> tuple[ClientResponse, ExchangeTimeout]:
         time = asyncio.get_running_loop().time
         began = time()
         observer.asked()
         try:
-            response, patience = await self._post_signed(stream, headers, key, body, deadline, log)
+            response, timeout = await self._post_signed(stream, headers, key, body, deadline, log)
         except BaseException as error:
             if isinstance(error, ProviderError):
                 observer.failed(error)
             observer.ended()
             raise
         observer.answered(time() - began)
-        patience.on_end = observer.ended
-        return response, patience
+        timeout.on_end = observer.ended
+        return response, timeout
 
     async def _post_signed(
         self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
-    ) -> tuple[ClientResponse, Patience]:
+    ) -> tuple[ClientResponse, ExchangeTimeout]:
         endpoint, head = self.endpoint, RESPONSE_HEAD.get()
         if head is not None and head.attempts is not None and (carried := head.attempts.begin(self)):
             headers = CIMultiDict(headers)

@@ -12,7 +12,7 @@ from math import inf
 from aiohttp import ClientError, ClientResponse
 
 from unbroken.models.addresses import Timeouts
-from unbroken.models.connections import Patience
+from unbroken.models.connections import ExchangeTimeout
 from unbroken.models.model import RESPONSE_LIMIT
 from unbroken.models.raw_log import Logged
 from unbroken.wires.sse import MAX_BODY, is_only_alive
@@ -39,7 +39,6 @@ class ResponseBody:
         "_content",
         "_idle",
         "_limit",
-        "_patience",
         "_progress_at",
         "_read",
         "_response",
@@ -48,6 +47,7 @@ class ResponseBody:
         "_streams",
         "_terminal_at",
         "_time",
+        "_timeout",
         "is_long",
         "lost",
         "received",
@@ -56,15 +56,15 @@ class ResponseBody:
     def __init__(
         self,
         response: ClientResponse,
-        patience: Patience,
+        timeout: ExchangeTimeout,
         timeouts: Timeouts,
         log: Logged | None = None,
         *,
         stream: bool,
     ) -> None:
         content = response.content
-        patience.reads(content)
-        self._response, self._content, self._patience = response, content, patience
+        timeout.reads(content)
+        self._response, self._content, self._timeout = response, content, timeout
         self._read = content.readany if log is None else log.reading(content.readany)
         self._idle = timeouts.idle
         self._limit = RESPONSE_LIMIT.get()
@@ -90,7 +90,7 @@ class ResponseBody:
             except (ClientError, OSError) as error:
                 self.lost = error
                 return b""
-        self._patience.since = inf  # nothing waits while the slice is decoded
+        self._timeout.since = inf  # nothing waits while the slice is decoded
         if not chunk:
             return chunk
         if not self._streams:
@@ -102,16 +102,16 @@ class ResponseBody:
             self._limit.take(len(chunk))
         if not self.received:
             self.received = True
-            self._patience.allow(self._idle)
+            self._timeout.allow(self._idle)
         return chunk
 
     def waits_for_more(self, chunk: bytes, has_deltas: bool) -> bool:
         """Starts the wait for the rest of the answer. False if nothing but keep-alive bytes came for too long."""
-        self._patience.since = now = self._time()
+        self._timeout.since = now = self._time()
         if has_deltas or not is_only_alive(chunk):
             self._progress_at = now  # a long event or a non-streaming body yields nothing before its end
         elif self._idle is not None and now - self._progress_at > self._idle * ALIVE:
-            self.lost, self._patience.expired = TimeoutError(), "idle"
+            self.lost, self._timeout.expired = TimeoutError(), "idle"
             return False
         elif self._limit is not None and self._limit.on_alive is not None:
             self._limit.on_alive()
@@ -124,13 +124,13 @@ class ResponseBody:
         # Only content extends the wait: some servers keep a connection alive for ever.
         if has_deltas or not self._terminal_at:
             self._terminal_at = self._time()
-        self._patience.since = self._terminal_at
+        self._timeout.since = self._terminal_at
         grace = AFTER_LAST if is_last else AFTER_FINISH
-        self._patience.allow(grace if self._idle is None else min(grace, self._idle))
+        self._timeout.allow(grace if self._idle is None else min(grace, self._idle))
 
     def close(self) -> None:
         """Ends the time-outs, and closes the connection unless all of the body was read."""
-        self._patience.end()
+        self._timeout.end()
         if not self._response.closed:  # otherwise its end was read, and the connection is back in the pool
             self._response.close()
 
@@ -147,14 +147,14 @@ class ResponseBody:
                     self._limit.take(len(part))
                 if self._content.at_eof():
                     break
-                self._patience.since = self._time()
+                self._timeout.since = self._time()
                 # Some servers send everything and never close: after a closing brace the wait is short.
                 closed = part.rstrip().endswith(b"}")
-                self._patience.allow(min(AFTER_FINISH, self._idle or inf) if closed else self._idle)
+                self._timeout.allow(min(AFTER_FINISH, self._idle or inf) if closed else self._idle)
         except (ClientError, OSError) as error:
             self.lost = error
         finally:
-            self._patience.end()
+            self._timeout.end()
             self._response.close()
         self.received = bool(parts)
         return parts[0] if len(parts) == 1 else b"".join(parts)
