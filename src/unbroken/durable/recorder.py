@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from unbroken.deltas import Delta, PartialResponse
+from unbroken.durable.agent_changes import compare
 from unbroken.durable.answers import NEEDS_APPROVAL, NEEDS_RESULT
-from unbroken.durable.changed import compare
 from unbroken.durable.journal import Journal
 from unbroken.durable.records import Append, Claim
 from unbroken.errors import UnbrokenError
@@ -225,9 +225,9 @@ class DurableRunRecorder(RunRecorder):
         self._put = put_result
         self.stop_if_idle()
 
-    def received(self, deltas: Sequence[Delta], hearing: PartialResponse) -> None:
+    def received(self, deltas: Sequence[Delta], so_far: PartialResponse) -> None:
         if not self._held_back:
-            super().received(deltas, hearing)
+            super().received(deltas, so_far)
 
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         return _no_answer() if self._held_back else super().ask_model(request, call_next)
