@@ -14,17 +14,6 @@ _REFUSED = ("oneOf", "allOf", "not", "if", "then", "else", "patternProperties", 
 
 def output_rules(wire: str, format: str, described: str) -> tuple[Rule, ...]:
     """`format` is the field of the format, `described` where its name, its schema and `strict` are."""
-    strict = f"{described}{{strict=True}}.schema"
-
-    def lenient(body: Object) -> Mended:
-        return without(body, f"{described}{{strict=True}}.strict"), [f"{described}.strict"]
-
-    def nameless(asked: Asked) -> list[str]:
-        return [f"{where}.name" for where, _ in find(asked.body, f"{described}{{schema}}{{!name}}")]
-
-    def refused_keywords(asked: Asked) -> list[str]:
-        return [where for where, schema in find(asked.body, strict) if not keywords_of(schema).isdisjoint(_REFUSED)]
-
     return (
         Rule(
             f"{wire}.no-json-schema",
@@ -35,6 +24,16 @@ def output_rules(wire: str, format: str, described: str) -> tuple[Rule, ...]:
             f"Invalid parameter: '{format}' of type 'json_schema' is not supported with this model.",
             source=_DOCS,
         ),
+        *_name_rules(wire, format, described),
+        *_schema_rules(wire, format, described),
+    )
+
+
+def _name_rules(wire: str, format: str, described: str) -> tuple[Rule, ...]:
+    def nameless(asked: Asked) -> list[str]:
+        return [f"{where}.name" for where, _ in find(asked.body, f"{described}{{schema}}{{!name}}")]
+
+    return (
         Rule(
             f"{wire}.output-name",
             "the name of an output schema has 1 to 64 letters, digits, underscores and dashes",
@@ -56,6 +55,19 @@ def output_rules(wire: str, format: str, described: str) -> tuple[Rule, ...]:
             source=_DOCS,
             obeyed="by the encoder",
         ),
+    )
+
+
+def _schema_rules(wire: str, format: str, described: str) -> tuple[Rule, ...]:
+    strict = f"{described}{{strict=True}}.schema"
+
+    def lenient(body: Object) -> Mended:
+        return without(body, f"{described}{{strict=True}}.strict"), [f"{described}.strict"]
+
+    def refused_keywords(asked: Asked) -> list[str]:
+        return [where for where, schema in find(asked.body, strict) if not keywords_of(schema).isdisjoint(_REFUSED)]
+
+    return (
         Rule(
             f"{wire}.output-root",
             "an output schema is an object without alternatives at its top",
