@@ -18,7 +18,7 @@ from unbroken.models.retrying import RetryingModel
 from unbroken.models.scripted import Answer, steps_of
 from unbroken.testing.faults import FAULTS, Fault
 from unbroken.testing.faulty import FaultyServer
-from unbroken.testing.matrix import FIRST_WAIT, PATIENCE, open_model, unheard, until_over
+from unbroken.testing.matrix import FIRST_WAIT, PATIENCE, ignore_sent, open_model, until_over
 from unbroken.testing.scenario import Evidence, answer_scenario, problems_of, reword, run_scenario
 from unbroken.wires import WIRES
 
@@ -71,7 +71,7 @@ class Crowd:
             async with free:
                 return await self._play(job, server)
 
-        async with FaultyServer(self._tell, plan=self._plan, on_sent=unheard) as server:
+        async with FaultyServer(self._tell, plan=self._plan, on_sent=ignore_sent) as server:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(job)) for job in jobs]
             return [task.result() for task in tasks]

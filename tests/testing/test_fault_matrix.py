@@ -30,11 +30,11 @@ from unbroken.testing.faults import Fault
 from unbroken.testing.matrix import (
     Case,
     cases,
+    ignore_sent,
     make_page,
     open_model,
     play,
     play_case,
-    unheard,
     until_over,
     wrong_in_words,
 )
@@ -115,7 +115,7 @@ def test_a_different_second_answer_is_accepted(second: list[Step], outcome: str,
         return second if any(isinstance(step, Call) for step in steps) else steps
 
     async def main() -> None:
-        server = FaultyServer(answer_scenario, fault="error_at_the_end", differs=differs, on_sent=unheard)
+        server = FaultyServer(answer_scenario, fault="error_at_the_end", differs=differs, on_sent=ignore_sent)
         async with server:
             run = await run_scenario(RetryingModel(open_model(wire, server.base_url(wire)), first_wait=0.01))
             run.requests, run.sent = server.requests, server.sent

@@ -110,13 +110,13 @@ class Witness:
 def deltas_of(recording: Recording) -> list[tuple[float, Delta]]:
     """Every delta again, with its time."""
     found: list[tuple[float, Delta]] = []
-    hearing = PartialResponse()
+    so_far = PartialResponse()
     for line in recording.lines:
         if line["line"] == "request":
-            hearing = PartialResponse()
+            so_far = PartialResponse()
         elif line["line"] == "delta":
-            delta = read_delta(line, hearing)
-            hearing.feed(delta)
+            delta = read_delta(line, so_far)
+            so_far.feed(delta)
             found.append((line["at"], delta))
     return found
 

@@ -62,10 +62,10 @@ class Emitter:
 
     def listen(self, middleware: Sequence[Middleware]) -> None:
         """Adds listeners for the events from now on."""
-        heard = [each for each in middleware if wraps(each, "on_event")]
-        self._listeners = [_sink(each) for each in heard]
-        self._of_streams = [_sink(each) for each in heard if not each.sees_deltas]
-        self.has_listeners = bool(heard)
+        listening = [each for each in middleware if wraps(each, "on_event")]
+        self._listeners = [_sink(each) for each in listening]
+        self._of_streams = [_sink(each) for each in listening if not each.sees_deltas]
+        self.has_listeners = bool(listening)
 
     def end(self) -> None:
         """The run is over: threads that still work emit nothing more."""

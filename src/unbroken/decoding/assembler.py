@@ -13,7 +13,7 @@ from math import inf
 from typing import cast
 
 from unbroken.decoding.calls import Calls
-from unbroken.decoding.prose import Prose, ProseCall, Twins
+from unbroken.decoding.prose import DuplicateCalls, Prose, ProseCall
 from unbroken.deltas import (
     Delta,
     Meaning,
@@ -76,7 +76,7 @@ class Assembler:
         self._passed = 0
         """How many deltas came before the others."""
         if prose is not None:
-            self.calls.twins = Twins(self.settle)
+            self.calls.duplicates = DuplicateCalls(self.settle)
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._text_half = ""
@@ -229,8 +229,8 @@ class Assembler:
             # A form that ends with the text is complete only if the text is.
             self._said(found if well else [_as_it_was(item) for item in found])
         self.calls.flush(well)
-        if self.calls.twins is not None:
-            self.calls.twins.settle = _nothing  # else the garbage collector would have to find this circle
+        if self.calls.duplicates is not None:
+            self.calls.duplicates.settle = _nothing  # else the garbage collector would have to find this circle
 
     def _said(self, found: list[str | ProseCall]) -> None:
         for item in found:

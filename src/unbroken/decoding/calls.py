@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import cast
 
 from unbroken.decoding.arguments import Parsed, Pending, is_echo, parse_ended, parse_object, starts_object
-from unbroken.decoding.prose import Twins
+from unbroken.decoding.prose import DuplicateCalls
 from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Verdict
 from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
@@ -88,7 +88,7 @@ class Calls:
         self._strays: set[Json] = set()
         self._last: Pending | None = None
         self._undecided: dict[Pending, None] = {}
-        self.twins: Twins | None = None
+        self.duplicates: DuplicateCalls | None = None
         """Set if calls may also be recovered from the text."""
 
     def in_order(self) -> list[ToolCall]:
@@ -105,7 +105,7 @@ class Calls:
 
     def native_ids(self) -> tuple[str, ...]:
         """The ids of the calls that the wire itself reported, by arrival."""
-        recovered = self.twins.recovered if self.twins is not None else ()
+        recovered = self.duplicates.recovered if self.duplicates is not None else ()
         calls = [call for call in self._calls if not call.withdrawn and call not in recovered]
         return tuple(call.done.id for call in calls if call.done is not None)
 
@@ -314,8 +314,8 @@ class Calls:
     # The life of a call
 
     def _begin(self, index: int | None, id: str, name: str, kind: str) -> Pending:
-        if self.twins is not None:
-            self.twins.settle()
+        if self.duplicates is not None:
+            self.duplicates.settle()
         if len(self._calls) >= self._most:
             raise too_many_calls(self._most)
         own_index = index is not None and index not in self._taken
@@ -395,11 +395,11 @@ class Calls:
             self._conclude(call, Parsed(None, problem))
 
     def _conclude(self, call: Pending, parsed: Parsed) -> None:
-        if self.twins is not None:
-            self.twins.settle()
+        if self.duplicates is not None:
+            self.duplicates.settle()
         self._undecided.pop(call, None)
-        if self.twins is not None and parsed.arguments is not None:
-            other = self.twins.find_recovered(call, parsed.arguments)
+        if self.duplicates is not None and parsed.arguments is not None:
+            other = self.duplicates.find_recovered(call, parsed.arguments)
             if other is not None:
                 self._take_back(other)
         call.done = self._call(call, parsed, id=call.done.id if call.done else None)
@@ -445,18 +445,18 @@ class Calls:
 
     def recovered(self, name: str, arguments: str) -> None:
         """A complete call found in the text. Some servers parse a call and leave its text too: that is one call."""
-        assert self.twins is not None
-        if self.twins.was_reported(name, arguments):
+        assert self.duplicates is not None
+        if self.duplicates.was_reported(name, arguments):
             return
         call = self._begin(None, "", name, "function")
-        self.twins.add_recovered(call, arguments)
+        self.duplicates.add_recovered(call, arguments)
         self._open(call)
         self._append(call, arguments)
         self._complete(call)
 
     @property
     def recovered_any(self) -> bool:
-        return self.twins is not None and bool(self.twins.recovered)
+        return self.duplicates is not None and bool(self.duplicates.recovered)
 
     def damage(self) -> None:
         """An event could not be read: what it held is unknown, so no call that is open may ever count as complete."""

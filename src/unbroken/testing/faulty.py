@@ -103,7 +103,7 @@ class FaultyServer(ScriptedServer):
             return self._framed(play_bytes(steps, sent.wire, request, self._chunk_delay), stream, sent, http)
         self._spend(fault, sent, run)
         if fault.damages or fault.keeps_answer:
-            script.unheard(inf if fault.keeps_answer else answers_in(request))
+            script.repeat_for(inf if fault.keeps_answer else answers_in(request))
         return self._broken(fault, steps, sent, request, http)
 
     def _broken(self, fault: Fault, steps: list[Step], sent: Sent, request: Request, http: web.Request) -> Reply:
@@ -170,16 +170,16 @@ class _RepeatingScript(Script):
         super().__init__(lines, loop_last)
         self.again = False
         """The last answer was a repetition."""
-        self._unheard: float | None = None
+        self._repeat_up_to: float | None = None
 
-    def unheard(self, answers: float) -> None:
+    def repeat_for(self, answers: float) -> None:
         """Repeats the last answer for clients with at most this many answers in their history: a client that took it
         for complete has one more."""
-        self._unheard = answers
+        self._repeat_up_to = answers
 
     def answer(self, request: Request, who: str) -> list[Step]:
-        self.again = self._unheard is not None and answers_in(request) <= self._unheard
-        self._unheard = None
+        self.again = self._repeat_up_to is not None and answers_in(request) <= self._repeat_up_to
+        self._repeat_up_to = None
         if self.again:
             self._given -= 1
         return super().answer(request, who)

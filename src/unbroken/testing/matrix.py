@@ -119,7 +119,7 @@ async def play_case(case: Case) -> Ended:
         times=None if case.when == "always" else 1,
         on=(1,) if case.when == "last" else None,
         differs=reword if case.when == "reworded" else False,
-        on_sent=unheard,
+        on_sent=ignore_sent,
     )
     async with server:
         silence = SILENCE if stalls else PATIENCE
@@ -185,7 +185,7 @@ def open_model(wire: str, base_url: str, stream: bool = True, silence: float = P
     return connected.model
 
 
-def unheard(sent: Sent) -> None:
+def ignore_sent(sent: Sent) -> None:
     """A callback that does nothing: a server tracks ended responses only if it has one."""
 
 

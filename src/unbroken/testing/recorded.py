@@ -108,15 +108,15 @@ class RecordedModel:
             raise ReplayDiverged(
                 f"{self.path} is incomplete: it has only a part of the answer to this request; {AGAIN}"
             )
-        hearing = PartialResponse()
+        so_far = PartialResponse()
         for each in exchange.inputs:
             await asyncio.sleep(0)  # lets other tasks run, as between the pieces of a real stream
             if each.line["line"] == "failed":
                 raise read_error(each.line)
             if each.line["line"] == "closed":
                 return
-            delta = read_delta(each.line, hearing)
-            hearing.feed(delta)
+            delta = read_delta(each.line, so_far)
+            so_far.feed(delta)
             yield (delta,)
 
     def _find(self, request: Request) -> Exchange:

@@ -20,7 +20,7 @@ from unbroken.messages import Assistant, Request, ToolMessage
 from unbroken.models.scripted import Answer, Call, Say, steps_of
 from unbroken.testing.faults import Mode, Outcome
 from unbroken.testing.faulty import FaultyServer, story
-from unbroken.testing.matrix import Case, Ended, unheard
+from unbroken.testing.matrix import Case, Ended, ignore_sent
 from unbroken.testing.scenario import ASKED, CALLS, answer_scenario
 from unbroken.wires import WIRES
 
@@ -59,7 +59,7 @@ class Target:
     async def rehearse(self, wire: str) -> Mode:
         """Runs the program once with nothing broken. Returns whether it streams; a program that already fails here
         cannot be judged."""
-        async with FaultyServer(_tell, on_sent=unheard) as server:
+        async with FaultyServer(_tell, on_sent=ignore_sent) as server:
             exit = await self._run(wire, "", server)
             outcome = _judge(server, exit)
         if not server.requests:
@@ -75,7 +75,7 @@ class Target:
         return "streamed" if server.sent[0].stream else "unstreamed"
 
     async def play(self, case: Case) -> Ended:
-        async with FaultyServer(_tell, fault=case.fault, on_sent=unheard) as server:
+        async with FaultyServer(_tell, fault=case.fault, on_sent=ignore_sent) as server:
             exit = await self._run(case.wire, case.fault.name, server)
             outcome = _judge(server, exit, again=case.fault.keeps_answer)
         expected = "gave up" if case.expected.startswith("typed:") else "answered"

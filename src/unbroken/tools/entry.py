@@ -36,7 +36,7 @@ class Entry:
     task: asyncio.Task[Any] | None = None
     started_at: float | None = None
     seconds: float = 0.0
-    twin: Entry | None = None
+    shares_with: Entry | None = None
     """The identical call whose execution this one shares."""
     sharers: tuple[Entry, ...] = ()
     result: ToolResult | None = None
@@ -239,7 +239,7 @@ class Answers:
         if entry.orphaned:
             return  # reported when it is known which call it belongs to
         ran = entry.started_at is not None
-        shared = entry.twin is not None and entry.twin.started_at is not None
+        shared = entry.shares_with is not None and entry.shares_with.started_at is not None
         failed = ran_and_failed(result) and not entry.stopped  # a call that we cancelled did not fail
         self.failed = self.failed or (failed and (ran or shared))
         if ran and failed and self._stop_on_failure and not self.halted:

@@ -37,7 +37,7 @@ from unbroken.tools.caller import (
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import GRACE, Answers, Entry, Observer, Tasks
 from unbroken.tools.futures import Futures
-from unbroken.tools.order import NO_ORPHANS, EarlyReads, Order, Orphans, find_twins
+from unbroken.tools.order import NO_ORPHANS, EarlyReads, Order, Orphans, find_duplicates
 from unbroken.tools.results import CallWaits
 from unbroken.tools.schedule import Schedule
 
@@ -246,7 +246,7 @@ class Batch:
                 self._decide(entry, decision)
         self.order.fill(self._entries.values())
         if len({entry.prepared.fingerprint for entry in self.order.entries}) < len(self._entries):
-            for original, sharer in find_twins(self.order.entries, self._share_all):
+            for original, sharer in find_duplicates(self.order.entries, self._share_all):
                 if original.result is not None:
                     self._answers.share(original, sharer, original.result)
         self._advance()
@@ -327,7 +327,7 @@ class Batch:
         if "pending" in [entry.state for entry in entries]:
             for entry in entries:
                 prepared = entry.prepared
-                if entry.state == "waiting" and entry.twin is None and prepared.tool is not None:
+                if entry.state == "waiting" and entry.shares_with is None and prepared.tool is not None:
                     if prepared.waits or (prepared.asks and not entry.approved):
                         self._observer.asked(prepared, prepared.waits)
                         entry.state = "pending"

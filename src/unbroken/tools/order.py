@@ -229,7 +229,12 @@ class Order:
         while self._finished < len(entries) and entries[self._finished].finished:
             self._finished += 1
         for entry in islice(entries, self._finished, None):
-            if entry.state == "waiting" and entry.twin is None and not way.bars(entry.prepared) and self._fits(entry):
+            if (
+                entry.state == "waiting"
+                and entry.shares_with is None
+                and not way.bars(entry.prepared)
+                and self._fits(entry)
+            ):
                 yield entry
             if not entry.finished:
                 self.some_wait = self.some_wait or entry.state == "waiting"
@@ -297,7 +302,7 @@ def disturbs(write: Prepared, read: Prepared) -> bool:
 # Which calls of one message are identical and share one execution.
 
 
-def find_twins(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, Entry]]:
+def find_duplicates(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, Entry]]:
     """Each call that shares the execution of another, with that other: the one that has started, otherwise the
     first."""
     found: list[tuple[Entry, Entry]] = []
@@ -322,7 +327,7 @@ def find_twins(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, E
         original, sharer = (entry, first) if entry.started and not first.started else (first, entry)
         first_of[prepared.fingerprint] = original
         if not sharer.started:
-            sharer.twin = original
+            sharer.shares_with = original
             original.sharers += (sharer,)
             found.append((original, sharer))
     return found

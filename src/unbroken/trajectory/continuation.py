@@ -537,8 +537,8 @@ async def _again(arriving: AsyncIterator[Sequence[Delta]]) -> AsyncIterator[Sequ
 
 
 async def _play(answer: list[Line]) -> AsyncIterator[Sequence[Delta]]:
-    hearing = PartialResponse()
+    so_far = PartialResponse()
     for line in answer:
-        delta = read_delta(line, hearing)
-        hearing.feed(delta)
+        delta = read_delta(line, so_far)
+        so_far.feed(delta)
         yield (delta,)

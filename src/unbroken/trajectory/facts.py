@@ -427,5 +427,5 @@ def _broken(view: RunView, verdicts: Iterable[Mapping[str, Json]]) -> int:
         for verdict in verdicts
         if verdict.get("kind") not in (*NO_RESPONSE, "whole")
     ]
-    heard = [(each.turn, each.attempt) for each in view.retries if each.kind not in NO_RESPONSE]
-    return len(found) + sum(each not in found for each in heard)
+    retried = [(each.turn, each.attempt) for each in view.retries if each.kind not in NO_RESPONSE]
+    return len(found) + sum(each not in found for each in retried)

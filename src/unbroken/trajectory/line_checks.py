@@ -316,9 +316,9 @@ class Expander:
         found = True
         for place, message in enumerate(cast("list[Line]", line.get("messages", []))):
             if message.get("as_heard"):
-                heard = self._heard()
-                line["messages"][place] = heard or {"role": "assistant", "content": ""}
-                found = found and heard is not None
+                streamed = self._streamed_message()
+                line["messages"][place] = streamed or {"role": "assistant", "content": ""}
+                found = found and streamed is not None
             elif isinstance(message.get("results"), list):
                 line["messages"][place] = {**message, "results": [self._result(each) for each in message["results"]]}
         found, self._lost = found and not self._lost, False
@@ -334,14 +334,14 @@ class Expander:
             return {"call_id": str(id), "content": [{"type": "text", "text": LOST}], "metadata": {"error": True}}
         return given
 
-    def _heard(self) -> Line | None:
-        hearing = PartialResponse()
+    def _streamed_message(self) -> Line | None:
+        so_far = PartialResponse()
         try:
             for line in self._deltas:
-                delta = read_delta(line, hearing)
+                delta = read_delta(line, so_far)
                 if isinstance(delta, Ended):
-                    return to_json([delta.message or hearing.message])[0]
-                hearing.feed(delta)
+                    return to_json([delta.message or so_far.message])[0]
+                so_far.feed(delta)
         except Exception:  # noqa: BLE001 - whatever is wrong with the lines, there is no message
             pass
         return None

@@ -135,15 +135,15 @@ def delta_fields(delta: Delta) -> Line:
             return fields_of(delta)
 
 
-def ended_fields(ended: Ended, heard: PartialResponse) -> Line:
-    """`heard` is what the deltas before it add up to: if the message is the same, the line only refers to it."""
-    return {"verdict": verdict_fields(ended.verdict), **_ending(ended.message, heard)}
+def ended_fields(ended: Ended, so_far: PartialResponse) -> Line:
+    """`so_far` is what the deltas before it add up to: if the message is the same, the line only refers to it."""
+    return {"verdict": verdict_fields(ended.verdict), **_ending(ended.message, so_far)}
 
 
-def _ending(said: Assistant | None, heard: PartialResponse) -> Line:
+def _ending(said: Assistant | None, so_far: PartialResponse) -> Line:
     if said is None:
         return {}
-    if heard.matches(said):
+    if so_far.matches(said):
         if said.native is None:
             return {"as_heard": True}
         native = to_json([Assistant("", native=said.native)])[0].get("native")
@@ -151,8 +151,8 @@ def _ending(said: Assistant | None, heard: PartialResponse) -> Line:
     return {"message": to_json([said])[0]}
 
 
-def read_delta(line: Line, heard: PartialResponse) -> Delta:
-    """The delta again. `heard` is what the deltas before it add up to."""
+def read_delta(line: Line, so_far: PartialResponse) -> Delta:
+    """The delta again. `so_far` is what the deltas before it add up to."""
     match line["delta"]:
         case "text":
             return TextDelta(line["text"])
@@ -177,7 +177,7 @@ def read_delta(line: Line, heard: PartialResponse) -> Delta:
         case "usage":
             return UsageReported(_known(Usage, line["usage"]))
         case "ended":
-            return Ended(read_verdict(line["verdict"]), _read_message(line, heard))
+            return Ended(read_verdict(line["verdict"]), _read_message(line, so_far))
         case "attempt_failed":
             verdict, streamed = read_verdict(line["verdict"]), line.get("streamed", True)
             return AttemptFailed(verdict, line["wait"], line["elsewhere"], streamed)
@@ -187,11 +187,11 @@ def read_delta(line: Line, heard: PartialResponse) -> Delta:
             raise UserError(f"{other!r} is not a delta that this version knows")
 
 
-def _read_message(line: Line, heard: PartialResponse) -> Assistant | None:
+def _read_message(line: Line, so_far: PartialResponse) -> Assistant | None:
     if line.get("as_heard"):
         saved: Line = {"role": "assistant", "content": ""}
         native = from_json([saved | ({"native": line["native"]} if "native" in line else {})])[0]
-        return replace(heard.message, native=cast("Assistant", native).native)
+        return replace(so_far.message, native=cast("Assistant", native).native)
     if "message" not in line:
         return None
     return cast("Assistant", from_json([line["message"]])[0])

@@ -315,7 +315,7 @@ class Playback(Middleware):
         last = exchange.inputs[-1] if exchange.inputs else None
         left = last if last is not None and last.line.get("cancelled") else None
         try:
-            hearing = PartialResponse()
+            so_far = PartialResponse()
             for together in group_arrivals([each for each in exchange.inputs if each is not left]):
                 deltas: list[Delta] = []
                 for each in together:
@@ -324,8 +324,8 @@ class Playback(Middleware):
                         raise read_error(each.line)
                     if each.line["line"] == "closed":
                         return
-                    delta = read_delta(each.line, hearing)
-                    hearing.feed(delta)
+                    delta = read_delta(each.line, so_far)
+                    so_far.feed(delta)
                     deltas.append(delta)
                 yield deltas
             if left is not None or not exchange.whole:

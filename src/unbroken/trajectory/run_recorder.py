@@ -266,7 +266,7 @@ class RunRecorder(Middleware):
             self.writer.hide(self._redactor)
         return self._redactor
 
-    def received(self, deltas: Sequence[Delta], hearing: PartialResponse) -> None:
+    def received(self, deltas: Sequence[Delta], so_far: PartialResponse) -> None:
         """Deltas that arrived together have the same time."""
         at, turn = self.at(), self.turn
         texts: list[str] = []
@@ -274,25 +274,25 @@ class RunRecorder(Middleware):
         for delta in deltas:
             if isinstance(delta, TextDelta | ReasoningDelta):
                 if texts and NAMES[type(delta)] != name:
-                    self._put_pieces(at, turn, name, texts, hearing)
+                    self._put_pieces(at, turn, name, texts, so_far)
                     texts = []
                 name = NAMES[type(delta)]
                 texts.append(delta.text)
                 continue
             if texts:
-                self._put_pieces(at, turn, name, texts, hearing)
+                self._put_pieces(at, turn, name, texts, so_far)
                 texts = []
             line: Line = {"line": "delta", "at": at, "turn": turn, "delta": NAMES.get(delta.__class__)}
-            if self._describe(delta, line, hearing):
+            if self._describe(delta, line, so_far):
                 self._put(line)
         if texts:
-            self._put_pieces(at, turn, name, texts, hearing)
+            self._put_pieces(at, turn, name, texts, so_far)
 
-    def _put_pieces(self, at: float, turn: int, name: str, texts: list[str], hearing: PartialResponse) -> None:
-        (hearing.text if name == "text" else hearing.reasoning).extend(texts)
+    def _put_pieces(self, at: float, turn: int, name: str, texts: list[str], so_far: PartialResponse) -> None:
+        (so_far.text if name == "text" else so_far.reasoning).extend(texts)
         self.writer.put_pieces(at, turn, name, texts)
 
-    def _describe(self, delta: Delta, line: Line, hearing: PartialResponse) -> bool:
+    def _describe(self, delta: Delta, line: Line, so_far: PartialResponse) -> bool:
         """Fills in the line of a delta; False if it is not recorded."""
         if isinstance(delta, CallOpened):
             line["index"], line["name"], line["id"] = delta.index, delta.name, delta.id
@@ -301,20 +301,20 @@ class RunRecorder(Middleware):
             call = delta.call
             if _HUGE.search(call.raw):
                 self.writer.exact = True
-            hearing.calls[call.index] = call
+            so_far.calls[call.index] = call
             line["call"] = write_call(call)
             return True
         if isinstance(delta, Ended):
             self.writer.settle()
             self._answer = delta.message
             self._ended = True
-            line |= ended_fields(delta, hearing)
+            line |= ended_fields(delta, so_far)
             return True
         if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._redactor.secrets):
             return False  # a partial argument may be a partial secret; the complete call follows
         if isinstance(delta, Restarted | AttemptFailed):
             self.writer.settle()
-        hearing.feed(delta)
+        so_far.feed(delta)
         line |= delta_fields(delta)
         return True
 

@@ -288,7 +288,7 @@ class Lanes:
                 verdict = inner(line, "verdict")
                 turn.verdict, turn.finish = words(verdict, "kind"), words(verdict, "finish")
                 attempt.model = words(verdict, "model")
-                self._heard(turn)
+                self._join_texts(turn)
                 self._end_answer(at)
                 if turn is self.turns[-1]:
                     self._forget_replay()
@@ -319,7 +319,7 @@ class Lanes:
         arguments = saved.get("arguments")
         lane.arguments = self._clips.text(text(saved, "raw")) if arguments is None else self._clips.json(arguments)
 
-    def _heard(self, turn: Turn) -> None:
+    def _join_texts(self, turn: Turn) -> None:
         if self._said:
             turn.said = self._clips.text("".join(self._said))
         if self._reasoned:
@@ -454,7 +454,7 @@ class Lanes:
         """Closes what has not ended, and finds which turns were rounds."""
         self._forget_replay()
         if self.turns:
-            self._heard(self.turns[-1])
+            self._join_texts(self.turns[-1])
         if self.end is not None:
             self._end_answer(self.now)
         last = {id(lane): (lane, call) for call, lane in self._by_number.items()}  # the last call of each lane

@@ -142,7 +142,7 @@ class Waterfall:
     def turn(self, turn: Turn) -> Text:
         took = "" if turn.ended is None else seconds_in_words(turn.ended - turn.asked)
         title = (fit(_title(turn), self._label), "dim")
-        return Text.assemble(title, self._ruler.bar(self._heard(turn)), (took.rjust(_TOOK), "dim"))
+        return Text.assemble(title, self._ruler.bar(self._attempts(turn)), (took.rjust(_TOOK), "dim"))
 
     def call(self, call: CallLane) -> Text:
         name = f"  {in_line(call.name)} {in_line(_values(call.arguments))}"
@@ -166,7 +166,7 @@ class Waterfall:
     def _end(self, call: CallLane) -> float:
         return self.seconds if call.ended is None else call.ended
 
-    def _heard(self, turn: Turn) -> list[Stretch]:
+    def _attempts(self, turn: Turn) -> list[Stretch]:
         """The attempts of a turn, one after the other, with a mark where one broke off."""
         parts: list[Stretch] = []
         for attempt in turn.attempts:

@@ -115,14 +115,14 @@ def too_deep() -> TooDeep:
 
 
 def exact(event: dict[str, Json], data: bytes, value: Json) -> dict[str, Json]:
-    """The event again, with exact numbers, if `value` (a part of it) holds a number that orjson had to bend.
+    """The event again, with exact numbers, if `value` (a part of it) holds an integer that orjson rounded.
 
     Without `data` the event was parsed exactly from the start.
     """
-    return cast("dict[str, Json]", loads_exact(data)) if data and _bent(value) else event
+    return cast("dict[str, Json]", loads_exact(data)) if data and _holds_rounded_integer(value) else event
 
 
-def _bent(value: Json) -> bool:
+def _holds_rounded_integer(value: Json) -> bool:
     stack = [value]
     while stack:
         item = stack.pop()

@@ -4,6 +4,6 @@
 `literal_forms`, `tagged_forms` and `named_forms`, made of the tokens of `reader`, with the values of `values`.
 """
 
-from unbroken.decoding.prose.search import Prose, ProseCall, Twins
+from unbroken.decoding.prose.search import DuplicateCalls, Prose, ProseCall
 
-__all__ = ["Prose", "ProseCall", "Twins"]
+__all__ = ["DuplicateCalls", "Prose", "ProseCall"]

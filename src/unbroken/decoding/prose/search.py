@@ -320,7 +320,7 @@ def _joined(items: list[str | ProseCall]) -> list[str | ProseCall]:
     return joined
 
 
-class Twins:
+class DuplicateCalls:
     """Calls that a server parsed and left in the text too: each such pair is one call. `settle` recovers those in the
     text that has come; it is called before the wire's own calls begin or are decided."""
 

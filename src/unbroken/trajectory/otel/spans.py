@@ -181,7 +181,7 @@ class Asking:
         self.span = tracing.start("chat", asked.model, SpanKind.CLIENT, about, tracing.clock.now())
         self._context = tracing.within(self.span)
         self._carried = headers_of(self._context)
-        self._hearing = PartialResponse() if tracing.content else None
+        self._so_far = PartialResponse() if tracing.content else None
         self._began = tracing.clock.elapsed()
         self._first: float | None = None
         self._reported: Usage | None = None
@@ -198,8 +198,8 @@ class Asking:
             detach(token)
 
     def hear(self, delta: Delta) -> None:
-        if self._hearing is not None:
-            self._hearing.feed(delta)
+        if self._so_far is not None:
+            self._so_far.feed(delta)
         if self._first is None and isinstance(delta, _SAYING):
             self._first = self._elapsed()
         if isinstance(delta, UsageReported):
@@ -215,8 +215,8 @@ class Asking:
             self.span.set_attribute("gen_ai.response.finish_reasons", [exportable(verdict.finish)])
         if verdict.model and (answered := Asked.named(verdict.model)).model != self._asked.model:
             self.span.set_attribute("gen_ai.response.model", answered.model)
-        if self._hearing is not None:
-            said = answer(ended.message or self._hearing.message, verdict.finish or verdict.kind)
+        if self._so_far is not None:
+            said = answer(ended.message or self._so_far.message, verdict.finish or verdict.kind)
             self.span.set_attribute("gen_ai.output.messages", self._tracing.exportable_json(said))
         if verdict.failed:
             self.fail(verdict.kind, verdict.reason)

@@ -98,7 +98,7 @@ class ChatDecoder:
         self._server_ids: set[str] = set()
         self._streamed = False
         self._called = False
-        self._bent: Object = {}
+        self._exact_of: Object = {}
         self._exact: Object = {}
         self._before, self._after = _NEVER, b""
         """What stood around the text of the last event, its quotes included."""
@@ -319,10 +319,10 @@ class ChatDecoder:
     def _exact_arguments(self, calls: list[Json], position: int, event: Object, data: bytes) -> Object:
         """Arguments that came as an object, with the numbers as they stood in the bytes."""
         arguments = calls[position]["function"]["arguments"]
-        if self._bent is not event:
-            self._bent, self._exact = event, exact(event, data, arguments)
+        if self._exact_of is not event:
+            self._exact_of, self._exact = event, exact(event, data, arguments)
         again = self._exact
-        if again is event:  # the next call of the same event may be bent, though this one was not
+        if again is event:  # the next call of the same event may hold a rounded number, though this one does not
             again = self._exact = exact(event, data, arguments)
         if again is not event:
             for choice, same in zip(event["choices"], again["choices"], strict=True):
