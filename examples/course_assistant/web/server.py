@@ -57,29 +57,56 @@ def create_app(
     """`note` is shown beside the courses, `note_zh` to readers of Chinese. Without a store the chats end with the
     server."""
     chats = Chats(assistant, store)
+    api = _Api(assistant, chats, note, note_zh or note)
+    app = Starlette(
+        routes=[
+            Route("/", _page),
+            Route("/lessons/{number}", _page),
+            Route("/api/courses", api.courses),
+            Route("/api/lessons/{number}", api.lesson),
+            Route("/api/ask", api.ask, methods=["POST"]),
+            Route("/api/sessions/{id}/events", api.events),
+            Route("/api/sessions/{id}/stop", api.stop, methods=["POST"]),
+            Route("/api/sessions/{id}", api.forget, methods=["DELETE"]),
+        ],
+        middleware=[Middleware(OnlyHere)],
+        exception_handlers={HTTPException: _refuse},
+    )
+    app.state.chats = chats
+    return app
 
-    async def courses(request: Request) -> Response:
-        library = assistant.library
-        told = {
-            "model": assistant.agent.model.name,
+
+class _Api:
+    """What each path answers."""
+
+    def __init__(self, assistant: CourseAssistant, chats: Chats, note: str, note_zh: str) -> None:
+        self._assistant = assistant
+        self._chats = chats
+        self._note = note
+        self._note_zh = note_zh
+
+    async def courses(self, request: Request) -> Response:
+        library = self._assistant.library
+        listed = {
+            "model": self._assistant.agent.model.name,
             "courses": [_listed(course, library) for course in library.courses],
             "examples": example_questions(library),
-            "note": note,
-            "note_zh": note_zh or note,
+            "note": self._note,
+            "note_zh": self._note_zh,
             "attention": not library.shipped,
         }
-        return JSONResponse(told, headers=PRIVATE)
+        return JSONResponse(listed, headers=PRIVATE)
 
-    async def lesson(request: Request) -> Response:
-        found = _lesson(request.path_params["number"], assistant.library)
+    async def lesson(self, request: Request) -> Response:
+        found = _lesson(request.path_params["number"], self._assistant.library)
         if found is None:
             raise HTTPException(404, "this lesson does not exist: GET /api/courses lists the lessons")
         return JSONResponse(found, headers=PRIVATE)
 
-    async def ask(request: Request) -> Response:
+    async def ask(self, request: Request) -> Response:
         asked = _read(await _body(request))
         if asked.get("again") is True:
-            chat = _find(chats, asked.get("session_id"))
+            chat = _find(self._chats, asked.get("session_id"))
             turn = chat.ask_again()
             if turn is None:
                 raise HTTPException(
@@ -87,43 +114,26 @@ def create_app(
                 )
         else:
             question = _question(asked)
-            chat = chats.start() if asked.get("session_id") is None else _find(chats, asked["session_id"])
+            chat = self._chats.start() if asked.get("session_id") is None else _find(self._chats, asked["session_id"])
             turn = chat.ask(question)
         return EventStream(chat.follow(turn=turn))
 
-    async def events(request: Request) -> Response:
-        chat = _find(chats, request.path_params["id"])
+    async def events(self, request: Request) -> Response:
+        chat = _find(self._chats, request.path_params["id"])
         said = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
         after = int(said) if said.isdecimal() and said.isascii() and len(said) < 16 else 0
         if not chat.has_news(after):
             return Response(status_code=204, headers=PRIVATE)  # an EventSource does not connect again
         return EventStream(chat.follow(after))
 
-    async def stop(request: Request) -> Response:
-        _find(chats, request.path_params["id"]).stop()
+    async def stop(self, request: Request) -> Response:
+        _find(self._chats, request.path_params["id"]).stop()
         return Response(status_code=204)
 
-    async def forget(request: Request) -> Response:
-        if not chats.forget(request.path_params["id"]):
+    async def forget(self, request: Request) -> Response:
+        if not self._chats.forget(request.path_params["id"]):
             raise HTTPException(404, "this session does not exist (any more): nothing to do")
         return Response(status_code=204)
-
-    app = Starlette(
-        routes=[
-            Route("/", _page),
-            Route("/lessons/{number}", _page),
-            Route("/api/courses", courses),
-            Route("/api/lessons/{number}", lesson),
-            Route("/api/ask", ask, methods=["POST"]),
-            Route("/api/sessions/{id}/events", events),
-            Route("/api/sessions/{id}/stop", stop, methods=["POST"]),
-            Route("/api/sessions/{id}", forget, methods=["DELETE"]),
-        ],
-        middleware=[Middleware(OnlyHere)],
-        exception_handlers={HTTPException: _refuse},
-    )
-    app.state.chats = chats
-    return app
 
 
 def open_chats(folder: str) -> ChatStore | None:
