@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -34,17 +34,9 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
     messages = from_json(ending.messages)
     last = messages[-1] if messages else None
     calls = {call.id: call for call in last.calls} if isinstance(last, Assistant) else {}
-    given = {line["call_id"]: read_result(line["result"]) for line in recording.of("result")}
-    finished = {
-        event.call_id: given.get(event.call_id) or _result_of_event(calls[event.call_id], event)
-        for event in recording.events
-        if isinstance(event, CallFinished) and event.call_id in calls and event.turn == ending.turn
-    }
-    seconds = {event.call_id: event.seconds for event in recording.events if isinstance(event, CallFinished)}
     background = background_calls(recording)
-    for each in background:
-        if each.turn == ending.turn and each.call.id in finished:
-            finished[each.call.id] = running(each.call, each.handle)
+    finished = _finished_calls(recording, ending.turn, calls, background)
+    seconds = {event.call_id: event.seconds for event in recording.events if isinstance(event, CallFinished)}
     states: list[Line] = [line["state"] for line in recording.of("request") if "state" in line]
     counted: int = states[-1]["calls"] if states else 0
     return Result(
@@ -80,16 +72,38 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
         verdicts=verdicts_of(recording),
         question=_question(recording),
         background=background,
-        numbers={
-            event.call_id: event.call
-            for event in recording.events
-            if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in calls
-        }
-        | {call["id"]: call["call"] for call in ending.pending if call.get("agent")},
+        numbers=_call_numbers(recording, ending, calls),
         agent=_agent_of(recording),
         handoffs=handoffs_of(recording),
         inner=_inner_results(recording, ending, [id for id in calls if id not in finished]),
     )
+
+
+def _finished_calls(
+    recording: Recording, turn: int, calls: Mapping[str, ToolCall], background: Sequence[BackgroundCall]
+) -> dict[str, ToolResult]:
+    """The results, by the id of the call, of those of these calls that have one. A call in the background has its
+    handle."""
+    given = {line["call_id"]: read_result(line["result"]) for line in recording.of("result")}
+    finished = {
+        event.call_id: given.get(event.call_id) or _result_of_event(calls[event.call_id], event)
+        for event in recording.events
+        if isinstance(event, CallFinished) and event.call_id in calls and event.turn == turn
+    }
+    for each in background:
+        if each.turn == turn and each.call.id in finished:
+            finished[each.call.id] = running(each.call, each.handle)
+    return finished
+
+
+def _call_numbers(recording: Recording, ending: RunFinished, calls: Collection[str]) -> dict[str, int]:
+    """The numbers of these calls in their run, and those of calls that wait inside of an agent."""
+    written = {
+        event.call_id: event.call
+        for event in recording.events
+        if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in calls
+    }
+    return written | {call["id"]: call["call"] for call in ending.pending if call.get("agent")}
 
 
 def handoffs_of(recording: Recording) -> tuple[Taken, ...]:
