@@ -58,7 +58,8 @@ def decode_command(
     if wire:
         find_wire(wire)
     offered = [tool.strip() for tool in tools.split(",") if tool.strip()]
-    pieces = _read(file, chunk or (64 if follow else 65536))
+    size = chunk or (64 if follow else 65536)
+    pieces = _read(file, size)
     begin = _begin(pieces)
     pieces = chain([begin], pieces)
     if begin.startswith(MARK):
@@ -71,15 +72,10 @@ def decode_command(
         raise UserError(f"--exchange {exchange}: {file} is not a raw log; leave out the option")
     with _reading(file, follow):
         head = _until_guessed(pieces, wire)
-    name = wire or guess_wire(head)
-    if name is None:
-        if not head.strip():
-            raise NotAResponse(f"decoding {file} failed: the body is empty")
-        raise NotAResponse(f"decoding {file} failed: its wire was not recognised; name it with --wire")
+    name = wire or _guess(head, file)
     decoder = Decoder(name, offered or None)
     console = Console(highlight=False)
     live = Live(console) if follow else None
-    size = chunk or (64 if follow else 65536)
     position = 0
     with _reading(file, follow):
         for piece in chain((head[at : at + size] for at in range(0, len(head), size)), pieces):
@@ -131,6 +127,16 @@ def _until_guessed(pieces: Iterator[bytes], wire: str) -> bytes:
                 if guess_wire(bytes(head)) is not None:
                     break
     return bytes(head)
+
+
+def _guess(head: bytes, file: str) -> str:
+    """The wire of a response that begins so."""
+    name = guess_wire(head)
+    if name is not None:
+        return name
+    if not head.strip():
+        raise NotAResponse(f"decoding {file} failed: the body is empty")
+    raise NotAResponse(f"decoding {file} failed: its wire was not recognised; name it with --wire")
 
 
 def _read(file: str, size: int) -> Iterator[bytes]:
