@@ -8,7 +8,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -85,12 +86,13 @@ class Client:
         self.wire = wire
 
     async def ask(self, request: Request = ASKED, prefix: str = "", patience: float = 5.0) -> Heard:
+        """`patience`: the seconds to wait once the server has the request."""
         method = find_wire(self.wire).http.methods[request.stream]
         url = self._server.url + prefix + PATHS[self.wire].format(model=request.model, method=method)
         body = find_wire(self.wire).write_request(request)
         code, headers, data, lost = 0, dict[str, str](), b"", ""
         try:
-            async with asyncio.timeout(patience), self._session.post(url, data=body) as answer:
+            async with self._patient(patience), self._session.post(url, data=body) as answer:
                 code, headers = answer.status, dict(answer.headers)
                 async for piece in answer.content.iter_any():
                     data += piece
@@ -103,6 +105,22 @@ class Client:
         response = decoder.response()
         calls = [(call.name, call.arguments) for call in response.calls]
         return Heard(code, headers, data, lost, response.verdict, response.text, calls)
+
+    @asynccontextmanager
+    async def _patient(self, seconds: float) -> AsyncGenerator[None]:
+        sent = len(self._server.sent)
+        async with asyncio.timeout(30.0) as limit:
+
+            async def arrived() -> None:
+                while len(self._server.sent) == sent:
+                    await asyncio.sleep(0.001)
+                limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+            watching = asyncio.create_task(arrived())
+            try:
+                yield
+            finally:
+                watching.cancel()
 
 
 def with_server(
