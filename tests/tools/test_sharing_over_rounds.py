@@ -4,13 +4,17 @@ before a write, of another tool, or of arguments that somebody edited."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from scenes import Desk, play, under_every_schedule
 
-from unbroken import Agent, Allow, Policy, Result, Schedule, ScriptedModel, Tool, ToolResult
+from unbroken import Agent, Allow, CallContext, Policy, Result, Schedule, ScriptedModel, Tool, ToolCall, ToolResult
+from unbroken.messages import Text
+from unbroken.middleware import Middleware
 from unbroken.testing import Call, run_virtual
 from unbroken.tools.approval import Approval, Edit
+from unbroken.tools.caller import Caller
 from unbroken.tools.tool import client_tool
 
 SHARES = Policy(share_rounds=True)
@@ -97,3 +101,16 @@ def test_an_agent_that_takes_over_and_does_not_share_runs_its_calls() -> None:
     model = ScriptedModel([Call("fetch", n=1)], [Call("transfer_to_other")])
     play(Agent(model, tools, handoffs=[other], policy=SHARES))
     assert desk.names == ["fetch", "fetch"]
+
+
+def test_middleware_changes_a_shared_result_once() -> None:
+    class Marks(Middleware):
+        async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+            result = await call_next(call, context)
+            return replace(result, content=(Text(f"<{result.text}>"),))
+
+    desk = Desk()
+    model = ScriptedModel([Call("fetch")], [Call("fetch")], [Call("fetch")], "Done.")
+    result = play(Agent(model, desk.tools("fetch"), policy=SHARES, middleware=[Marks()]))
+    assert [call.result.text.partition("\n")[0] for call in result.calls] == ["<fetch done>"] * 3
+    assert desk.names == ["fetch"]

@@ -488,8 +488,8 @@ class Run:
             context.ran_before = self.earlier.seconds_of(context)
         if prepared.tool is not None and (self.shared is not None or prepared.tool.cache is not None):
             self._look_up(prepared, prepared.tool, context)
-        if self.shared is not None and context.known is None:
-            self.shared.begin(prepared)
+        if self.shared is not None:
+            self.shared.begin(prepared, context)
         return context
 
     def _look_up(self, prepared: Prepared, tool: Tool, context: CallContext[Any]) -> None:

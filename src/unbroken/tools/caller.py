@@ -231,14 +231,16 @@ class ToolCaller:
             arguments = prepared.arguments
         if context.known is not None:
             if fingerprint(call) == context.fingerprint:
-                return replace(context.known, call_id=call.id)
+                context.returned = replace(context.known, call_id=call.id)
+                return context.returned
             context.say(CallStarted, context.number, call.id, call.name, call.arguments or {})  # middleware changed it
         if tool.cache is None:
-            return await self._run(tool, call, arguments, context)
+            context.returned = await self._run(tool, call, arguments, context)
+            return context.returned
         now = self._clock.elapsed()
         if kept := self._cache.find(tool, call, context, now):
             return kept
-        result = await self._run(tool, call, arguments, context)
+        context.returned = result = await self._run(tool, call, arguments, context)
         if not result.error:
             self._cache.keep(tool, call, context, now + tool.cache, result)
         return result

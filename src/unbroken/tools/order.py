@@ -15,6 +15,7 @@ from typing import Any
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.tools.caller import Prepared
+from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry, Tasks
 from unbroken.tools.results import CallWaits
 from unbroken.tools.schedule import Schedule
@@ -338,10 +339,12 @@ class EarlierCalls:
     a call that may have changed what it reads. A call that needs an approval is never answered from here: what somebody
     approves runs."""
 
-    __slots__ = ("_kept", "_may_still_run")
+    __slots__ = ("_begun", "_kept", "_may_still_run")
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Prepared, ToolResult]] = {}
+        self._begun: dict[str, CallContext[Any]] = {}
+        """By fingerprint: the calls of this round that have started."""
         self._may_still_run: list[Prepared] = []
         """Calls that may change something at any time: in the background, or left behind when their time was over."""
 
@@ -351,9 +354,10 @@ class EarlierCalls:
             return None
         return replace(kept[1], call_id=prepared.call.id, duplicate_of=kept[1].call_id)
 
-    def begin(self, prepared: Prepared) -> None:
-        """This call runs now: reads of earlier rounds that it may disturb are not shared from here on."""
-        if prepared.effect != "read":
+    def begin(self, prepared: Prepared, context: CallContext[Any]) -> None:
+        """This call starts: if it runs, reads of earlier rounds that it may disturb are not shared from here on."""
+        self._begun[prepared.fingerprint] = context
+        if prepared.effect != "read" and context.known is None:
             self._forget_reads([prepared])
 
     def end_round(self, calls: Sequence[Prepared], results: Sequence[ToolResult | None]) -> None:
@@ -370,7 +374,11 @@ class EarlierCalls:
             if not _shares_rounds(prepared) or _is_stale(prepared, [*changing, *self._may_still_run]):
                 continue
             if result is not None and result.outcome in ("done", "cached") and not result.duplicate_of:
-                self._kept[prepared.fingerprint] = prepared, result
+                context = self._begun.get(prepared.fingerprint)
+                # Middleware gets the result that is shared, so it is kept as it was before.
+                own = result if context is None or context.returned is None else context.returned
+                self._kept[prepared.fingerprint] = prepared, replace(own, call_id=result.call_id)
+        self._begun = {}
 
     def resume(self, calls: Sequence[Prepared], results: Sequence[ToolResult]) -> None:
         """The calls of the earlier part of a run that is resumed. Reads run again: what happened between is not
