@@ -194,17 +194,21 @@ def test_with_a_closed_standard_error_the_answer_is_still_printed(tmp_path: Path
 # How it ends
 
 
+NO_ANSWER = "The run ended (round_limit) before the model gave an answer.\n"
+
+
 @pytest.mark.parametrize(
     ("script", "options", "code", "answer"),
     [
         (["Fine."], [], 0, "Fine.\n"),
         ([Fail(ProviderError("overloaded", status=500))], [], 3, ""),
         ([[Say("Half an"), Break()]], [], 3, ""),
-        ([[Call("weather", city="Rome")], "So far so good."], ["--rounds", "1"], 4, "So far so good.\n"),
-        ([[Call("weather", city="Rome")], "So far so good."], ["--calls", "1"], 4, "So far so good.\n"),
+        ([[Call("weather", city="Rome")], "So far so good."], ["--rounds", "1"], 0, "So far so good.\n"),
+        ([[Call("weather", city="Rome")], "So far so good."], ["--calls", "1"], 0, "So far so good.\n"),
+        ([[Call("weather", city="Rome")], *[[Call("weather", city="Oslo")]] * 3], ["--rounds", "1"], 4, NO_ANSWER),
         ([[Call("pick")]], [], 5, ""),
     ],
-    ids=["answered", "provider failed", "broken off", "round limit", "call limit", "waiting"],
+    ids=["answered", "provider failed", "broken off", "round limit", "call limit", "no answer", "waiting"],
 )
 def test_the_exit_code_shows_how_it_ended(
     script: list[Any], options: list[str], code: int, answer: str, tmp_path: Path
@@ -217,7 +221,7 @@ def test_the_exit_code_shows_how_it_ended(
 
 def test_the_exit_codes_are_documented() -> None:
     shown = " ".join(invoke("run", "--help").stdout.split())
-    assert "Exit codes: 0 answered; 2 wrong use" in shown
+    assert "Exit codes: 0 answered, also at a limit; 2 wrong use" in shown
     assert "130 interrupted" in shown
 
 

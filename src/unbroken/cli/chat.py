@@ -13,7 +13,7 @@ import typer
 
 from unbroken.agent import Conversation
 from unbroken.cli import options
-from unbroken.cli.exits import EXIT_CODES, INTERRUPTED, code_of_stop, ending, print_error, print_line
+from unbroken.cli.exits import EXIT_CODES, INTERRUPTED, code_of_result, ending, print_error, print_line
 from unbroken.cli.main import is_terminal
 from unbroken.cli.session import Session, open_session
 from unbroken.cli.terminal_text import counted, one_line
@@ -97,7 +97,7 @@ class Chat:
             result = self._session.thread.play(lambda sink: self._chat.say(line, sinks=[sink]))
         finally:
             self._session.print_recorded()
-        return 0 if self._person else code_of_stop(result.stop_reason)
+        return 0 if self._person else code_of_result(result)
 
     def _run_command(self, line: str) -> None:
         word, _, rest = line.partition(" ")

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,15 +15,15 @@ from unbroken.cli.terminal_text import clean
 from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
 
 if TYPE_CHECKING:  # commands that run no agent start without loading one
-    from unbroken.agent.limits import StopReason
+    from unbroken.agent.result import Result
     from unbroken.cli.options import Setup
 
 ANSWERED, MISUSED, FAILED, STOPPED, WAITING, INTERRUPTED = 0, 2, 3, 4, 5, 130
 
 EXIT_CODES = (
-    "Exit codes: 0 answered; 2 wrong use, a wrong key or a model that does not exist; 3 the provider failed or its "
-    "answer broke off; 4 a limit, a loop, failing tools or a check ended the run (the text is still printed); 5 calls "
-    "are waiting for an answer; 130 interrupted."
+    "Exit codes: 0 answered, also at a limit; 2 wrong use, a wrong key or a model that does not exist; 3 the provider "
+    "failed or its answer broke off; 4 a limit, a loop, failing tools or a check ended the run without an answer (its "
+    "text is still printed); 5 calls are waiting for an answer; 130 interrupted."
 )
 
 _OPTIONS = {
@@ -38,8 +38,9 @@ _OPTIONS = {
 """The advice in an error message, and the option that does the same."""
 
 
-def code_of_stop(reason: StopReason) -> int:
-    return ANSWERED if reason == "answered" else WAITING if reason == "waiting" else STOPPED
+def code_of_result(result: Result[Any]) -> int:
+    """An answer that used up a limit is an answer."""
+    return WAITING if result.stop_reason == "waiting" else STOPPED if result.cut_off else ANSWERED
 
 
 def code_of(error: UnbrokenError) -> int:

@@ -16,7 +16,7 @@ from unbroken.agent.prompts import OTHER_TYPE, Prompt
 from unbroken.agent.recorded_agent import agent_of, output_of
 from unbroken.agent.resuming import reading
 from unbroken.cli import options
-from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending, print_line
+from unbroken.cli.exits import EXIT_CODES, code_of_result, ending, print_line
 from unbroken.cli.progress_line import progress
 from unbroken.cli.session import build_tools, logged, open_screen, open_session
 from unbroken.cli.terminal_text import clean, counted
@@ -55,7 +55,7 @@ def run_command(
                 session.print_order_hint()
         if session.watch:
             session.console.print(Timeline(session.watch), legend(session.console, session.watch))
-    raise typer.Exit(code_of_stop(result.stop_reason))
+    raise typer.Exit(code_of_result(result))
 
 
 run_command.__doc__ = f"""Ask a model, run the tools that it calls, print its answer.
@@ -264,7 +264,7 @@ def resume_command(
             result = session.thread.play(lambda sink: session.agent.resume(recording, answers, sinks=[sink]))
         for call in result.pending:
             print_line(f"answer with --answer {call.id}=allow|deny|edit:{{…}}|result:TEXT")
-    raise typer.Exit(code_of_stop(result.stop_reason))
+    raise typer.Exit(code_of_result(result))
 
 
 resume_command.__doc__ = f"""Continue a recorded run whose process died, that failed, or that waits for an answer.

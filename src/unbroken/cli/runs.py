@@ -21,7 +21,7 @@ from rich.text import Text as RichText
 from unbroken.agent import Agent
 from unbroken.cli import options
 from unbroken.cli.approval_prompt import approval_text, call_of
-from unbroken.cli.exits import ANSWERED, FAILED, INTERRUPTED, WAITING, code_of_stop, print_line
+from unbroken.cli.exits import ANSWERED, FAILED, INTERRUPTED, WAITING, code_of_result, print_line
 from unbroken.cli.journals import REFUSED, AgentsName, JournalUrl, check_keys, ending_durable, in_journal, load_agents
 from unbroken.cli.main import is_terminal
 from unbroken.cli.run import read_prompt
@@ -367,6 +367,6 @@ async def _drive(
 
 def _code(outcome: Outcome) -> int:
     if outcome.state == "answered" and outcome.result is not None:
-        return code_of_stop(outcome.result.stop_reason)
+        return code_of_result(outcome.result)
     codes = {"answered": ANSWERED, "waiting": WAITING, "failed": FAILED, "cancelled": REFUSED}
     return codes.get(outcome.state, INTERRUPTED)
