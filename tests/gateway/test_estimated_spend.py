@@ -18,7 +18,7 @@ from unbroken.gateway.app import Gateway
 from unbroken.gateway.keys import GatewayKey, create_key
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.gateway.spending.allowance import read_allowance
-from unbroken.gateway.spending.estimates import FILE_TOKENS, input_tokens
+from unbroken.gateway.spending.estimates import FILE_TOKENS, choices_in, input_tokens
 from unbroken.gateway.spending.report import Spend, add_up, estimate_in_words, read_spend
 from unbroken.messages import Assistant, Media, Request, System, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.testing import Call, Say, ScriptedServer, Step, Uses
@@ -105,6 +105,24 @@ def test_an_answer_that_a_client_leaves_before_its_usage_is_estimated(client_wir
             assert "Estimated beside" in page["view"]["tables"][0]["columns"]
             assert 'unbroken_estimated_answers_total{alias="m"} 1.0' in metrics
             assert f'unbroken_estimated_tokens_total{{alias="m",kind="input"}} {row.estimated_input}.0' in metrics
+
+    run(story)
+
+
+def test_an_answer_in_several_choices_is_estimated_for_all_of_them() -> None:
+    async def story() -> None:
+        async with (
+            ScriptedServer(LONG, chunk_delay=0.005) as server,
+            counting(upstream_settings(server, "openai-chat")) as (url, gateway),
+            aiohttp.ClientSession(url) as session,
+        ):
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True, "n": 128}
+            async with session.post("/v1/chat/completions", json=body) as answer:
+                await answer.content.readexactly(1500)
+                answer.close()
+            assert (await spent(gateway)).estimated_output > 128 * 5
+        assert [choices_in(asked) for asked in ({}, {"n": -1}, {"n": "x"}, {"n": 10**9})] == [1, 1, 1, 128]
+        assert choices_in({"generationConfig": {"candidateCount": 3}}) == 3
 
     run(story)
 

@@ -83,7 +83,8 @@ class ModelRequests:
             if metering is not None and body.get("stream") and not route.http.wants_usage(body):
                 incoming = replace(incoming, body=route.http.asking_usage(body), hides_usage=True)
             if metering is not None and route.wanted != "count":
-                state.outcome.tally = metering.tally(partial(read_request, route, incoming.body))
+                same_wire = incoming.body if upstream.wire == route.wire else None
+                state.outcome.tally = metering.tally(partial(read_request, route, incoming.body), same_wire)
             if route.wanted == "count":
                 await count_tokens(incoming, state.handlers.stored, response)
             elif route.wanted == "compact":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unbroken.deltas import (
@@ -25,12 +25,14 @@ from unbroken.deltas import (
 )
 from unbroken.errors import UnbrokenError
 from unbroken.gateway.spending.prices import Prices
-from unbroken.messages import Assistant, Part, Request, Text, ToolMessage, Usage
+from unbroken.messages import Assistant, Json, Part, Request, Text, ToolMessage, Usage
 from unbroken.models.model import RESPONSE_HEAD, Model, ResponseHead, closing
+from unbroken.wires.values import as_dict, as_int
 
 BYTES_PER_TOKEN = 4
 FILE_TOKENS = 1000
 """Of an image or another file that is not text. Each provider counts them differently."""
+MOST_CHOICES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Tally:
     def __init__(self, read: Callable[[], Request] | None, prices: Prices) -> None:
         self.prices = prices
         """As they were when the request began."""
+        self.choices = 1
+        """How many answers were requested at once: only the first of them is followed."""
         self._read = read
         self._request: Request | None = None
         self._reported: Usage | None = None
@@ -112,7 +116,7 @@ class Tally:
         exact = reported is not None and (self._whole or not written)
         if not exact and (written or sent):
             entered = self._input() if reported is None else 0
-            more = Usage(entered, -(-written // BYTES_PER_TOKEN), estimated=True)
+            more = Usage(entered, -(-written // BYTES_PER_TOKEN) * self.choices, estimated=True)
             self._closed.append(Estimate(model, reported or Usage(), more))
         self._reported, self._written, self._whole = None, 0, False
         self._in_pieces.clear()
@@ -138,6 +142,13 @@ class _Followed:
             async for deltas in batches:
                 tally.feed(deltas)
                 yield deltas
+
+
+def choices_in(body: Mapping[str, Json]) -> int:
+    """How many answers the body of a request asks for at once: `n` of OpenAI, `candidateCount` of Gemini."""
+    config = as_dict(body.get("generationConfig") or body.get("generation_config"))
+    asked = (body.get("n"), config.get("candidateCount"), config.get("candidate_count"))
+    return min(max(1, *map(as_int, asked)), MOST_CHOICES)
 
 
 def input_tokens(request: Request) -> int:

@@ -31,14 +31,14 @@ from unbroken.gateway.spending.budgets import (
     state_for_client,
     state_of,
 )
-from unbroken.gateway.spending.estimates import Estimate, Tally, together
+from unbroken.gateway.spending.estimates import Estimate, Tally, choices_in, together
 from unbroken.gateway.spending.ledger import Ledger
 from unbroken.gateway.spending.prices import Prices
 from unbroken.gateway.spending.report import SPEND_GROUP
 from unbroken.gateway.stores import Store, StoreUnavailable
 from unbroken.gateway.stores.store import Addition
 from unbroken.gateway.upstreams.upstream import Upstream
-from unbroken.messages import Request, Usage
+from unbroken.messages import Json, Request, Usage
 from unbroken.models.model import ResponseHead
 from unbroken.models.pricing import EXTRA, has_list, is_loaded, load_prices
 
@@ -192,10 +192,13 @@ class Metering:
             log.warning("budget_warning %s", state_of(cap, spent, now))
         return _shown(cap, spent, now, key)
 
-    def tally(self, read: Callable[[], Request] | None = None) -> Tally:
+    def tally(self, read: Callable[[], Request] | None = None, body: Mapping[str, Json] | None = None) -> Tally:
         """Follows a request, whose prices stay those of now. `read` reads what the client has sent; without it, only
-        what is reported counts."""
-        return Tally(read, self._prices)
+        what is reported counts. `body`: the body, if the model gets it in the client's own wire."""
+        tally = Tally(read, self._prices)
+        if body is not None:
+            tally.choices = choices_in(body)
+        return tally
 
     # After it
 
