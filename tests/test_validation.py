@@ -183,7 +183,7 @@ EXEMPT = {
     **dict.fromkeys(["find_wire", "guess_wire", "read_recording", "event_from_json", "event_to_json"], READS),
     **dict.fromkeys(["from_json", "to_json", "repair", "repair_raw", "chain_status", "validate_tool_chain"], READS),
     "read_stored": READS,
-    **dict.fromkeys(["chunk_of", "detect_tool_call", "detect_tool_calls"], READS),
+    **dict.fromkeys(["chunk_of", "detect_tool_call", "detect_tool_calls", "deduplicate_within_batch"], READS),
     **dict.fromkeys(
         ["append_tool_call_message", "append_tool_calls_message", "append_tool_response_message"],
         "a `Transcript` checks what is added to it",

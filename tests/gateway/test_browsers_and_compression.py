@@ -134,5 +134,5 @@ def test_without_keys_a_star_lets_no_page_in_and_without_origins_nothing_changes
 def test_an_origin_with_a_path_is_a_mistake_in_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "u.toml"
     file.write_text('[server]\ncors_origins = ["https://app.example.org/"]\n[[models]]\nmodel = "demo"\n')
-    with pytest.raises(UserError, match="no origin"):
+    with pytest.raises(UserError, match="not an origin"):
         read_config(str(file))

@@ -152,9 +152,11 @@ class DefaultSkillCallDeduplicator:
         self._made: set[str] = set()
 
     def is_duplicate(self, call: NameAndArguments) -> bool:
+        """Whether a call with this name and these arguments was added."""
         return _key(*call) in self._made
 
     def add(self, call: NameAndArguments) -> None:
+        """Notes a call as made."""
         self._made.add(_key(*call))
 
     def filter_duplicates(self, calls: Iterable[NameAndArguments]) -> list[NameAndArguments]:
@@ -162,6 +164,7 @@ class DefaultSkillCallDeduplicator:
         return [call for call in calls if not self.is_duplicate(call)]
 
     def add_batch(self, calls: Iterable[NameAndArguments]) -> None:
+        """Notes all of them as made."""
         for call in calls:
             self.add(call)
 
