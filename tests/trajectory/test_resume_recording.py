@@ -287,7 +287,7 @@ def test_a_run_that_has_ended_cannot_be_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("effect", "words"),
-    [("read", "so the model is asked again"), ("write", "its recorded answer stays")],
+    [("read", "so it is sent again"), ("write", "its recorded answer stays")],
 )
 def test_a_changed_agent_gets_a_new_answer_unless_a_write_has_started(
     effect: Any, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -1,6 +1,6 @@
 """The formats for a block's answer: `output="json"`, `"jsonl"`, `"list_str"`, `"obj/Type"`. Each has an instruction for
-the model and a function that reads the answer. Nothing is repaired: if an answer does not match, the model is asked
-once more."""
+the model and a function that reads the answer. Nothing is repaired: if an answer does not match, the request is retried
+once."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ class Continuation(Middleware):
             if self._watched or any(map(self._writes, self._interrupted.started.values())):
                 LOG.warning("the last request is different now, and its recorded answer stays: %s", words)
             else:
-                LOG.warning("the last request is different now, so the model is asked again: %s", words)
+                LOG.warning("the last request is different now, so it is sent again: %s", words)
                 answer = []
         self._same = bool(answer)
         return answer
