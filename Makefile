@@ -91,7 +91,8 @@ docs: $(VENV)/docs  ## the documentation as a site, in site/; its pictures of te
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
 	@echo 'the site is in site/: open site/index.html in a browser, it needs no server'
 
-$(VENV)/moving-pydantic-ai: PACKAGES = 'pydantic-ai-slim[openai,mcp,dbos]' pydantic-evals opentelemetry-sdk .
+# Each pydantic-evals needs exactly one version of pydantic-ai: without a bound pip takes the first of all.
+$(VENV)/moving-pydantic-ai: PACKAGES = 'pydantic-ai-slim[openai,mcp,dbos]' 'pydantic-evals>=2' .
 $(VENV)/moving-openai-agents: PACKAGES = openai-agents
 $(VENV)/moving-anthropic: PACKAGES = anthropic
 $(VENV)/moving-langgraph: PACKAGES = langchain langchain-openai langgraph-checkpoint-sqlite langchain-mcp-adapters
