@@ -174,7 +174,7 @@ def test_different_tools_can_be_used_in_successive_rounds(wire: str) -> None:
     accepted(model, result)
 
 
-def test_the_model_is_told_the_budget_which_can_be_left_out() -> None:
+def test_the_prompt_has_the_budget_which_can_be_left_out() -> None:
     """Section 3: the guidance states how many replies may call tools."""
     told = ScriptedModel("Hello.")
     play(Agent(told, Desk().tools("search"), limits=TWO_ROUNDS))

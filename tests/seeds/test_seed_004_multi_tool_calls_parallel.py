@@ -109,7 +109,7 @@ def test_three_parallel_calls_then_one_then_the_answer(wire: str, schedule: Sche
     ],
     ids=["English", "Chinese"],
 )
-def test_the_model_is_told_when_to_call_several_tools_together(instructions: str, words: list[str]) -> None:
+def test_the_prompt_explains_when_to_call_several_tools_together(instructions: str, words: list[str]) -> None:
     """Section 2: when to, when not to, and an example, in the language of the instructions."""
     model = ScriptedModel("Hello.")
     play(Agent(model, Desk().tools("search"), instructions))
