@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -26,7 +26,7 @@ from unbroken import (
     ToolCallsDetected,
     UnbrokenError,
 )
-from unbroken.agent.sentences import Sentences
+from unbroken.agent.sentences import Sentences, with_pauses
 from unbroken.decoding import Shown
 from unbroken.events import ReasoningAdded, ReasoningReplaced, RequestRetried, TextFinished
 from unbroken.transcript import to_json
@@ -70,9 +70,10 @@ async def stream_chat(
     converter = _Converter(stream_sentence_mode)
     async with chat.stream(_valid_unicode(prompt), run_id=run_id) as run:
         try:
-            async for run_event in run:
-                for event in converter.convert(run_event):
-                    yield event
+            async with aclosing(with_pauses(run, converter.sentences)) as run_events:
+                async for run_event in run_events:
+                    for event in converter.convert(run_event) if run_event else converter.pause():
+                        yield event
         except UnbrokenError as error:
             yield converter.event("error", str(error), error=type(error).__name__)
         except asyncio.CancelledError:
@@ -127,7 +128,8 @@ class _Converter:
         self._began: float | None = None
         self.broken: list[str] = []
         """What was wrong with each broken attempt, until the run has finished and reports it itself."""
-        self._sentences = Sentences() if by_sentence else None
+        self.sentences = Sentences()
+        self._by_sentence = by_sentence
         self._turn = 0
         self._text = ""
         """The text of this turn so far."""
@@ -145,9 +147,7 @@ class _Converter:
         self._began = event.time if self._began is None else self._began
         self.seconds = event.time - self._began
         yield from self._replace(event)
-        for text in self._new_text(event):
-            self._text += text
-            yield self._of_turn("content", text)
+        yield from self._content(self._new_text(event))
         match event:
             case RequestSent():
                 self._turn, self._text = event.turn, ""
@@ -175,6 +175,15 @@ class _Converter:
             case _:
                 pass
 
+    def pause(self) -> Iterator[StreamEvent]:
+        """Nothing has arrived for a moment: a sentence that looks complete does not wait for the next one."""
+        return self._content(self.sentences.pause())
+
+    def _content(self, texts: Sequence[str]) -> Iterator[StreamEvent]:
+        for text in texts:
+            self._text += text
+            yield self._of_turn("content", text)
+
     def _replace(self, event: Event) -> Iterator[StreamEvent]:
         """A client that speaks the sentences cannot take them back, but one that displays them can."""
         if isinstance(event, TextReplaced) and Shown(self._text.lstrip()).compare(event.text.lstrip()).replaced:
@@ -182,8 +191,8 @@ class _Converter:
             yield self._of_turn("replaced", "", of="content")
 
     def _new_text(self, event: Event) -> Sequence[str]:
-        if self._sentences is not None:
-            return self._sentences.take(event)
+        if self._by_sentence:
+            return self.sentences.take(event)
         return [event.text] if isinstance(event, TextFinished) and event.text else []
 
     def _calls(self, detected: ToolCallsDetected) -> Iterator[StreamEvent]:

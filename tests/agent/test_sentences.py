@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from unbroken import Agent, Assistant, CallFinished, Event, RunFailed, ScriptedModel, TextAdded, tool
 from unbroken.agent.sentences import Sentences, Splitter, sentences
 from unbroken.errors import Unavailable
-from unbroken.events import TextFinished
+from unbroken.events import TextFinished, TextReplaced
 from unbroken.models.scripted import Call, Fail, Pause, Say
 from unbroken.testing import run_virtual
 
@@ -146,14 +146,14 @@ def test_the_rest_is_yielded_before_the_error_of_a_failed_run() -> None:
 
 def test_if_you_stop_reading_the_run_ends() -> None:
     async def main() -> None:
-        stream = Agent(ScriptedModel([Say("One. Two. Three."), Pause(1000), Say("Four.")])).stream("Go")
+        stream = Agent(ScriptedModel([Say("One. Two."), Pause(1000), Say(" Three.")])).stream("Go")
         async with aclosing(sentences(stream)) as spoken:
             async for sentence in spoken:
                 assert sentence == "One. "
                 break
         kinds = [type(event) async for event in stream]
         assert kinds[-1] is RunFailed
-        assert stream.messages[-1] == Assistant("One. Two. ")
+        assert stream.messages[-1] == Assistant("One. Two.")
 
     run_virtual(main())
 
@@ -188,3 +188,109 @@ def test_sentences_can_be_taken_between_other_events() -> None:
         return [*heard, speaker.end()]
 
     assert asyncio.run(read()) == ["I look. ", "Now.", "[seen]", "Done. ", "Good.", ""]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is done.",
+        "It is done. ",
+        "Really?",
+        "Stop!!",
+        "他走了。",
+        "真的吗？",
+        "(He was sure.)",
+        "**Note.**",
+        "“走吧。”",
+        "ठीक है।",
+    ],
+)
+def test_a_sentence_that_looks_complete_leaves_at_a_pause(text: str) -> None:
+    splitter = Splitter()
+    assert splitter.feed(text) == []
+    assert splitter.looks_complete
+    assert splitter.flush_sentence() == text
+    assert splitter.feed(" Next. Then") == [" Next. "]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "I met Dr.",
+            "It costs 3.",
+            "1.",
+            "See e.g.",
+            "Well...",
+            "Hmm…",
+            "He asked “Really?”",
+        ),
+        *(
+            "Open https://example.",
+            "Run ./a.",
+            "| a.",
+            "```\nx = 1.",
+            "J.",
+            "and then",
+            "他问“真的？”",
+            "Mail a.b@example.",
+        ),
+    ],
+)
+def test_a_full_stop_that_may_be_inside_of_a_sentence_waits_for_what_follows(text: str) -> None:
+    splitter = Splitter()
+    splitter.feed(text)
+    assert not splitter.looks_complete
+
+
+@given(texts, st.data())
+def test_pauses_lose_nothing_and_double_nothing(text: str, data: st.DataObject) -> None:
+    splitter, found = Splitter(), list[str]()
+    for character in text:
+        found += splitter.feed(character)
+        if splitter.looks_complete and data.draw(st.booleans()):
+            found.append(splitter.flush_sentence())
+    assert "".join([*found, splitter.flush(), splitter.end()]) == text
+
+
+def test_a_sentence_leaves_within_50_ms_though_arguments_are_still_being_written() -> None:
+    heard: list[tuple[float, str]] = []
+
+    @tool
+    def build(plan: str) -> str:
+        """Build."""
+        return "built"
+
+    async def main() -> None:
+        script = [Say("I begin"), Pause(2), Say("."), Pause(3), Call("build", plan="a house")]
+        agent = Agent(ScriptedModel(script, [Say("It stands. Enjoy"), Pause(1), Say(" it!"), Pause(1)]), [build])
+        start = asyncio.get_running_loop().time()
+        async for sentence in sentences(agent.stream("Go")):
+            heard.append((asyncio.get_running_loop().time() - start, sentence))
+
+    run_virtual(main())
+    assert [text for _, text in heard] == ["I begin.", "It stands. ", "Enjoy it!"]
+    first, _, last = [time for time, _ in heard]
+    assert 2 <= first <= 2.05
+    assert 6 <= last <= 6.05
+
+
+def test_a_sentence_that_left_at_a_pause_is_not_repeated_after_a_broken_stream() -> None:
+    async def main() -> list[str]:
+        events = [TextAdded("r", 0, 0, 0.0, "One. Two."), None, TextReplaced("r", 0, 1, 0.0, "One. Two. Three.")]
+        speaker, heard = Sentences(), list[str]()
+        for event in events:
+            heard += speaker.pause() if event is None else speaker.take(event)
+        return [*heard, speaker.end()]
+
+    assert asyncio.run(main()) == ["One. ", "Two.", " Three."]
+
+
+def test_if_you_stop_reading_at_a_pause_the_run_ends() -> None:
+    async def main() -> None:
+        stream = Agent(ScriptedModel([Say("One."), Pause(1000), Say("Two.")])).stream("Go")
+        async with aclosing(sentences(stream)) as spoken:
+            assert await anext(spoken) == "One."
+        assert stream.messages[-1] == Assistant("One.")
+
+    run_virtual(main())

@@ -122,10 +122,15 @@ def problems_of(events: Sequence[StreamEvent]) -> list[str]:
             called[event.metadata["call_id"]] -= 1
             problems += ["a return before its call"] if called[event.metadata["call_id"]] < 0 else []
     problems += [f"call {id} has no return" for id, open_calls in called.items() if open_calls]
-    said = Counter(
-        (event.metadata["turn"], event.content.strip()) for event in events[:-1] if event.event_type == "content"
-    )
-    problems += [f"said twice: {sentence!r}" for (_, sentence), times in said.items() if times > 1]
+    said: set[tuple[int, str]] = set()
+    for event in events[:-1]:
+        turn = event.metadata.get("turn", -1)
+        if event.event_type == "replaced" and event.metadata["of"] == "content":
+            said = {(of, sentence) for of, sentence in said if of != turn}  # the client was told to discard them
+        elif event.event_type == "content":
+            sentence = (turn, event.content.strip())
+            problems += [f"said twice: {event.content!r}"] if sentence in said else []
+            said.add(sentence)
     if last.metadata.get("tool_calls") != last.metadata.get("tool_returns"):
         problems.append("the chain is open")
     return problems

@@ -280,3 +280,18 @@ def test_the_real_deepseek_goes_through_a_chain_of_several_turns(name: str) -> N
         assert end["is_complete"] is True
         assert end["tool_calls"] == end["tool_returns"] >= 1
     assert dict(scene.world.player("player1").inventory) == {"diamond": 2, "torch": 1}
+
+
+def test_a_sentence_leaves_when_it_is_complete_though_a_command_is_still_being_written() -> None:
+    script = [Say("One moment."), Pause(3), Call("give", item="diamond", count=1)]
+    scene, left = Scene(ScriptedModel(script, [Say("Done."), Pause(2)])), dict[str, float]()
+
+    async def main() -> None:
+        clock = asyncio.get_running_loop().time
+        start = clock()
+        async for event in stream_chat("give me a diamond", scene.chat):
+            left.setdefault(event.content, clock() - start)
+
+    run_virtual(main())
+    assert left["One moment."] <= 0.05
+    assert left["Done."] <= 3.1

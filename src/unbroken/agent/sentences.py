@@ -1,9 +1,10 @@
 """`sentences`: the text of a run, sentence by sentence, for speech and for chats that cannot show every word.
 
 Nothing is changed: the pieces joined are the text. A sentence is yielded as soon as it is certainly complete, with the
-white space after it, and the same sentences come out however the text was split into deltas. It is not a grammar: if a
-full stop may not be an end (`Dr. No`, `3.14`, `e.g. this`, `1. First`), the sentence continues; too long is better than
-torn.
+white space after it, and then the same sentences come out however the text was split into deltas. If no more text
+arrives for `PAUSE` seconds, because the model thinks or writes the arguments of a call, a sentence that looks complete
+is yielded as well. It is not a grammar: if a full stop may not be an end (`Dr. No`, `3.14`, `e.g. this`, `1. First`),
+the sentence continues; too long is better than torn.
 
 What was yielded cannot be taken back. If a stream breaks and the retry gives a different answer, that follows as a new
 paragraph; the half sentence in which the first one broke off is never yielded.
@@ -11,8 +12,10 @@ paragraph; the half sentence in which the first one broke off is never yielded.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
 from typing import Final
 
 from unbroken.agent.streaming import closing
@@ -45,9 +48,13 @@ LONGEST = 64
 
 PARAGRAPH = "\n\n"
 
+PAUSE = 0.04
+"""Seconds after which a sentence that looks complete is yielded, though the next one has not begun."""
+
 _MARK = re.compile(rf"[.!?…{STRONG}\n]")
 _RUN = re.compile(rf"[.!?…{STRONG}]{{1,{LONGEST}}}")
 _CLOSERS: Final = frozenset("'”’»)]}」』）】》〉〕］｝〗")
+_QUOTES: Final = frozenset("'\"＂'”’»」』")
 _PAIRED = {mark: re.compile(f"{re.escape(mark)}+") for mark in '"*_`＂'}
 """Marks that open and close with the same sign."""
 _SPACE = re.compile(rf"[^\S\n]{{0,{LONGEST}}}")
@@ -55,6 +62,8 @@ _GOES_ON = frozenset(",;:，、；：")
 _GOES_ON_AFTER_SPACE = _GOES_ON | frozenset(")]}–—|…")
 _WORD = re.compile(r"[^\s(\[{\"'“‘«*_—–/]*\Z")
 _LONGEST_WORD = 32
+_ADDRESS = re.compile(r"\S[./@:_\\]\S*\Z")
+"""The beginning of an address, a path or a file name: after it, a full stop is often a part of it."""
 _BULLET = re.compile(r"[*+-]\s")
 _LIST_NUMBER = re.compile(r"[ >*#_-]*(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})\Z")
 _FENCE = re.compile(r"`{3,}|~{3,}")
@@ -65,17 +74,42 @@ async def sentences(stream: AsyncIterable[Event]) -> AsyncGenerator[str]:
     code block is one piece, and so is a line without a full stop. If a retry gives a different answer, it follows after
     an empty line. If you stop reading, the run ends."""
     speaker = Sentences()
-    async with closing(stream) as events:
+    async with aclosing(with_pauses(stream, speaker)) as events:
         async for event in events:
-            for sentence in speaker.take(event):
+            for sentence in speaker.pause() if event is None else speaker.take(event):
                 yield sentence
-        if blank := speaker.end():
-            yield blank
+    if blank := speaker.end():
+        yield blank
+
+
+async def with_pauses(stream: AsyncIterable[Event], speaker: Sentences) -> AsyncGenerator[Event | None]:
+    """The events; and None each time that `speaker` holds a sentence that looks complete and nothing has arrived for
+    `PAUSE` seconds: call `speaker.pause()` then. If you stop reading, the run ends."""
+    async with closing(stream) as events:
+        iterator = aiter(events)
+        while True:
+            try:
+                if not speaker.looks_complete:
+                    event = await anext(iterator)
+                else:
+                    reading = asyncio.ensure_future(anext(iterator))
+                    try:
+                        if not (await asyncio.wait([reading], timeout=PAUSE))[0]:
+                            yield None
+                        event = await reading
+                    finally:
+                        if not reading.done():
+                            reading.cancel()
+                            await asyncio.wait([reading])
+            except StopAsyncIteration:
+                return
+            yield event
 
 
 class Sentences:
     """If you consume events yourself, `Sentences` splits the text as it arrives. `take` returns the sentences that are
-    now complete, `end` the white space that is left at the very end."""
+    now complete, `pause` one that only looks complete, `end` the white space that is left at the very end.
+    `with_pauses` reports when it is time for `pause`."""
 
     def __init__(self) -> None:
         self._splitter = Splitter()
@@ -103,6 +137,15 @@ class Sentences:
                 return [rest] if rest else []
             case _:
                 return []
+
+    @property
+    def looks_complete(self) -> bool:
+        """Is there a sentence that only lacks the beginning of the next one?"""
+        return self._splitter.looks_complete
+
+    def pause(self) -> list[str]:
+        """The sentence that looks complete, in a list; an empty list if there is none."""
+        return self._give([self._splitter.flush_sentence()]) if self.looks_complete else []
 
     def end(self) -> str:
         """What is left after the last event; with it, the pieces joined are the text."""
@@ -171,6 +214,30 @@ class Splitter:
         """The rest of a turn. White space alone waits for the first sentence of the next one."""
         self._at_line_start, self._fence = True, ""
         return self._take(len(self._rest)) if self._rest else ""
+
+    @property
+    def looks_complete(self) -> bool:
+        """Does the text so far end where a sentence most likely ends? After `...` it often continues, and after a
+        quoted question ("Really?" he asked)."""
+        rest = self._rest
+        if self._fence or not rest or self._from == len(rest):
+            return False
+        run = _RUN.match(rest, self._from)
+        if run is None or (self._at_line_start and rest[0] == "|"):
+            return False
+        marks, closers = run[0], rest[run.end() : self._tail(self._from, run.end())]
+        if marks[-1] in "!?！？" and not _QUOTES.isdisjoint(closers):
+            return False
+        if marks != ".":
+            return not marks.strip(f"!?{STRONG}")
+        after_digit = rest[self._from - 1 : self._from].isdigit()
+        word = rest[max(self._from - _LONGEST_WORD, 0) : self._from]
+        return not (after_digit or _ADDRESS.search(word) or self._is_abbreviated(self._from, "A"))
+
+    def flush_sentence(self) -> str:
+        """The sentence that looks complete; the next text continues after it, in the same line."""
+        self._at_line_start = False
+        return self._take(len(self._rest))
 
     @property
     def blank(self) -> str:
