@@ -19,8 +19,9 @@ from rich.markup import escape
 from command_agent.chat import StreamEvent, stream_chat
 from command_agent.in_game import chat_in, in_game, serve_games
 from command_agent.server import Game, serving
-from command_agent.tools import Here, agent_for
+from command_agent.tools import Here
 from command_agent.upstream import MAX_TOOL_FALLBACK_ATTEMPTS, FaultLog, open_model
+from command_agent.watching import Watch
 from command_agent.world import World
 from unbroken import Conversation, Model, UserError
 from unbroken.logs import LEVELS, VARIABLE, chosen_level, set_up_logs
@@ -46,6 +47,9 @@ RawLog = Annotated[
 ]
 Fallbacks = Annotated[
     int, typer.Option("--fallbacks", min=0, max=20, help="How often an answer that broke is requested again.")
+]
+Record = Annotated[
+    str, typer.Option("--record", metavar="DIR", help="Record each wish in this folder; see `unbroken view DIR`.")
 ]
 WorldAt = Annotated[
     str,
@@ -74,6 +78,7 @@ def serve(
     log_level: LogLevelName = "",
     log_json: LogJson = False,
     raw_log: RawLog = "",
+    record: Record = "",
 ) -> None:
     """Serve a page for wishes that shows the world; with --world, players wish in the chat of their game."""
     asked: dict[str, Any] = {"base_url": base_url, "faults": faults, "reworded": reworded, "pace": pace}
@@ -81,18 +86,24 @@ def serve(
 
     async def main() -> int:
         set_up_logs(log_json, chosen_level(log_level, "warning") or "warning")
-        log = FaultLog()
+        log, watch = FaultLog(), Watch(record)
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         if world:
             async with open_model(model, **asked) as granting:
-                await serve_games(world, granting, stop, sentences=not whole)
+                await serve_games(world, granting, stop, watch=watch, sentences=not whole)
             return 0
         async with (
             open_model(model, **asked, log=log) as granting,
             serving(
-                game := Game(granting, _shown_as(granting, faults), sentences=not whole, lag=0.05 * pace, faults=log),
+                game := Game(
+                    *(granting, _shown_as(granting, faults)),
+                    sentences=not whole,
+                    lag=0.05 * pace,
+                    faults=log,
+                    watch=watch,
+                ),
                 port,
             ) as address,
         ):
@@ -122,6 +133,7 @@ def say(
     log_level: LogLevelName = "",
     log_json: LogJson = False,
     raw_log: RawLog = "",
+    record: Record = "",
 ) -> None:
     """Grant one wish, in a new world, or in a game."""
     asked: dict[str, Any] = {"base_url": base_url, "faults": faults, "reworded": reworded, "pace": pace}
@@ -133,7 +145,7 @@ def say(
             raise UserError("the wish is empty: write what you wish")
         failed = True
         show = _show_json if as_json else _Printer(sys.stdout.isatty())
-        async with open_model(model, **asked) as granting, _place_to_wish(world, granting) as chat:
+        async with open_model(model, **asked) as granting, _place_to_wish(world, granting, Watch(record)) as chat:
             events = stream_chat(wish, chat, stream_sentence_mode=not whole)
             async with aclosing(events):
                 async for event in events:
@@ -145,15 +157,15 @@ def say(
 
 
 @asynccontextmanager
-async def _place_to_wish(world: str, model: Model) -> AsyncGenerator[Conversation[Any, Any]]:
+async def _place_to_wish(world: str, model: Model, watch: Watch) -> AsyncGenerator[Conversation[Any, Any]]:
     """A new block world, or a game."""
     if world:
         async with in_game(world) as here:
-            yield chat_in(here, model)
+            yield chat_in(here, model, watch)
         return
     blocks = World()
     blocks.join("player1")
-    yield Conversation(agent_for("player1", model), deps=Here(blocks, "player1"))
+    yield Conversation(watch.agent_for("player1", model), deps=Here(blocks, "player1"))
 
 
 def clean(text: str) -> str:

@@ -20,9 +20,9 @@ from command_agent.chat import stream_chat
 from command_agent.game_errors import NotExecuted
 from command_agent.memory import recent
 from command_agent.rcon import RconGame, rcon_game
-from command_agent.tools import CONTINUE, TOOLS
+from command_agent.watching import Watch
 from command_agent.world import BadCommand, Command, Give, Place, Say, SetBlock, SetTime, Teleport
-from unbroken import Agent, Conversation, Model, Policy, ToolFailed, UserError
+from unbroken import Conversation, Model, ToolFailed, UserError
 
 LOG = logging.getLogger("command_agent")
 PREFIX = "!"
@@ -156,17 +156,18 @@ def _quoted(player: str) -> str:
     return f'"{player}"' if " " in player else player
 
 
-def chat_in(here: InGame, model: Model) -> Conversation[Any, Any]:
+def chat_in(here: InGame, model: Model, watch: Watch) -> Conversation[Any, Any]:
     instructions = INSTRUCTIONS.format(player=here.player, edition=here.edition)
-    return Conversation(Agent(model, TOOLS, instructions, policy=Policy(continue_prompt=CONTINUE)), deps=here)
+    return Conversation(watch.agent(model, instructions), deps=here)
 
 
 class GameChat:
     """The conversations of one game, one for each player. Each has one wish at a time."""
 
-    def __init__(self, game: BedrockGame, model: Model, *, sentences: bool = True) -> None:
+    def __init__(self, game: BedrockGame, model: Model, watch: Watch, *, sentences: bool = True) -> None:
         self._game = game
         self._model = model
+        self._watch = watch
         self._sentences = sentences
         self._chats: dict[str, Conversation[Any, Any]] = {}
         self._wishing: set[str] = set()
@@ -196,7 +197,7 @@ class GameChat:
     async def _grant(self, player: str, wish: str, run_id: str) -> None:
         chat = self._chats.get(player)
         if chat is None:
-            chat = chat_in(InGame(self._game, player), self._model)
+            chat = chat_in(InGame(self._game, player), self._model, self._watch)
         events = stream_chat(wish, chat, stream_sentence_mode=self._sentences, run_id=run_id)
         try:
             async with aclosing(events):
@@ -218,7 +219,7 @@ class GameChat:
             LOG.warning("%s was not told %.80r: %s", self._game.name, text, error)
 
 
-async def serve_games(world: str, model: Model, stop: asyncio.Event, *, sentences: bool) -> None:
+async def serve_games(world: str, model: Model, stop: asyncio.Event, *, watch: Watch, sentences: bool) -> None:
     """Grants the wishes of all games that connect, until `stop` is set."""
     protocol, host, port = parse_address(world)
     if protocol != "ws":
@@ -226,7 +227,7 @@ async def serve_games(world: str, model: Model, stop: asyncio.Event, *, sentence
     chats = WeakSet[GameChat]()
 
     async def on_game(game: BedrockGame) -> Callable[[Said], None]:
-        chats.add(chat := GameChat(game, model, sentences=sentences))
+        chats.add(chat := GameChat(game, model, watch, sentences=sentences))
         return chat.heard
 
     async with waiting_for_games(host, port, on_game) as command:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from command_agent.tools import CONTINUE
+from command_agent.tools import TOOL_CHAIN_CONTINUE_PROMPT
 from command_agent.wishes import CAN_DO, CAN_DO_ZH, is_chinese, understand
 from unbroken import Assistant, Request, ToolCall, ToolMessage, ToolResult, User
 from unbroken.testing import Answer, Call, Say, Step, Think, Uses
@@ -60,7 +60,7 @@ def _so_far(request: Request) -> tuple[str, list[tuple[ToolCall, ToolResult]]]:
     wish, answered, calls = "", list[tuple[ToolCall, ToolResult]](), dict[str, ToolCall]()
     for message in request.messages:
         match message:
-            case User() if message.text != CONTINUE:
+            case User() if message.text != TOOL_CHAIN_CONTINUE_PROMPT:
                 wish, answered = message.text, []
             case Assistant():
                 calls = {call.id: call for call in message.calls}

@@ -14,8 +14,9 @@ from typing import Any
 
 from command_agent.chat import StreamEvent, stream_chat
 from command_agent.memory import MOST_WISHES, recent
-from command_agent.tools import Here, agent_for
+from command_agent.tools import Here
 from command_agent.upstream import FaultLog
+from command_agent.watching import Watch
 from command_agent.world import World
 from unbroken import Conversation, Model
 
@@ -38,7 +39,16 @@ class Seat:
     its connection, while there is one."""
 
     def __init__(
-        self, name: str, player: str, world: World, model: Model, *, sentences: bool, lag: float, faults: FaultLog
+        self,
+        name: str,
+        player: str,
+        world: World,
+        model: Model,
+        *,
+        watch: Watch,
+        sentences: bool,
+        lag: float,
+        faults: FaultLog,
     ) -> None:
         self.player = player
         self.token = secrets.token_urlsafe(24)
@@ -47,7 +57,7 @@ class Seat:
         self._name = name
         self._by_sentence = sentences
         self._faults = faults
-        self._chat = Conversation(agent_for(player, model), deps=Here(world, player, lag))
+        self._chat = Conversation(watch.agent_for(player, model), deps=Here(world, player, lag))
         self._number = 0
         self._granting: asyncio.Task[None] | None = None
 

@@ -1,4 +1,4 @@
-"""The server: the page, its WebSocket, and the world as JSON, for this machine only.
+"""The server: the page, its WebSocket, and the world and the metrics as JSON, for this machine only.
 
 A page of another site could reach a server on the loopback interface, by its address or by a domain name that resolves
 to it (DNS rebinding). So a request has to use the loopback address, and its `Origin`, if it has one, has to be this
@@ -22,6 +22,7 @@ from aiohttp import WSCloseCode, web
 from command_agent.connection import TAKEN_OVER, Connection
 from command_agent.seat import Seat
 from command_agent.upstream import FaultLog
+from command_agent.watching import Watch
 from command_agent.world import World
 from unbroken import Model, UserError
 
@@ -58,6 +59,7 @@ class Game:
         sentences: bool = True,
         lag: float = 0.0,
         faults: FaultLog | None = None,
+        watch: Watch | None = None,
         linger: float = LINGER,
     ) -> None:
         self.world = World()
@@ -66,7 +68,9 @@ class Game:
         self.connections: set[Connection] = set()
         self._model = model
         self._numbers = count(1)
+        self._watch = watch or Watch()
         self._options: dict[str, Any] = {"sentences": sentences, "lag": lag, "faults": faults or FaultLog()}
+        self._options["watch"] = self._watch
         self._linger = linger
         self._seats: dict[str, Seat] = {}
         """Those of players who may return, by token."""
@@ -76,6 +80,7 @@ class Game:
         app = web.Application(middlewares=[_only_here])
         app.router.add_get("/", _show_page)
         app.router.add_get("/world", self._show_world)
+        app.router.add_get("/metrics", self._show_numbers)
         app.router.add_get("/ws", self._connect)
         app.on_shutdown.append(self._stop)
         app.on_cleanup.append(self._clean_up)
@@ -83,6 +88,9 @@ class Game:
 
     async def _show_world(self, request: web.Request) -> web.Response:
         return web.json_response(self.world.snapshot())
+
+    async def _show_numbers(self, request: web.Request) -> web.Response:
+        return web.json_response(self._watch.numbers())
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         if len(self.connections) >= MOST:

@@ -27,7 +27,7 @@ from command_agent.world import (
     World,
     describe_time,
 )
-from unbroken import Agent, CallContext, Model, Policy, tool
+from unbroken import CallContext, tool
 
 INSTRUCTIONS = """\
 You grant wishes in a small block world by calling its commands. You serve the player {player}; "me" and "I" are them.
@@ -36,8 +36,8 @@ Items besides them: {items}.
 Call commands that do not depend on each other together. Look (inventory, block_at, where_is, what_time) after you have
 changed something, and answer in one to three short sentences, in the language of the wish."""
 
-CONTINUE = "Please finish the commands and give the final answer."
-"""Sent to a model that answers nothing."""
+TOOL_CHAIN_CONTINUE_PROMPT = "Please finish the commands and give the final answer."
+"""Sent to a model that answers nothing, and with the further requests for an answer that keeps breaking off."""
 
 
 class Surroundings(Protocol):
@@ -147,8 +147,8 @@ async def what_time(context: Context) -> str:
 TOOLS = (give, setblock, teleport, time, say, inventory, block_at, where_is, what_time)
 
 
-def agent_for(player: str, model: Model) -> Agent:
-    instructions = INSTRUCTIONS.format(
+def instructions_for(player: str) -> str:
+    return INSTRUCTIONS.format(
         player=player,
         last=SIZE - 1,
         ground=GROUND,
@@ -157,4 +157,3 @@ def agent_for(player: str, model: Model) -> Agent:
         blocks=", ".join(BLOCKS),
         items=", ".join(item for item in ITEMS if item not in BLOCKS),
     )
-    return Agent(model, TOOLS, instructions, policy=Policy(continue_prompt=CONTINUE))

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from itertools import cycle, islice
 
 from command_agent.scripted import script
+from command_agent.tools import TOOL_CHAIN_CONTINUE_PROMPT
 from unbroken import Model, Request, RetryingModel, ScriptedModel, System, User, UserError, connect
 from unbroken.testing import FAULTS, Fault, FaultyServer, Sent
 
@@ -115,12 +116,11 @@ async def open_model(
     """The model, inside the `with` block. `pace` is the speed of the scripted model; `reworded`: with faults, a retry
     produces different text, as real models do. `raw_log` is a file for the bytes that were sent and received.
     `fallbacks` is how often an answer that broke is requested again."""
-    attempts = 1 + fallbacks
     if faults:
         if base_url:
             raise UserError("--faults uses its own server: leave out --base-url")
         async with faulty_server(faults, reworded=reworded, pace=pace, log=log) as server:
-            yield connect(
+            played = connect(
                 name or PLAYED,
                 base_url=server.base_url(WIRE),
                 wire=WIRE,
@@ -128,10 +128,10 @@ async def open_model(
                 idle=IDLE,
                 first_byte=FIRST_BYTE,
                 raw_log=raw_log or None,
-                attempts=attempts,
             )
+            yield _persistent(played, fallbacks)
     elif name:
-        yield connect(name, base_url=base_url or None, raw_log=raw_log or None, attempts=attempts)
+        yield _persistent(connect(name, base_url=base_url or None, raw_log=raw_log or None), fallbacks)
     else:
         if base_url:
             raise UserError("--base-url needs a model: name it with --model, for example --model openai:my-model")
@@ -139,4 +139,9 @@ async def open_model(
             raise UserError(
                 "--raw-log needs a model that is reached over HTTP: add --model, or --faults for the script"
             )
-        yield RetryingModel(ScriptedModel(script(pace), name="scripted:wishes", keep=1), attempts)
+        yield _persistent(ScriptedModel(script(pace), name="scripted:wishes", keep=1), fallbacks)
+
+
+def _persistent(model: Model, fallbacks: int) -> Model:
+    """An answer that broke is requested again this often; from the second time on, with the request to continue."""
+    return RetryingModel(model, 1 + fallbacks, continue_prompt=TOOL_CHAIN_CONTINUE_PROMPT)

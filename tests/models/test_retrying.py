@@ -257,6 +257,20 @@ def test_after_a_break_the_answer_is_requested_unstreamed(wire: str) -> None:
     accepted(model)
 
 
+def test_an_answer_that_keeps_breaking_off_is_requested_with_the_continue_prompt() -> None:
+    model = ScriptedModel(*[[Say("Let me "), Break()]] * 3, "Hello.")
+    hear(guard(model, attempts=4, continue_prompt="Please go on."))
+    last = [request.messages[-1] for request in model.requests]
+    assert last == [last[0], last[0], User.of("Please go on."), User.of("Please go on.")]
+    assert [len(request.messages) for request in model.requests] == [1, 1, 2, 2]
+
+
+def test_a_provider_that_did_not_answer_is_not_asked_to_continue() -> None:
+    model = ScriptedModel(*[Fail(Unavailable("overloaded", retry_after=0.0))] * 3, "Hello.")
+    hear(guard(model, attempts=4, continue_prompt="Please go on."))
+    assert {len(request.messages) for request in model.requests} == {1}
+
+
 def test_the_verdict_reports_what_was_passed_on() -> None:
     model = ScriptedModel([Say("Let me "), Cut("look", '{"note": "x'), Break()], "Hello.")
     (failed,) = (delta for delta in hear(guard(model)) if isinstance(delta, AttemptFailed))

@@ -104,6 +104,17 @@ def test_messages_without_a_kind_are_recognised_by_their_parts() -> None:
 
 
 @pytest.mark.parametrize("read", [list, as_objects], ids=["json", "objects"])
+def test_messages_whose_parts_are_none_are_skipped(read: Any) -> None:
+    silent = [{"kind": "response", "parts": None}]
+    assert chain_status(read([*silent, *ASKED])).tool_calls == 2
+    assert validate_tool_chain(read([*silent, *ANSWERED, *silent]))
+    assert validate_tool_chain(read(silent))
+    assert read_stored(read([*ANSWERED, *silent])) == read_stored(read(ANSWERED))
+    without_a_kind: Any = SimpleNamespace(parts=None)
+    assert validate_tool_chain([without_a_kind])
+
+
+@pytest.mark.parametrize("read", [list, as_objects], ids=["json", "objects"])
 def test_a_stored_chat_becomes_our_messages(read: Any) -> None:
     messages, left_out = read_stored(read(ANSWERED))
     assert left_out == ()

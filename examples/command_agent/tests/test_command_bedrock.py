@@ -20,6 +20,7 @@ from command_agent.game_client import Answering, GameClient
 from command_agent.game_errors import NotExecuted, OutcomeUnknown
 from command_agent.in_game import InGame, chat_in, in_game, parse_address, serve_games
 from command_agent.scripted import script
+from command_agent.watching import Watch
 from command_agent.world import BadCommand, Give, Place, Say, SetBlock, Teleport, World
 from unbroken import RetryingModel, ScriptedModel, UserError
 from unbroken.testing import Call
@@ -54,7 +55,7 @@ def test_a_wish_in_the_chat_of_the_game_is_granted_there(capsys: pytest.CaptureF
     async def main() -> None:
         client, stop = new_game(), asyncio.Event()
         model = RetryingModel(ScriptedModel(script()))
-        serving = asyncio.create_task(serve_games("ws://127.0.0.1:0", model, stop, sentences=True))
+        serving = asyncio.create_task(serve_games("ws://127.0.0.1:0", model, stop, watch=Watch(), sentences=True))
         printed = ""
         while "/connect" not in printed:
             await asyncio.sleep(0.01)
@@ -90,7 +91,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_command_leaves_its_outcome
         give = Call("give", item="diamond", count=3, id="call_1")
         model = ScriptedModel([give], "I do not know whether you have it.")
         async with connected(client) as game:
-            chat = chat_in(InGame(game, PLAYER), model)
+            chat = chat_in(InGame(game, PLAYER), model, Watch())
             events = [event async for event in stream_chat("three diamonds", chat)]
             (result,) = [event for event in events if event.event_type == "tool_return"]
             assert result.metadata["error"]

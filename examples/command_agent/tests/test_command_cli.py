@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from command_agent.cli import app
 from unbroken.testing import Call, Say, serve
+from unbroken.trajectory.recording import list_recordings
 
 EXAMPLES = Path(__file__).parents[2]
 
@@ -150,3 +151,11 @@ def test_the_server_prints_its_address_and_stops_on_a_signal() -> None:
         assert (process.returncode, errors) == (0, b"")
 
     asyncio.run(main())
+
+
+def test_wishes_are_recorded_in_the_folder_that_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "wishes"
+    code, _, _ = call("say", "give me three diamonds", "--pace", "0", "--record", str(folder))
+    assert code == 0
+    (recorded,) = list_recordings(folder)
+    assert recorded.prompt == "give me three diamonds"

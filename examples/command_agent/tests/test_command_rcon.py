@@ -15,6 +15,7 @@ from command_agent.chat import stream_chat
 from command_agent.game_errors import NotExecuted, OutcomeUnknown
 from command_agent.in_game import InJava, chat_in, in_game, serve_games
 from command_agent.rcon import FULL, LONGEST, rcon_game
+from command_agent.watching import Watch
 from command_agent.world import Give, Place
 from unbroken import ScriptedModel, UserError
 from unbroken.testing import Call
@@ -82,7 +83,7 @@ def test_a_wish_is_granted_on_the_server(monkeypatch: pytest.MonkeyPatch) -> Non
     async def main() -> None:
         model = ScriptedModel([Call("give", item="diamond", count=3)], Call("inventory"), "You have three.")
         async with rcon_server(execute) as port, in_game(f"rcon://127.0.0.1:{port}") as here:
-            events = [event async for event in stream_chat("three diamonds", chat_in(here, model))]
+            events = [event async for event in stream_chat("three diamonds", chat_in(here, model, Watch()))]
         assert [event.content for event in events if event.event_type == "tool_return"] == list(answers.values())
         assert events[-1].metadata["is_complete"]
         assert lines == list(answers)
@@ -96,7 +97,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_command_leaves_its_outcome
     async def main() -> None:
         model = ScriptedModel([Call("give", item="diamond"), Call("say", text="Here.")], "I do not know.")
         async with rcon_server(lines.append) as port, rcon_game("127.0.0.1", port, PASSWORD) as game:
-            events = [event async for event in stream_chat("a diamond", chat_in(InJava(game, "Steve"), model))]
+            events = [event async for event in stream_chat("a diamond", chat_in(InJava(game, "Steve"), model, Watch()))]
         first, second = [event.content for event in events if event.event_type == "tool_return"]
         assert "outcome unknown: the connection was lost after `/give Steve diamond 1` was sent" in first
         assert "`/say Here.` was not sent: the connection was lost" in second
@@ -186,6 +187,6 @@ def test_questions_and_refusals_of_the_java_edition() -> None:
             with pytest.raises(NotExecuted, match="Unknown item"):
                 await here.run(Give("Steve", "diamonds", 1))
         with pytest.raises(UserError, match="does not report what players say"):
-            await serve_games("rcon://127.0.0.1", ScriptedModel(), asyncio.Event(), sentences=True)
+            await serve_games("rcon://127.0.0.1", ScriptedModel(), asyncio.Event(), watch=Watch(), sentences=True)
 
     run(main())

@@ -306,7 +306,7 @@ def test_a_client_that_is_too_far_behind_is_disconnected() -> None:
 def test_pages_of_other_sites_are_refused(headers: dict[str, str], reason: str) -> None:
     async def main() -> None:
         async with serving(Game(ScriptedModel())) as address, aiohttp.ClientSession() as session:
-            for path in ("", "ws", "world"):
+            for path in ("", "ws", "world", "metrics"):
                 async with session.get(f"{address}{path}", headers=headers) as answer:
                     assert answer.status == 403
                     assert reason in await answer.text()

@@ -17,10 +17,11 @@ from command_client import problems_of, text_of
 
 from command_agent.chat import StreamEvent, stream_chat
 from command_agent.scripted import script
-from command_agent.tools import Here, agent_for
+from command_agent.tools import TOOL_CHAIN_CONTINUE_PROMPT, Here
 from command_agent.upstream import open_model
+from command_agent.watching import Watch
 from command_agent.world import World
-from unbroken import Conversation, Model, Request, RetryingModel, ScriptedModel, connect
+from unbroken import Conversation, Model, Request, RetryingModel, ScriptedModel, User, connect
 from unbroken.testing import Break, Call, FaultyServer, Pause, Say, Think, run_virtual
 from unbroken.wires.chain import validate_tool_chain
 
@@ -33,7 +34,7 @@ class Scene:
     def __init__(self, model: Model) -> None:
         self.world = World()
         self.world.join("player1")
-        self.chat = Conversation(agent_for("player1", model), deps=Here(self.world, "player1"))
+        self.chat = Conversation(Watch().agent_for("player1", model), deps=Here(self.world, "player1"))
 
     async def wish(self, wish: str, sentences: bool = True) -> list[StreamEvent]:
         return [event async for event in stream_chat(wish, self.chat, stream_sentence_mode=sentences)]
@@ -99,15 +100,19 @@ def test_an_incomplete_chain_is_requested_again_without_streaming(
 
 @pytest.mark.parametrize("breaks", [3, 4])
 def test_three_fallbacks_follow_the_stream_and_are_reported_whether_or_not_they_help(breaks: int) -> None:
-    async def attempts() -> int:
+    async def settings() -> tuple[int, str]:
         async with open_model() as model:
             assert isinstance(model, RetryingModel)
-            return model.attempts
+            return model.attempts, model.continue_prompt
 
+    attempts, prompt = run_virtual(settings())
     model = ScriptedModel(*[[Say("One moment. "), GIVE, Break()]] * breaks, [Say("One moment. "), GIVE], "Done.")
-    scene = Scene(RetryingModel(model, run_virtual(attempts())))
+    scene = Scene(RetryingModel(model, attempts, continue_prompt=prompt))
     end = run_virtual(scene.wish("give me a diamond"))[-1].metadata
     assert [request.stream for request in model.requests[:4]] == [True, False, False, False]
+    asked_to_continue = [request.messages[-1] == User.of(TOOL_CHAIN_CONTINUE_PROMPT) for request in model.requests[:4]]
+    assert asked_to_continue == [False, False, True, True]
+    assert User.of(TOOL_CHAIN_CONTINUE_PROMPT) not in scene.chat.messages
     assert (end["is_complete"], end["tool_fallback_used"]) == (breaks == 3, True)
     assert len(end["broken"]) == breaks
     assert end["usage"]["output_tokens"] > 0  # also of the attempts that broke

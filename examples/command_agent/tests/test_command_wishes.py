@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from command_agent.scripted import script
-from command_agent.tools import Here, agent_for
+from command_agent.tools import Here
+from command_agent.watching import Watch
 from command_agent.world import World
 from unbroken import Assistant, Conversation, Result, ScriptedModel
 from unbroken.testing import check_request, run_virtual
@@ -16,7 +17,7 @@ class Scene:
         self.world = World()
         self.world.join("player1")
         self.model = ScriptedModel(script(pace))
-        self.chat = Conversation(agent_for("player1", self.model), deps=Here(self.world, "player1"))
+        self.chat = Conversation(Watch().agent_for("player1", self.model), deps=Here(self.world, "player1"))
 
     def wish(self, *wishes: str) -> Result:
         async def main() -> Result:

@@ -28,7 +28,7 @@ from unbroken.errors import (
     Unreachable,
     UserError,
 )
-from unbroken.messages import Assistant, Message, Request
+from unbroken.messages import Assistant, Message, Request, User
 from unbroken.models.model import Model, close, refuse_single
 from unbroken.transcript import shorten
 from unbroken.validation import checked
@@ -60,6 +60,10 @@ class RetryingModel(Generic[M_co]):
     `fallback` are other models. One of them is asked at once if a provider does not answer (429, 5xx, no connection)
     and a retry would have to wait, or if a model has failed for good. Only if all have to wait, the shortest wait is
     waited for.
+
+    `continue_prompt` is a sentence for the model, such as "Please finish the tool calls". It is the last message of the
+    second and every further request that repeats an answer which broke off after a part of it was passed on; it is not
+    added to the history.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class RetryingModel(Generic[M_co]):
         *,
         fallback: Sequence[Model] = (),
         stream_with_tools: bool = True,
+        continue_prompt: str = "",
         first_wait: float = FIRST_WAIT,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -89,6 +94,7 @@ class RetryingModel(Generic[M_co]):
             self._asked_whole.update(map(id, _unguarded(model)))
         self.attempts = attempts
         self.seconds = seconds
+        self.continue_prompt = continue_prompt
         self._first_wait = first_wait
         self._jitter = jitter
 
@@ -258,6 +264,8 @@ class _Story:
         """Seconds before the next attempt at the same model."""
         self._shown = False
         """A part of a broken response was passed on: from then on requests are not streamed."""
+        self._repeated = False
+        """Such a response was requested again already."""
         self.request = request
 
     @property
@@ -325,6 +333,9 @@ class _Story:
         """`streamed`: a non-streaming answer takes long to begin, and this one took too long."""
         if self._shown:
             request = replace(request, stream=streamed and self._asked.stream)
+            if self._repeated and (prompt := self._retrying.continue_prompt):
+                request = replace(request, messages=_with_prompt(request.messages, prompt))
+            self._repeated = True
         self.request = self._retrying.fit(request, self.model)
 
     def _wait(self, verdict: Verdict, error: Exception | None) -> float:
@@ -387,6 +398,11 @@ def _without_foreign(request: Request, origin: str) -> Request:
         return request
     kept = tuple(replace(message, native=None) if is_foreign(message) else message for message in request.messages)
     return replace(request, messages=kept)
+
+
+def _with_prompt(messages: tuple[Message, ...], prompt: str) -> tuple[Message, ...]:
+    added = User.of(prompt)
+    return messages if messages[-1:] == (added,) else (*messages, added)
 
 
 def _broke_off(verdict: Verdict) -> bool:

@@ -108,7 +108,7 @@ def read_stored(messages: Iterable[Any]) -> tuple[tuple[Message, ...], tuple[str
     found = list(messages)
     reading = _Reading()
     for position, message in enumerate(found):
-        if _get(message, "parts") is None:
+        if not _has_parts(message):
             raise UserError(f"message {position} of a history of pydantic-ai cannot be read: it has no parts")
         kind = _kind_of(message, position)
         if kind == "request":
@@ -313,11 +313,18 @@ def _is_stored(message: Any) -> bool:
     if isinstance(message, System | User | Assistant | ToolMessage):
         return False
     parts = _get(message, "parts")
+    if parts is None and _has_parts(message):
+        return _text_of(message, "kind") in ("", "request", "response")  # says nothing, and is skipped
     if isinstance(parts, str | bytes) or not isinstance(parts, Sequence):
         return False
     if any(_text_of(part, "part_kind") for part in cast("Sequence[Any]", parts)):
         return True
     return not parts and _text_of(message, "kind") in ("request", "response")
+
+
+def _has_parts(message: Any) -> bool:
+    """Even if they are None."""
+    return "parts" in cast("dict[str, Any]", message) if isinstance(message, dict) else hasattr(message, "parts")
 
 
 def _kind_of(message: Any, position: int) -> str:

@@ -117,7 +117,11 @@ def continue_from(upstream: Upstream, first: Fetched | Sent) -> Model:
     if not isinstance(model, RetryingModel):
         return begun
     retrying = cast("RetryingModel[Model]", model)
-    return RetryingModel(begun, retrying.attempts, retrying.seconds, fallback=retrying.fallback)
+    return RetryingModel(
+        *(begun, retrying.attempts, retrying.seconds),
+        fallback=retrying.fallback,
+        continue_prompt=retrying.continue_prompt,
+    )
 
 
 class _Begun:
