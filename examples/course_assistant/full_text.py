@@ -1,5 +1,6 @@
-"""Full-text search over chunks with SQLite's FTS5, which is part of Python. Used if vectors are not available, and for
-Chinese, which the embedding model does not know. Chinese has no spaces, so it is indexed by pairs of characters."""
+"""Full-text search over chunks with SQLite's FTS5, which is part of Python: by stems, and by words with a similar
+meaning. Used if vectors are not available, and for Chinese, which the embedding model does not know. Chinese has no
+spaces, so it is indexed by pairs of characters."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ from itertools import pairwise
 from threading import Lock
 
 from course_assistant.chunks import Chunk
+from course_assistant.related_words import related_to
+
+_RELATED_COUNTS = 0.5
+"""What a word with a similar meaning counts, beside the word itself."""
 
 _RUN = re.compile(r"[a-z0-9]+|[\u3400-\u9fff]+")
 _CHINESE = re.compile(r"[\u3400-\u9fff]")
@@ -67,13 +72,25 @@ class FullTextIndex:
         wanted = key_terms(query)
         if not wanted:
             return []
+        scores: dict[int, float] = {}
+        for word in wanted:
+            exact, related = (self._ranked(words, course, lesson) for words in ([word], related_to([word])))
+            for number in exact.keys() | related.keys():
+                nearest = max(exact.get(number, 0.0), _RELATED_COUNTS * related.get(number, 0.0))
+                scores[number] = scores.get(number, 0.0) + nearest
+        return sorted(scores, key=lambda number: (-scores[number], number))[:limit]
+
+    def _ranked(self, words: Sequence[str], course: str | None, lesson: int | None) -> dict[int, float]:
+        """How well each chunk that has one of the words fits."""
+        if not words:
+            return {}
         with self._turn:
             rows = self._database.execute(
-                "select rowid from chunks where words match ?1 and (?2 is null or course = ?2) "
-                "and (?3 is null or lesson = ?3) order by rank, rowid limit ?4",
-                (" OR ".join(f'"{term}"' for term in wanted), course, lesson, limit),
+                "select rowid, -rank from chunks where words match ?1 and (?2 is null or course = ?2) "
+                "and (?3 is null or lesson = ?3)",
+                (" OR ".join(f'"{word}"' for word in words), course, lesson),
             ).fetchall()
-        return [row[0] for row in rows]
+        return dict(rows)
 
     def close(self) -> None:
         self._database.close()
