@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in, roles
 
-from unbroken import Agent, Limits, RequestSent, ScriptedModel
+from unbroken import Agent, Limits, RequestSent, ScriptedModel, tool
 from unbroken.events import LimitReached
 from unbroken.testing import Call
 
@@ -69,6 +69,37 @@ def test_a_failure_in_the_first_round_leads_to_an_answer_that_mentions_it(wire: 
     assert "Error: no index" in str(model.bodies[1])
     assert says_none(wire, model.bodies[1]) or wire == "bedrock-converse"
     accepted(model, result)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (Call("look_up", query="MCP"), "unknown tool `look_up`"),
+        (Call("search", subject="MCP"), "the arguments of `search` do not fit"),
+    ],
+    ids=["unknown tool", "wrong arguments"],
+)
+def test_a_call_that_cannot_run_ends_the_rounds_with_an_answer_that_mentions_it(call: Call, error: str) -> None:
+    @tool
+    def search(query: str) -> str:
+        """Search."""
+        return "found"
+
+    desk = Desk()
+    model = ScriptedModel([call, Call("outline", course="MCP")], "I could not search.")
+    result = play(Agent(model, [search, *desk.tools("outline")], limits=TWO_ROUNDS, on_error="finish"))
+    assert (result.text, result.stop_reason, result.requests) == ("I could not search.", "tool_failure", 2)
+    assert error in str(model.bodies[1])
+    assert says_none("openai-chat", model.bodies[1])
+    assert [name for name, _ in desk.ran] == ["outline"]
+    accepted(model, result)
+
+
+def test_by_default_the_model_may_correct_a_call_that_cannot_run() -> None:
+    desk = Desk()
+    model = ScriptedModel(Call("look_up", query="MCP"), Call("search", query="MCP"), "MCP is a protocol.")
+    result = play(Agent(model, desk.tools("search")))
+    assert (result.text, result.stop_reason) == ("MCP is a protocol.", "answered")
 
 
 def test_after_a_failure_calls_that_have_not_started_are_skipped_and_running_ones_end() -> None:

@@ -220,7 +220,12 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
         raise
     if stop != "waiting":
         observer.ended(run.account.round_cost)
-    return stop
+    return "tool_failure" if stop is None and _ends_the_rounds(run, everything) else stop
+
+
+def _ends_the_rounds(run: Run, calls: Sequence[Prepared]) -> bool:
+    """Does a call that cannot run end the rounds? A wrong typed answer is corrected instead."""
+    return run.plan.on_error == "finish" and any(each.unfit and each.call.name != ANSWER for each in calls)
 
 
 def _renumber(run: Run, prepared: Prepared, observer: RoundReporter) -> int:
@@ -308,6 +313,8 @@ async def _run_calls(
     if repeated:
         return "loop"
     if run.plan.on_error == "finish" and (batch.failed or any(map(ran_and_failed, earlier))):
+        return "tool_failure"
+    if _ends_the_rounds(run, prepared):
         return "tool_failure"
     if run.plan.policy.on_all_failed == "stop" and all(ran_and_failed(r) and r.outcome != "retry" for r in given):
         return "tool_failure"

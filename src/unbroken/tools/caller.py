@@ -64,6 +64,8 @@ class Prepared:
     asks: bool = False
     """It needs an approval."""
     refusal: str = ""
+    unfit: bool = False
+    """The model wrote a call that cannot run: of an unknown tool, or with arguments that do not fit."""
     nth: int = 1
     """Its number among the identical calls of its message."""
     uncertain: bool = False
@@ -93,10 +95,11 @@ def prepare(call: ToolCall, toolbox: Toolbox, errors: ToolErrors = "full") -> Pr
     if call.arguments is None:
         return Prepared(call, tool, fingerprint=f"{call.name}\n{call.raw}", refusal=_cut(call))
     if tool is None:
-        return Prepared(call, None, fingerprint=fingerprint(call), refusal=_unknown(call, toolbox))
+        return Prepared(call, None, fingerprint=fingerprint(call), refusal=_unknown(call, toolbox), unfit=True)
     prepared = Prepared(call, tool, fingerprint=fingerprint(call))
     if problem := inexact(call):
         prepared.refusal = f"not executed: the arguments of `{call.name}` cannot be read in one way only: {problem}"
+        prepared.unfit = True
         return prepared
     try:
         prepared.arguments = tool.signature.bind(call.arguments)
@@ -105,6 +108,7 @@ def prepare(call: ToolCall, toolbox: Toolbox, errors: ToolErrors = "full") -> Pr
         prepared.asks = tool.needs_approval(prepared.arguments)
     except ArgumentsDoNotFit as error:
         prepared.refusal = f"the arguments of `{call.name}` do not fit: {error}"
+        prepared.unfit = True
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign `key` or `approve` runs here
         prepared.refusal = f"tool `{call.name}` could not be prepared: {_for_model(call.name, error, errors)}"
     return prepared
