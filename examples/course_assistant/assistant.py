@@ -15,7 +15,7 @@ from course_assistant.instructions import Language, instructions, language_of
 from course_assistant.library import CourseLibrary
 from course_assistant.sessions import Session, Sessions
 from course_assistant.sources import Source, cite, unique
-from unbroken import Agent, Event, Limits, Model, Prices, Recorder, Result, UserError, connect
+from unbroken import Agent, Event, Limits, Model, Policy, Prices, Recorder, Result, UserError, connect
 
 LONGEST_QUESTION = 4_000
 PRICES = Prices(input=1.0, output=5.0)
@@ -64,6 +64,7 @@ class CourseAssistant:
             limits=Limits(rounds=self.max_tool_rounds, prices=PRICES),
             on_error="finish",
             guidance=False,  # the instructions of this application include it
+            policy=Policy(empty_answer=""),
             record=self._record,
         )
 

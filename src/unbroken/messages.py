@@ -408,6 +408,8 @@ class Request:
     """What the provider should do with a long history; those that cannot do not see it."""
     server_tools: tuple[ServerTool, ...] = ()
     """Tools that the provider runs itself."""
+    insists: bool = False
+    """It asks once more after empty answers: another empty one is passed on, not retried."""
     pieces: bool = True
     """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
     that."""

@@ -104,7 +104,7 @@ PLACES: dict[str, str] = {
         name: f"Agent(model, policy=Policy({name}=…))"
         for name in (
             *("on_all_failed", "final_answer", "cache", "result_limit", "share_all", "tool_errors", "nudge"),
-            *("share_rounds", "continue_prompt", "open_calls"),
+            *("share_rounds", "continue_prompt", "empty_answer", "open_calls"),
         )
     },
     "base_url": "connect(name, base_url=…)",

@@ -43,6 +43,9 @@ NO_MORE_RETRIES = "not executed: `{name}` has asked for a retry {count}"
 
 UNACCEPTED = "the run ended ({stop}) without an answer that its checks accept: {why}"
 
+MOST_EMPTY_ANSWERS = 3
+"""After this many empty answers in a row, those that a `RetryingModel` has repeated included, there is no answer."""
+
 PAUSES = 16
 """How often a provider may pause one answer."""
 
@@ -165,7 +168,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
                 observer.drop_loose(NOT_ASKED_AGAIN)
                 run.drop_earlier(observer)
                 return turn
-            run.nudge = False
+            run.nudge, run.empty_answers = False, 0
             run.transcript.add(message)
             run.account.rounds += not closed  # a refused request is not a round
             numbers = [listener.number(call) for call in message.calls]
@@ -346,15 +349,17 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
         return False
     _raise_refusal(run, turn)
     if not message.text.strip() and not (run.server_calls is not None and run.server_calls.made_image()):
-        if run.nudges >= NUDGES:
-            what = turn.verdict.reason or f"finish reason {turn.verdict.finish!r}"
-            if turn.verdict.meaning == "length":
-                what += "; raise `max_tokens`, its length limit"
-            often = f"even after it was asked {run.nudges} times to continue"
-            raise ChainBroken(f"`{run.plan.model.name}` gave an empty answer, {often}: {what}", tuple(run.verdicts))
-        run.nudge = True
-        run.nudges += 1
-        return False
+        run.empty_answers += 1
+        if run.empty_answers < MOST_EMPTY_ANSWERS and run.nudges < NUDGES:
+            run.nudge = True
+            run.nudges += 1
+            return False
+        if output is not None or run.plan.policy.empty_answer is None:
+            raise _silent(run, turn)
+        _end_with_own_text(run, run.plan.policy.empty_answer, "answered")
+        turn.message = Assistant(run.plan.policy.empty_answer)
+        return True
+    run.empty_answers = 0
     run.nudge = False
     if turn.announces:
         run.nudges += 1
@@ -379,6 +384,14 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
         return False
     run.transcript.add(turn.message)
     return True
+
+
+def _silent(run: Run, turn: Turn) -> ChainBroken:
+    what = turn.verdict.reason or f"finish reason {turn.verdict.finish!r}"
+    if turn.verdict.meaning == "length":
+        what += "; raise `max_tokens`, its length limit"
+    often = f"even after it was asked {_times(run.nudges)} to continue"
+    return ChainBroken(f"`{run.plan.model.name}` gave an empty answer, {often}: {what}", tuple(run.verdicts))
 
 
 async def _checked_value(run: Run, value: Any) -> Any:
@@ -488,8 +501,9 @@ async def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
 
 def _end_with_own_text(run: Run, text: str, stop: StopReason) -> Ending:
     run.transcript.add(Assistant(text))
-    run.emitter.emit(TextReplaced if run.voided else TextAdded, text)
-    run.emitter.emit(TextFinished, text, True, run.account.request_cost)
+    if text:
+        run.emitter.emit(TextReplaced if run.voided else TextAdded, text)
+        run.emitter.emit(TextFinished, text, True, run.account.request_cost)
     return Ending(text, stop, cut_off=True)
 
 

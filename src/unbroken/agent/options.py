@@ -101,6 +101,8 @@ class Policy:
     ends, and they are cancelled."""
     continue_prompt: str = ""
     """The text of that request, which is also used after an empty answer."""
+    empty_answer: str | None = None
+    """The answer of a run whose model gives none, even when it is asked to continue. None: `ChainBroken` is raised."""
     open_calls: OpenCalls | None = None
     """What to do if the given history ends in calls without results: `"execute"` them (the default without a prompt),
     `"answer"` them as not executed (the default with one), or raise an `"error"`."""
@@ -256,6 +258,7 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "language": plan.language,
         "nudge": policy.nudge,
         "continue_prompt": policy.continue_prompt,
+        "empty_answer": policy.empty_answer,
         "background": policy.background,
         "wait_for_background": policy.wait_for_background,
         "result_limit": policy.result_limit,

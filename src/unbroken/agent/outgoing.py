@@ -69,6 +69,7 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         server_tools=toolbox.server_tools,
         pieces=False,
         output=None if output is None else output.wanted,
+        insists=run.nudge,
     )
 
 

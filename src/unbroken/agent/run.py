@@ -167,6 +167,8 @@ class Run:
     nudge: bool = False
     """The last answer was empty: ask for more in the next request."""
     nudges: int = 0
+    empty_answers: int = 0
+    """How many came last, in a row."""
     """How often the model was asked to continue."""
     question: User | None = None
     """The prompt that follows the open calls of the given history."""
@@ -318,6 +320,7 @@ class Run:
         """A response broke or did not arrive, and the request is retried; `calls` of it were complete. Only a stream
         that broke with calls in it has left the chain incomplete."""
         self.attempts += 1
+        self.empty_answers += verdict.kind == "empty"
         self.fallback_used = self.fallback_used or elsewhere
         self.verdicts.append(replace(verdict, turn=self.emitter.turn))
         self.emitter.emit(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)

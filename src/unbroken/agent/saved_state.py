@@ -35,6 +35,8 @@ def saved_state(run: Run) -> dict[str, Json]:
         state["nudge"] = True
     if run.nudges:
         state["nudges"] = run.nudges
+    if run.empty_answers:
+        state["empty_answers"] = run.empty_answers
     if run.pauses:
         state["pauses"] = run.pauses
     if run.corrections:
@@ -66,6 +68,7 @@ def recall(run: Run, state: Mapping[str, Any]) -> None:
     account.usage = read_usage(state.get("usage"), state.get("cost"), state.get("cache_saving")) or NOTHING_USED
     run.attempts, run.fallback_used = max(state.get("attempts", 1) - 1, 0), state.get("fallback_used", False)
     run.nudge, run.nudges = state.get("nudge", False), state.get("nudges", 0)
+    run.empty_answers = state.get("empty_answers", 0)
     run.pauses, run.corrections = state.get("pauses", 0), state.get("corrections", 0)
     run.stop = state.get("stop")
     run.retries = dict(state.get("retries", {}))

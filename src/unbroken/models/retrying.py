@@ -292,7 +292,7 @@ class _Story:
         report a cut call to the model, or nudge it after an empty answer."""
         if verdict.failed:
             return True
-        if verdict.kind == "empty" and self._empty >= EMPTY_ANSWERS:
+        if verdict.kind == "empty" and (self._empty >= EMPTY_ANSWERS or self._asked.insists):
             return False
         return verdict.retryable and self._may_try(self._pause)
 

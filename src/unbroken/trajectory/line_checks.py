@@ -106,7 +106,9 @@ def _is_usage(value: object) -> bool:
     )
 
 
-_COUNTED = frozenset({"rounds", "requests", "calls", "attempts", "nudges", "pauses", "corrections", "next_call"})
+_COUNTED = frozenset(
+    {"rounds", "requests", "calls", "attempts", "nudges", "empty_answers", "pauses", "corrections", "next_call"}
+)
 
 
 def is_state(value: object) -> bool:
