@@ -37,7 +37,8 @@ class Answered:
 
 class CourseAssistant:
     """`await assistant.ask("What is MCP?")`. After `max_tool_rounds` rounds of calls, or if a tool fails, a final
-    request asks the model for its answer without tool calls."""
+    request asks the model for its answer without tool calls. With `most_rounds` there may be so many rounds, as long as
+    each brings something new."""
 
     def __init__(
         self,
@@ -45,10 +46,12 @@ class CourseAssistant:
         library: CourseLibrary,
         *,
         max_tool_rounds: int = MAX_TOOL_ROUNDS,
+        most_rounds: int | None = None,
         record: str | os.PathLike[str] | Recorder | None = None,
     ) -> None:
         self.library = library
         self.max_tool_rounds = check_rounds(max_tool_rounds)
+        self._most_rounds = most_rounds if most_rounds is None else check_rounds(most_rounds)
         self._record = record if record is None or isinstance(record, Recorder) else Recorder(record)
         self._model: Model = connect(model) if isinstance(model, str) else model
         self.agent = self._build("en")
@@ -61,7 +64,7 @@ class CourseAssistant:
             course_tools(self.library),
             instructions(self.library, self.max_tool_rounds, language),
             name="course-assistant",
-            limits=Limits(rounds=self.max_tool_rounds, prices=PRICES),
+            limits=Limits(rounds=self.max_tool_rounds, most_rounds=self._most_rounds, prices=PRICES),
             on_error="finish",
             guidance=False,  # the instructions of this application include it
             policy=Policy(empty_answer=""),

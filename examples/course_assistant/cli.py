@@ -46,6 +46,9 @@ BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another se
 Rounds: TypeAlias = Annotated[
     int | None, typer.Option(metavar="N", help="Rounds of tool calls.", show_default="MAX_TOOL_ROUNDS, or 2")
 ]
+MostRounds: TypeAlias = Annotated[
+    int | None, typer.Option("--most-rounds", metavar="N", help="Allow so many rounds while they find something new.")
+]
 Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each run in this folder.")]
 LogLevelName: TypeAlias = Annotated[
     str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log to standard error; also {VARIABLE}.")
@@ -72,6 +75,7 @@ def ask(
     model: ModelName = "",
     base_url: BaseUrl = "",
     rounds: Rounds = None,
+    most_rounds: MostRounds = None,
     record: Record = "",
     raw_log: RawLog = "",
     courses: Courses = "",
@@ -87,7 +91,7 @@ def ask(
             question = sys.stdin.buffer.read().decode("utf-8", "replace")
         question = check_question(question)
         with _library(courses, chroma, collection) as library:
-            assistant = _assistant(library, model, base_url, rounds, record, raw_log)
+            assistant = _assistant(library, model, base_url, rounds, record, raw_log, most_rounds=most_rounds)
             asyncio.run(ask_all([question], assistant, find_screen(json)))
             by_vectors = library.has_vectors and not model and find_tour(question) is not None
             if library.note and not by_vectors and not json:
@@ -109,6 +113,7 @@ def serve(
     model: ModelName = "",
     base_url: BaseUrl = "",
     rounds: Rounds = None,
+    most_rounds: MostRounds = None,
     record: Record = "",
     raw_log: RawLog = "",
     courses: Courses = "",
@@ -128,7 +133,11 @@ def serve(
             raise UserError(
                 f"serving the page needs {error.name}, which is not installed: run `pip install '.[course]'`"
             ) from None
-        assistant = _assistant(library, model, base_url, rounds, record, raw_log, watched=True)
+        assistant = _assistant(
+            *(library, model, base_url, rounds, record, raw_log),
+            most_rounds=most_rounds,
+            watched=True,
+        )
 
         def announce(address: str) -> None:
             typer.echo(f"The course assistant ({assistant.agent.model.name}) is at {address}")
@@ -206,6 +215,7 @@ def _assistant(
     record: str,
     raw_log: str,
     *,
+    most_rounds: int | None = None,
     watched: bool = False,
 ) -> CourseAssistant:
     if (base_url or raw_log) and not model:
@@ -215,7 +225,7 @@ def _assistant(
     if model:
         asked = connect(model, base_url=base_url or None, raw_log=raw_log or None)
     allowed = max_tool_rounds() if rounds is None else rounds
-    return CourseAssistant(asked, library, max_tool_rounds=allowed, record=record or None)
+    return CourseAssistant(*(asked, library), max_tool_rounds=allowed, most_rounds=most_rounds, record=record or None)
 
 
 def _pace(watched: bool) -> float:

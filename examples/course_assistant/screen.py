@@ -23,6 +23,7 @@ from unbroken.events import RequestRetried
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SUBTITLE = re.compile(r":.*?(?= - Lesson \d+$|$)")
 NO_MORE_CALLS = "no more tool calls: the model has to answer"
+NO_ANSWER = "the model gave no answer, though it was asked three times"
 
 
 class Screen(Protocol):
@@ -109,6 +110,8 @@ class TerminalScreen:
                 self._console.print(f"           {mark}[dim]{step.seconds:.2f} s[/] {words}")
             case Answered():
                 self.close()
+                if not step.text:
+                    self._console.print(f"  [dim]{NO_ANSWER}[/]")
                 for number, source in enumerate(step.sources, 1):
                     line = f"  [dim]\\[{number}] {escape(clean(source.title))}[/]  {escape(clean(source.file))}"
                     self._console.print(line, soft_wrap=True)
@@ -149,6 +152,8 @@ class PlainScreen:
                 mark = "failed " if step.error else "-> "
                 self._step(f"    {mark}{step.seconds:.2f} s {outcome_in_words(step)}")
             case Answered():
+                if not step.text:
+                    self._step(f"  {NO_ANSWER}")
                 lines = [cite(step.text, {source.number: source for source in step.sources})[0]]
                 if step.sources:
                     listed = enumerate(step.sources, 1)

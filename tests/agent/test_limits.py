@@ -252,3 +252,49 @@ def test_without_a_final_answer_no_text_of_ours_replaces_failing_tools() -> None
     agent = Agent(model, tools, limits=Limits(rounds=1), policy=Policy(final_answer=False, on_all_failed="stop"))
     result = run_virtual(agent.run("Try."))
     assert (result.text, result.stop_reason) == ("", "tool_failure")
+
+
+def searching(found: list[str], **limits: Any) -> Result[Any]:
+    """A run whose searches find these, one after another; the last one for ever."""
+    finds = iter(found)
+    desk = Desk()
+    look = desk.tool("look", lambda **_: next(finds, found[-1]))
+    return play(Agent(endless(), [look], limits=Limits(**limits)))
+
+
+@pytest.mark.parametrize(
+    ("found", "rounds"),
+    [
+        (["a", "b", "c", "c"], 4),
+        (["a", "a"], 2),
+        (["a\nb", "c", "c\na"], 3),
+        (["a", "b", "c", "d", "e", "f", "g"], 5),
+    ],
+)
+def test_the_rounds_may_grow_while_results_bring_something_new(found: list[str], rounds: int) -> None:
+    result = searching(found, rounds=2, most_rounds=5)
+    assert (result.rounds, result.stop_reason, result.text) == (rounds, "round_limit", "Enough.")
+
+
+def test_without_most_rounds_new_results_change_nothing() -> None:
+    assert searching(["a", "b", "c"], rounds=2).rounds == 2
+
+
+def test_failures_bring_nothing_new() -> None:
+    desk = Desk()
+    result = play(Agent(endless(), [desk.tool("look", fails="no index")], limits=Limits(rounds=2, most_rounds=9)))
+    assert result.rounds == 2
+
+
+def test_a_run_whose_rounds_may_grow_replays(tmp_path: Path) -> None:
+    finds = iter(["a", "b", "c", "c"])
+    look = Desk().tool("look", lambda **_: next(finds, "c"))
+    path = tmp_path / "run.jsonl"
+    agent = Agent(endless(), [look], limits=Limits(rounds=2, most_rounds=9), record=path)
+    run = play(agent)
+    assert agent.replay(path).rounds == run.rounds == 4
+
+
+def test_most_rounds_below_rounds_are_refused() -> None:
+    with pytest.raises(UserError, match=r"Limits\(rounds=4, most_rounds=3\): expected more than `rounds`"):
+        Limits(rounds=4, most_rounds=3)

@@ -6,7 +6,7 @@ from course_assistant.assistant import CourseAssistant
 from course_assistant.chunks import Chunk
 from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
-from unbroken import Assistant, ScriptedModel, ToolMessage, User
+from unbroken import Assistant, RetryingModel, ScriptedModel, ToolMessage, User
 from unbroken.testing import Call, check_request, run_virtual
 
 MCP = Call("search_course_content", query="MCP introduction")
@@ -91,3 +91,16 @@ def test_different_tools_may_follow_one_another(library: CourseLibrary) -> None:
     result = run_virtual(CourseAssistant(model, library).ask("Lessons and prerequisites?")).result
     assert [call.name for call in result.calls] == ["get_course_outline", "search_course_content"]
     assert [call.turn for call in result.calls] == [0, 1]
+
+
+def test_a_silent_model_ends_with_an_empty_answer_after_three_requests(library: CourseLibrary) -> None:
+    model = ScriptedModel("", loop_last=True)
+    answered = run_virtual(CourseAssistant(RetryingModel(model), library).ask("What is MCP?"))
+    assert (answered.text, answered.sources, len(model.requests)) == ("", (), 3)
+
+
+def test_the_rounds_may_grow_while_searches_find_something_new(library: CourseLibrary) -> None:
+    searches = [Call("search_course_content", query=query) for query in ("MCP", "caching", "judges", "judges")]
+    model = ScriptedModel(*searches, "Enough.")
+    answered = run_virtual(CourseAssistant(model, library, most_rounds=9).ask("What is there?"))
+    assert (answered.text, answered.result.rounds, answered.result.stop_reason) == ("Enough.", 4, "round_limit")

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.frozen import plain_factories
-from unbroken.messages import Usage
+from unbroken.messages import Message, ToolMessage, Usage
 from unbroken.models.model import Model
 from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, has_list, is_loaded, load_prices
 from unbroken.tools.caller import Prepared
@@ -77,7 +77,8 @@ class Prices:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A round is one assistant message with calls, plus their results. After `rounds` of them (or at another limit)
-    comes one final request in which nothing can be called, with its own `final_seconds`."""
+    comes one final request in which nothing can be called, with its own `final_seconds`. With `most_rounds` the limit
+    grows up to that, as long as the results of the last round contain a line that no result before had."""
 
     rounds: int | None = 16
     calls: int | None = None
@@ -86,12 +87,17 @@ class Limits:
     cost: float | None = None
     final_seconds: float = 60.0
     prices: Prices | None = None
+    most_rounds: int | None = None
 
     def __post_init__(self) -> None:
-        for limit in ("rounds", "calls", "tokens", "seconds", "cost", "final_seconds"):
+        for limit in ("rounds", "calls", "tokens", "seconds", "cost", "final_seconds", "most_rounds"):
             value = getattr(self, limit)
             if value is not None and value < 0:
                 raise UserError(f"Limits({limit}={value}): a limit is 0 or more, or None for none")
+        if self.most_rounds is not None and self.most_rounds < (self.rounds or inf):
+            raise UserError(
+                f"Limits(rounds={self.rounds}, most_rounds={self.most_rounds}): expected more than `rounds`"
+            )
 
 
 @dataclass(slots=True)
@@ -238,12 +244,16 @@ class Account:
         cost = self.cost
         return cost if cost is not None else inf if self.usage.total_tokens else 0.0
 
-    def reached(self, clock: Clock, *, aside: bool = False, inside: bool = False) -> tuple[StopReason, float] | None:
-        """The limit that prevents another round, if any; or, with `aside`, a request beside the conversation; or, with
-        `inside`, a round of a run inside of this one."""
+    def reached(
+        self, clock: Clock, messages: Sequence[Message] = (), *, aside: bool = False, inside: bool = False
+    ) -> tuple[StopReason, float] | None:
+        """The limit that prevents another round after these messages, if any; or, with `aside`, a request beside the
+        conversation; or, with `inside`, a round of a run inside of this one."""
         limits = self.limits
         if limits.rounds is not None and not (aside or inside) and self.rounds >= limits.rounds:
-            return "round_limit", limits.rounds
+            grows = limits.most_rounds is not None and self.rounds < limits.most_rounds
+            if not (grows and _brings_something_new(messages)):
+                return "round_limit", max(limits.rounds, self.rounds)
         if limits.calls is not None and not aside and self.calls >= limits.calls:
             return "call_limit", limits.calls
         if limits.tokens is not None and self.usage.total_tokens >= limits.tokens:
@@ -253,6 +263,18 @@ class Account:
         if limits.seconds is not None and self.elapsed(clock) >= limits.seconds + self.extra:
             return "time_limit", limits.seconds
         return None if self.outer is None else self.outer.reached(clock, aside=aside, inside=True)
+
+
+def _brings_something_new(messages: Sequence[Message]) -> bool:
+    """Has a result of the last round a line that no result before had?"""
+    *before, last = [message for message in messages if isinstance(message, ToolMessage)] or [ToolMessage(())]
+    known = {line for message in before for result in message.results for line in result.text.splitlines()}
+    return any(
+        line.strip() and line not in known
+        for result in last.results
+        if not result.error
+        for line in result.text.splitlines()
+    )
 
 
 def models_of(model: Model) -> list[str]:

@@ -290,6 +290,8 @@ def limits_to_json(limits: Limits) -> dict[str, Json]:
     if limits.cost is not None:
         limited["cost"] = limits.cost
     limited["final_seconds"] = limits.final_seconds
+    if limits.most_rounds is not None:
+        limited["most_rounds"] = limits.most_rounds
     if limits.prices is not None:
         limited["prices"] = asdict(limits.prices)
     return limited

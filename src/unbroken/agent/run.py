@@ -351,7 +351,7 @@ class Run:
 
     def limit(self) -> StopReason | None:
         """The limit that prevents another round."""
-        reached = self.account.reached(self.plan.clock)
+        reached = self.account.reached(self.plan.clock, self.transcript.messages)
         if reached is None:
             return None
         self.emitter.emit(LimitReached, *reached)
