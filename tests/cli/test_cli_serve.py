@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -100,7 +100,10 @@ def test_without_options_a_demo_model_is_served_until_ctrl_c() -> None:
         assert server.said("OpenAI clients") == f"{url}/v1"
         assert server.said("Anthropic clients") == server.said("Gemini clients") == url
         assert server.said("model") == "demo: a script to try clients with"
-        assert server.said("store") == "memory:"
+        assert server.said("store") == "sqlite:unbroken-gateway.db"
+        assert server.said("held calls") == (
+            "survive a restart; --store PATH keeps them elsewhere, --store memory: nowhere"
+        )
         assert server.said("keys") == "not required"
         assert server.said("status page") == f"{url}/"
         assert [model["id"] for model in server.get("/v1/models")[1]["data"]] == ["demo"]
@@ -109,8 +112,50 @@ def test_without_options_a_demo_model_is_served_until_ctrl_c() -> None:
         assert len(answer["choices"][0]["message"]["tool_calls"]) == 3
         assert server.stop() == 0
     lines = [line.split(" unbroken.gateway: ")[1] for line in Path("log").read_text().splitlines()]
-    assert lines == [f"started at={url} workers=1 store=memory: models=demo", "stopping in_work=0", "stopped"]
+    started = f"started at={url} workers=1 store=sqlite:unbroken-gateway.db models=demo"
+    assert lines == [started, "stopping in_work=0", "stopped"]
+    assert sorted(os.listdir()) == ["log", "unbroken-gateway.db"]
+    assert Path("unbroken-gateway.db").stat().st_mode & 0o777 == 0o600  # it holds conversations
+
+
+def test_with_memory_nothing_is_left_and_the_first_lines_say_so() -> None:
+    with serving("--store", "memory:") as server:
+        assert (server.said("store"), server.said("held calls")) == ("memory:", "are lost when the gateway stops")
+        assert server.stop() == 0
     assert os.listdir() == ["log"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can write")
+def test_in_a_folder_that_cannot_be_written_to_a_line_says_that_held_calls_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir("/proc/self")
+    done = invoke("serve", "--check")
+    assert "held calls         are lost when the gateway stops\n" in done.stdout
+    assert done.stderr == (
+        f"unbroken: {Path.cwd()} cannot be written to, so held calls and what was spent are lost when the gateway "
+        "stops: name a file elsewhere with --store PATH\n"
+    )
+    assert invoke("serve", "--check", "--store", "memory:").stderr == ""
+    for needs_a_file in ("--workers=2", "--store=/tmp/elsewhere.db"):
+        assert "store              memory" not in invoke("serve", "--check", needs_a_file).stdout
+
+
+@pytest.mark.parametrize("how", ["restarted", "beside it"])
+def test_held_calls_survive_a_restart_and_a_gateway_of_the_same_folder_releases_them(how: str) -> None:
+    history: list[object] = []
+    with ExitStack() as stack:
+        server = stack.enter_context(serving("--serial"))
+        for city in ("Beijing", "Shanghai", "Shenzhen"):
+            message = server.post("/v1/chat/completions", question(*history))[1]["choices"][0]["message"]
+            [call] = message["tool_calls"]
+            assert json.loads(call["function"]["arguments"])["city"] == city
+            history += [message, {"role": "tool", "tool_call_id": call["id"], "content": f"{city}: rain"}]
+            if how == "restarted":
+                assert server.stop() == 0
+            server = stack.enter_context(serving("--serial"))
+        final = server.post("/v1/chat/completions", question(*history))[1]["choices"][0]["message"]["content"]
+    assert all(f'get_weather gave "{city}: rain"' in final for city in ("Beijing", "Shanghai", "Shenzhen"))
 
 
 def test_requests_are_logged_on_request() -> None:
@@ -146,11 +191,13 @@ def test_serial_releases_the_three_calls_of_the_demo_model_one_by_one() -> None:
     assert Path("turns.db").exists()
 
 
-def test_with_all_calls_three_calls_for_a_serial_client_take_two_requests_to_the_model() -> None:
+@pytest.mark.parametrize("given", ["--all-calls", "--no-all-calls", ""])
+def test_three_calls_for_a_serial_client_take_two_requests_to_the_model(given: str) -> None:
     calls = [Call("get_weather", city=city) for city in ("Oslo", "Rome", "Lima")]
     with upstream_of(calls, "Sunny everywhere.") as upstream:
         model = ["--upstream", "openai:m", "--alias", "demo", "--base-url", upstream.base_url()]
-        with serving(*model, "--serial", "--all-calls", env={"OPENAI_API_KEY": "of-the-tests"}) as server:
+        options = ["--serial", *filter(None, [given])]
+        with serving(*model, *options, env={"OPENAI_API_KEY": "of-the-tests"}) as server:
             said = server.said("model")
             history: list[object] = []
             for _ in calls:
@@ -159,8 +206,13 @@ def test_with_all_calls_three_calls_for_a_serial_client_take_two_requests_to_the
                 history += [message, {"role": "tool", "tool_call_id": call["id"], "content": "sun"}]
             final = server.post("/v1/chat/completions", question(*history))[1]["choices"][0]["message"]
         assert final["content"] == "Sunny everywhere."
-        assert ["parallel_tool_calls" in body for body in upstream.bodies] == [False, False]
-    assert said == "demo: openai:m (openai-chat), one call at a time, the model may return all calls at once"
+        asked = ["parallel_tool_calls" in body for body in upstream.bodies]
+        assert asked == ([True, True] if given == "--no-all-calls" else [False, False])
+    words = {
+        "--all-calls": ", the model may return all calls at once",
+        "--no-all-calls": ", the model is asked for one at a time too",
+    }
+    assert said == f"demo: openai:m (openai-chat), one call at a time{words.get(given, '')}"
 
 
 @pytest.mark.parametrize("asked", ["option", "file"])
@@ -370,9 +422,10 @@ def test_check_names_guardrails_budgets_telemetry_and_the_admin_api() -> None:
     done = invoke("serve", "--check", env=env)
     assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[lines.index("keys               not required") - 2 :] == [
+    assert lines[lines.index("keys               not required") - 3 :] == [
         "guardrails         big: hooks in hooks.py, cards (redact)",
         "store              sqlite:unbroken-gateway.db",
+        "held calls         survive a restart; --store PATH keeps them elsewhere, --store memory: nowhere",
         "keys               not required",
         "spend              counted, and kept for 400 days",
         "budget             team search: 20usd/day, a warning at 80%",

@@ -134,7 +134,7 @@ def steady(text: str) -> str:
 def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed here")
-    with running(settings_from_options(ServeOptions(port=0))) as url:
+    with running(settings_from_options(ServeOptions(port=0, store="memory:"))) as url:
         for words, shown in commands(page, "curl"):
             done = subprocess.run(
                 ["curl", "--noproxy", "*", *(word.replace("http://127.0.0.1:8400", url) for word in words[1:])],

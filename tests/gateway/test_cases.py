@@ -915,13 +915,43 @@ def test_a_forced_tool_choice_is_kept() -> None:
 
 
 @some_pairs
-def test_an_alias_can_require_one_call_at_a_time(wire: str, upstream: str) -> None:
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_alias_that_requires_one_call_at_a_time_asks_its_model_for_all(
+    wire: str, upstream: str, stream: bool
+) -> None:
     async def story() -> None:
-        async with stage(upstream, THREE_CALLS, serial=True) as on:
+        async with stage(upstream, THREE_CALLS, "Done.", serial=True) as on:
+            client = on.client(wire, stream, parallel=None)
+            replies = [await client.ask(User.of(QUESTION))]
+            while replies[-1].calls:
+                replies.append(await client.answer_calls())
+            assert [cities(reply) for reply in replies] == [["Beijing"], ["Shanghai"], ["Guangzhou"], []]
+            assert len(on.upstream.bodies) == 2
+            for told in on.upstream.bodies:
+                assert "parallel_tool_calls" not in told
+                assert "disable_parallel_tool_use" not in (told.get("tool_choice") or {})
+
+    run(story)
+
+
+@some_pairs
+def test_an_alias_can_ask_its_model_for_one_call_at_a_time_too(wire: str, upstream: str) -> None:
+    async def story() -> None:
+        async with stage(upstream, THREE_CALLS, serial=True, alias={"all_calls": False}) as on:
             reply = await on.client(wire, parallel=None).ask(User.of(QUESTION))
             assert cities(reply) == ["Beijing"]
             told = on.upstream.bodies[0]
             assert {name: told.get(name) for name in SPELLED[upstream]} == SPELLED[upstream]
+
+    run(story)
+
+
+def test_what_a_client_of_a_serial_alias_says_itself_is_passed_on() -> None:
+    async def story() -> None:
+        async with stage(CHAT, THREE_CALLS, serial=True) as on:
+            client = on.client(CHAT, parallel=False)
+            assert cities(await client.ask(User.of(QUESTION))) == ["Beijing"]
+            assert on.upstream.bodies[0]["parallel_tool_calls"] is False
 
     run(story)
 
@@ -951,14 +981,28 @@ def test_a_model_may_return_all_calls_at_once_to_a_client_that_gets_one_at_a_tim
     run(story)
 
 
-def test_a_profile_may_ask_for_all_calls_too() -> None:
+@pytest.mark.parametrize(
+    ("profile", "alias", "told"),
+    [
+        (None, None, {}),
+        (False, None, {"parallel_tool_calls": False}),
+        (None, False, {"parallel_tool_calls": False}),
+        (True, False, {}),
+        (False, True, {"parallel_tool_calls": False}),
+    ],
+    ids=["neither", "the profile", "the alias", "not the profile", "only the profile"],
+)
+def test_a_profile_decides_before_the_alias_what_the_model_is_asked_for(
+    profile: bool | None, alias: bool | None, told: dict[str, bool]
+) -> None:
     async def story() -> None:
-        profile = ClientProfile("pi", user_agent="pi/", all_calls=True)
-        async with stage(CHAT, THREE_CALLS, clients=(profile,)) as on:
+        pi = ClientProfile("pi", user_agent="pi/", all_calls=profile)
+        async with stage(CHAT, THREE_CALLS, clients=(pi,), alias={"all_calls": alias}) as on:
             client = on.client(CHAT, parallel=None)
             client.headers["User-Agent"] = "pi/1.0"
             assert cities(await client.ask(User.of(QUESTION))) == ["Beijing"]
-            assert "parallel_tool_calls" not in on.upstream.bodies[0]
+            assert {name: on.upstream.bodies[0][name] for name in told} == told
+            assert told or "parallel_tool_calls" not in on.upstream.bodies[0]
 
     run(story)
 

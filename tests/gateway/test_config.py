@@ -414,9 +414,9 @@ def test_an_unknown_kind_of_store_is_refused(tmp_path: Path, url: str) -> None:
     assert one_mistake(tmp_path, f'{MODELS}[store]\nurl = "{url}"').startswith("unbroken.toml:4: [store]: `url` has ")
 
 
-def test_without_configuration_there_is_the_demo_model_in_memory() -> None:
-    assert settings_from_options() == GatewaySettings((UpstreamSettings("demo", "demo"),), store="memory:")
-    assert settings_from_options(ServeOptions(workers=2)).store == GatewaySettings(()).store
+def test_without_configuration_there_is_the_demo_model_and_a_store_in_this_folder() -> None:
+    settings = GatewaySettings((UpstreamSettings("demo", "demo"),), store="sqlite:unbroken-gateway.db")
+    assert settings_from_options() == settings
 
 
 def test_options_need_no_file() -> None:

@@ -65,8 +65,12 @@ StorePlace: TypeAlias = Annotated[
 ]
 Serial: TypeAlias = Annotated[bool, typer.Option("--serial", help="One call at a time for every client.")]
 AllCalls: TypeAlias = Annotated[
-    bool,
-    typer.Option("--all-calls", help="Models may return all calls at once, also where the client gets one at a time."),
+    bool | None,
+    typer.Option(
+        "--all-calls/--no-all-calls",
+        help="Where clients get one call at a time: may models return all at once?",
+        show_default="yes, unless the client asks for one",
+    ),
 ]
 HoldTimeout: TypeAlias = Annotated[
     str, typer.Option(metavar="S", help="How long to wait for the result of a released call.", show_default="1h")
@@ -134,7 +138,7 @@ def serve_command(
     port: Port = None,
     store: StorePlace = "",
     serial: Serial = False,
-    all_calls: AllCalls = False,
+    all_calls: AllCalls = None,
     hold_timeout: HoldTimeout = "",
     keys: Keys = "",
     keys_file: KeysFile = "",

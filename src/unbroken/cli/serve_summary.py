@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from yarl import URL
 
@@ -11,6 +12,8 @@ from unbroken.cli.terminal_text import counted
 from unbroken.gateway.config.opening import Opened
 from unbroken.gateway.settings import (
     EVERYWHERE,
+    NO_STORE,
+    STORE,
     BudgetSettings,
     GatewaySettings,
     GuardrailSettings,
@@ -22,6 +25,16 @@ from unbroken.gateway.upstreams.pool import Pool
 from unbroken.gateway.upstreams.upstream import Upstream
 
 _DAY = 86400.0
+_AT_RESTART = {
+    STORE: "survive a restart; --store PATH keeps them elsewhere, --store memory: nowhere",
+    "memory:": "are lost when the gateway stops",
+    NO_STORE: "are lost when the gateway stops",
+}
+_AT_ONCE = {
+    None: "",
+    True: ", the model may return all calls at once",
+    False: ", the model is asked for one at a time too",
+}
 
 
 def summary(settings: GatewaySettings, opened: Opened, file: str, at: str) -> Iterator[tuple[str, str]]:
@@ -40,6 +53,8 @@ def summary(settings: GatewaySettings, opened: Opened, file: str, at: str) -> It
     for profile in settings.clients:
         yield "client", f"{profile.name}: {'one call at a time' if profile.serial else 'all calls at once'}"
     yield "store", settings.store
+    if at_restart := _AT_RESTART.get(settings.store):
+        yield "held calls", at_restart
     held = f"{len(opened.ring)} in {settings.keys_file}" if opened.ring is not None else "in the store"
     yield "keys", f"required, {held}" if settings.keys else "not required"
     yield from _money(settings)
@@ -62,6 +77,9 @@ def summary(settings: GatewaySettings, opened: Opened, file: str, at: str) -> It
 
 def warnings(settings: GatewaySettings, opened: Opened) -> Iterator[str]:
     """What is probably not intended."""
+    if settings.store == NO_STORE:
+        lost = "so held calls and what was spent are lost when the gateway stops"
+        yield f"{Path.cwd()} cannot be written to, {lost}: name a file elsewhere with --store PATH"
     ring = opened.ring
     if ring is not None and not len(ring):
         yield f"there is no key yet: create one with `unbroken keys create NAME --file {settings.keys_file}`"
@@ -77,7 +95,7 @@ def _model(upstream: Upstream) -> str:
     wire = f" ({upstream.wire})" if upstream.wire else ""
     name = "a script to try clients with" if upstream.model.name == DEMO else upstream.model.name
     serial = ", one call at a time" if upstream.serial else ""
-    at_once = ", the model may return all calls at once" if upstream.all_calls else ""
+    at_once = _AT_ONCE[upstream.all_calls]
     then = f", else {', '.join(upstream.fallback)}" if upstream.fallback else ""
     return f"{name}{wire}{serial}{at_once}{then}"
 

@@ -133,6 +133,7 @@ class ModelRequests:
     ) -> ClientRequest:
         name = key.name if key is not None else ""
         profile = find_profile(self._settings.clients, name, headers)
+        all_calls = profile.all_calls if profile is not None else None
         return ClientRequest(
             route,
             body,
@@ -142,7 +143,7 @@ class ModelRequests:
             key=name,
             client=client_name(headers),
             serial=profile.serial if profile is not None else upstream.serial,
-            all_calls=upstream.all_calls or (profile is not None and profile.all_calls),
+            all_calls=upstream.all_calls if all_calls is None else all_calls,
             headers={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
             attempt=attempt,
         )

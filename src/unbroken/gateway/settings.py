@@ -39,6 +39,10 @@ HOST, PORT = "127.0.0.1", 8400
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The local address of a machine that listens on all addresses."""
 
+STORE = "sqlite:unbroken-gateway.db"
+NO_STORE = "memory://"
+"""In its place, if the working directory cannot be written to: a start reports it."""
+
 NEEDS_RESTART = (
     "host",
     "port",
@@ -120,8 +124,8 @@ class UpstreamSettings:
     """Aliases or names of models to try if this one fails."""
     serial: values.Flag = False
     """One call at a time for every client of this alias."""
-    all_calls: values.Flag = False
-    """The model may return several calls at once even if the client gets one at a time: fewer requests to the model."""
+    all_calls: values.Flag | None = None
+    """In serial mode: may the model return several calls at once? None: yes, unless the client itself asks for one."""
     recover: values.Flag = False
     """Find calls that leaked into the text."""
     price: values.Price = field(default_factory=dict[str, float])
@@ -159,8 +163,8 @@ class ClientProfile:
     user_agent: values.Text = ""
     """Text that its User-Agent contains."""
     serial: values.Flag = True
-    all_calls: values.Flag = False
-    """As for a model; it counts if either of them has it."""
+    all_calls: values.Flag | None = None
+    """As for a model, and instead of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ class GatewaySettings:
     host: Annotated[values.Host, values.In("server")] = HOST
     port: Annotated[int, *values.whole(0, 65535), values.In("server")] = PORT
     workers: Annotated[int, *values.whole(1, 256), values.In("server")] = 1
-    store: Annotated[values.StoreUrl, values.In("store", "url")] = "sqlite:unbroken-gateway.db"
+    store: Annotated[values.StoreUrl, values.In("store", "url")] = STORE
     """`memory:`, `sqlite:PATH` or just a path, `redis://HOST:PORT/DB` (or several, with spaces between
     them), `env:VARIABLE` that holds one of these."""
     ttl: Annotated[values.Seconds, values.In("store")] = 7 * 24 * 3600.0

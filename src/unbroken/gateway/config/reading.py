@@ -7,6 +7,7 @@ other. Nothing is connected: a missing provider key is reported when its model i
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from unbroken.gateway.config.added import add_tables
 from unbroken.gateway.config.mistakes import Mistakes, Where, lines_of, option_of, table_name
 from unbroken.gateway.setting_types import ELSEWHERE, ConnectOptions, In, is_alias, is_loopback, words_of
 from unbroken.gateway.settings import (
+    NO_STORE,
     BudgetSettings,
     ClientProfile,
     DeploymentSettings,
@@ -60,8 +62,8 @@ class ServeOptions:
     hold_timeout: float | str = ""
     serial: bool = False
     """One call at a time for every client of every model."""
-    all_calls: bool = False
-    """Every model may return all its calls at once, also to such clients."""
+    all_calls: bool | None = None
+    """For every model, as in its settings."""
     keys: bool | None = None
     keys_file: str = ""
     record: str = ""
@@ -138,13 +140,8 @@ def settings_from_options(
     look: Look | None = None,
     added: Mapping[str, Mapping[str, Mapping[str, Any]]] = NOTHING_ADDED,
 ) -> GatewaySettings:
-    """The settings of a gateway without a file. Without a model it serves the demo model, with its store in memory if
-    that is possible."""
-    document: dict[str, Any] = {}
-    if not options.upstream:
-        document["models"] = [{"model": "demo"}]
-        if (options.workers or 1) == 1:
-            document["store"] = {"url": "memory:"}
+    """The settings of a gateway without a file. Without a model it serves the demo model."""
+    document: dict[str, Any] = {} if options.upstream else {"models": [{"model": "demo"}]}
     return _settle(document, options, Mistakes(), look, added)
 
 
@@ -199,11 +196,10 @@ def _settle(
             table[where[-1]] = value
             mistakes.written_as(where, option_of(name))
     models: object = document.get("models")
-    flags = [name for name in ("serial", "all_calls") if getattr(options, name)]
-    for model in cast("list[object]", models) if flags and isinstance(models, list) else ():
+    flags = {"serial": options.serial or None, "all_calls": options.all_calls}
+    for model in cast("list[object]", models) if isinstance(models, list) else ():
         if isinstance(model, dict):
-            for flag in flags:
-                model[flag] = True
+            cast("dict[str, object]", model).update({flag: on for flag, on in flags.items() if on is not None})
     add_tables(document, added, mistakes)
     settings = _read_document(document, mistakes)
     if look is not None:
@@ -224,6 +220,9 @@ def _read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySe
             mistakes.note((name,), f"there may be several of them: write [[{name}]], with two brackets")
     given = {setting: found[table][key] for setting, (table, key) in PLACES.items() if key in found.get(table, ())}
     read = _read(_SETTINGS, given, lambda setting: PLACES[setting], mistakes)
+    needs_file = read.get("workers", 1) > 1 or read.get("keys_in_store")
+    if "store" not in given and not needs_file and not os.access(".", os.W_OK):
+        read["store"] = NO_STORE
     settings = GatewaySettings(
         _read_models(document, mistakes),
         _read_clients(document, mistakes),

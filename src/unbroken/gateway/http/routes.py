@@ -270,8 +270,8 @@ class ClientRequest:
     """The program that sent it, for people."""
     serial: bool = False
     """The client's profile or the alias requires one call at a time."""
-    all_calls: bool = False
-    """The model may return several calls at once even so."""
+    all_calls: bool | None = None
+    """The model may return several calls at once even so. None: unless the client itself asks for one."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Headers that are forwarded to the provider."""
     attempt: Attempt = field(default_factory=Attempt)

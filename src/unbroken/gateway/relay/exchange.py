@@ -355,7 +355,8 @@ def prepare_request(
     if passes and not all(is_name(tool.name, rule) for tool in request.tools):
         passes = ""  # a name that the provider refuses is shortened for it, and the client has to get its own back
     as_it_is = not decision.changed and not continued and (not serial or request.parallel is False)
-    if serial and incoming.all_calls:
+    asks_for_one = request.parallel is False if incoming.all_calls is None else not incoming.all_calls
+    if serial and not asks_for_one:
         passes = ""  # calls that are held would be passed on with the others
     if passes and as_it_is and not any(map(_is_unsigned, request.messages)):
         spelled, edits = _as_spelled(incoming, request, passes, pieces)
@@ -363,7 +364,7 @@ def prepare_request(
     messages, edits = repair(decision.messages)
     if not upstream.fallback:  # with fallbacks, each gets only what it signed itself
         messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
-    parallel = (None if incoming.all_calls else False) if serial else request.parallel
+    parallel = (False if asks_for_one else None) if serial else request.parallel
     if request.stream and not incoming.route.http.wants_usage(incoming.body):
         passes = ""  # usage is requested, and its event would break the client
     request = replace(request, messages=messages, parallel=parallel, pieces=pieces)

@@ -188,8 +188,8 @@ class Upstream:
     """The names of what may answer in its place."""
     pool: Pool | None = None
     """Set if it has several deployments: the one that answers is picked for each request."""
-    all_calls: bool = False
-    """The model may return several calls at once to a client that gets one at a time."""
+    all_calls: bool | None = None
+    """As in its settings."""
     pattern: str = ""
     """The alias with a `*` that its own name fits."""
     guards: Guardrails | None = None
