@@ -187,6 +187,22 @@ def test_guidance_follows_the_instructions_in_their_language(instructions: str, 
     assert budget in system.text
 
 
+@pytest.mark.parametrize(
+    ("instructions", "question", "words"),
+    [
+        ("You help.", "你好，今天怎么样？", "## 使用工具"),
+        ("", "你好，今天怎么样？", "## 使用工具"),
+        ("", "How are you?", "## Using tools"),
+        ("你是一个助手。", "How are you?", "## 使用工具"),
+    ],
+)
+def test_guidance_is_in_the_language_of_the_question(instructions: str, question: str, words: str) -> None:
+    model = ScriptedModel(Call("look"), "Done.")
+    play(Agent(model, Desk().tools("look"), instructions), question)
+    assert [words in getattr(request.messages[0], "text", "") for request in model.requests] == [True, True]
+    assert model.requests[0].messages[0] is model.requests[1].messages[0]
+
+
 def test_guidance_can_be_switched_off_or_its_language_set() -> None:
     def told(**settings: Any) -> str:
         model = ScriptedModel("Done.")

@@ -104,8 +104,11 @@ def test_three_parallel_calls_then_one_then_the_answer(wire: str, schedule: Sche
 @pytest.mark.parametrize(
     ("instructions", "words"),
     [
-        ("Be brief.", ["make them all in one reply", "Together:", "One after another:", "Example:"]),
-        ("请简短回答。", ["一次回复中同时发出", "适合一起调用", "不适合一起调用", "示例"]),
+        (
+            "Be brief.",
+            ["make them all in one reply", "Together:", "One after another:", "Example:", "Right:", "Wrong:"],
+        ),
+        ("请简短回答。", ["一次回复中同时发出", "适合一起调用", "不适合一起调用", "示例", "正确：", "错误："]),
     ],
     ids=["English", "Chinese"],
 )
@@ -116,6 +119,62 @@ def test_the_prompt_explains_when_to_call_several_tools_together(instructions: s
     system = model.bodies[0]["messages"][0]["content"]
     assert system.startswith(instructions)
     assert [word for word in words if word not in system] == []
+
+
+READS = {"effect": "read"}
+AT_ONCE = "They run at the same time."
+IN_ORDER = "They run one after another, in the order in which you make them."
+OTHERS_IN_ORDER = "All other calls run one after another, in the order in which you make them."
+
+
+@pytest.mark.parametrize(
+    ("promises", "schedule", "words"),
+    [
+        ([READS, READS], Schedule.EAGER, AT_ONCE),
+        ([{}, {}], Schedule.EAGER, IN_ORDER),
+        ([{}, {}], Schedule.PARALLEL, AT_ONCE),
+        ([READS, READS], Schedule.SEQUENTIAL, IN_ORDER),
+        ([{"overlap": True}, {"overlap": True}], Schedule.EAGER, AT_ONCE),
+        ([{"effect": "exclusive"}] * 2, Schedule.PARALLEL, IN_ORDER),
+        ([READS, {"effect": "write"}], Schedule.EAGER, f"Calls of `a` run at the same time. {OTHERS_IN_ORDER}"),
+        (
+            [READS, {"key": str}, {"overlap": True}, {}],
+            Schedule.EAGER,
+            "Calls of `a` run at the same time. Calls of `c` run at the same time. Calls of `b` run at the same time "
+            f"if they are about different things. {OTHERS_IN_ORDER}",
+        ),
+    ],
+)
+def test_the_prompt_is_true_for_the_tools_of_the_request(
+    promises: list[dict[str, Any]], schedule: Schedule, words: str
+) -> None:
+    """Section 2: it may only say that calls run at the same time if they do."""
+    desk, names = Desk(), "abcd"[: len(promises)]
+    tools = [desk.tool(name, seconds=1.0, **more) for name, more in zip(names, promises, strict=True)]
+    model = ScriptedModel([Call(name, n=n) for name in names for n in range(2)], "Done.")
+    play(Agent(model, tools, schedule=schedule))
+    system = model.bodies[0]["messages"][0]["content"]
+    assert f"instead of one after another. {words}\nTogether:" in system
+    began = [start for _, start, _ in desk.spans]
+    assert (len(set(began)) == 1) == (words == AT_ONCE)
+    assert (len(set(began)) == len(began)) == (words == IN_ORDER)
+
+
+def test_the_prompt_is_true_for_tools_that_change_from_turn_to_turn() -> None:
+    desk = Desk()
+    turns = [desk.tools("a", effect="read"), [*desk.tools("b", effect="read"), desk.tool("c")]]
+    model = ScriptedModel(Call("a"), "Done.")
+    play(Agent(model, lambda turn, _: turns[turn]))
+    first, second = (body["messages"][0]["content"] for body in model.bodies)
+    assert AT_ONCE in first
+    assert f"Calls of `b` run at the same time. {OTHERS_IN_ORDER}" in second
+
+
+def test_the_prompt_does_not_advise_several_calls_where_only_the_first_would_run() -> None:
+    model = ScriptedModel("Done.")
+    play(Agent(model, Desk().tools("a"), several_calls=False))
+    system = model.bodies[0]["messages"][0]["content"]
+    assert system.startswith("## Using tools\nMake only one tool call in each reply.")
 
 
 @pytest.mark.parametrize("schedule", Schedule)

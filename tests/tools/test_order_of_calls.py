@@ -291,9 +291,19 @@ def test_undeclared_tools_that_cost_time_are_named_once(caplog: pytest.LogCaptur
         play(agent)
     (hint,) = hints(caplog)
     assert hint == agent.order_hint.text
-    assert hint.startswith("3 calls of `slow_a`, `slow_b` ran one after another and took 1.2 s; side by side 0.4 s.")
-    assert '@tool(effect="read")' in hint
+    assert hint.startswith("3 calls of `slow_a`, `slow_b` ran one after another and took 1.2 s; side by side 0.4 s: ")
+    assert 'write @tool(effect="read") if they only read' in hint
     assert "overlap=True" in hint
+    assert "\n" not in hint
+
+
+def test_the_first_round_that_an_undeclared_tool_slowed_down_is_enough(caplog: pytest.LogCaptureFixture) -> None:
+    """Three calls of 0.1 s, as in the document about parallel calls."""
+    agent = Agent(ScriptedModel([Call("three")] * 3, "Done."), Desk().tools("three", seconds=0.1))
+    with caplog.at_level(logging.WARNING, "unbroken.tools"):
+        play(agent)
+    (hint,) = hints(caplog)
+    assert hint.startswith("3 calls of `three` ran one after another and took 0.3 s; side by side 0.1 s: ")
 
 
 @pytest.mark.parametrize(
@@ -304,7 +314,7 @@ def test_undeclared_tools_that_cost_time_are_named_once(caplog: pytest.LogCaptur
         ({"overlap": True}, 9.0, Schedule.EAGER),
         ({"key": itemgetter("n")}, 9.0, Schedule.EAGER),
         ({"effect": "exclusive"}, 9.0, Schedule.EAGER),
-        ({}, 0.4, Schedule.EAGER),
+        ({}, 0.09, Schedule.EAGER),
         ({}, 9.0, Schedule.SEQUENTIAL),
         ({}, 9.0, Schedule.PARALLEL),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -154,7 +154,7 @@ class Agent(Generic[DepsT, OutputT]):
         self._trim = trim
         self._clock = clock
         self._results = ResultCache()
-        self._systems: dict[tuple[str, bool, int | None], System | None] = {}
+        self._systems: dict[tuple[str, Toolbox, Language, int | None], System | None] = {}
         self._overrides: ContextVar[Overrides | None] = ContextVar(f"overrides of {name}", default=None)
 
     if not TYPE_CHECKING:  # type checkers have their own words for it
@@ -424,12 +424,15 @@ class Agent(Generic[DepsT, OutputT]):
         """All middleware of a run, the outermost first. Sinks are outside of the recorder: a replay has them too."""
         return (*self.sinks, *as_middleware(options.get("sinks", ())), *self.middleware)
 
-    def _system(self, text: str, offers_tools: bool, rounds: int | None) -> System | None:
-        """The instructions, with guidance that states the actual round limit; the same object for the same text."""
-        known = text, offers_tools, rounds
+    def _system(self, text: str, tools: Toolbox, asked_in: Language, rounds: int | None) -> System | None:
+        """The instructions, with guidance that states how calls run and the actual round limit."""
+        known = text, tools, asked_in, rounds
         if known not in self._systems:
-            if self._guidance and offers_tools:
-                text = f"{text}\n\n{guidance_text(self._language or language_of(text), rounds)}".strip()
+            own = [each for each in tools if each.name != ANSWER and each.name not in self.handoffs]
+            if self._guidance and (own or self.handoffs):
+                language = self._language or ("zh" if asked_in == "zh" else language_of(text))
+                guidance = guidance_text(language, own, self.schedule, self._several_calls, rounds)
+                text = f"{text}\n\n{guidance}".strip()
             if len(self._systems) >= MOST_SYSTEMS:
                 self._systems.clear()
             self._systems[known] = System.of(text) if text else None
@@ -452,12 +455,9 @@ class Agent(Generic[DepsT, OutputT]):
     ) -> Plan:
         option = options.get
         instructions = option("instructions", self.instructions)
-        offers_tools = tools.offers_tools or bool(self.handoffs)
-        write = text = system = None
-        if isinstance(instructions, str):
-            text, system = instructions, self._system(instructions, offers_tools, account.limits.rounds)
-        else:
-            write = partial(self._write_system, instructions, offers_tools, account)
+        text = instructions if isinstance(instructions, str) else None
+        guided = self._guidance and (tools.offers_tools or bool(self.handoffs))
+        write = partial(self._write_system, instructions, account) if guided or text is None else None
         model = option("model", self.model)
         asked = connect(model) if isinstance(model, str) else model
         return Plan(
@@ -465,7 +465,7 @@ class Agent(Generic[DepsT, OutputT]):
             tools=tools.of(asked),
             toolsets=(tools,) if tools is self.toolset else (tools, self.toolset),
             clock=clock,
-            system=system,
+            system=System.of(text) if text else None,
             write_system=write,
             choose_limits=None if option("limits") else self._choose_limits,
             sampling=self._sampling,
@@ -489,16 +489,17 @@ class Agent(Generic[DepsT, OutputT]):
 
     async def _write_system(
         self,
-        instructions: Callable[[RunContext[Any]], str | Awaitable[str]],
-        offers_tools: bool,
+        instructions: Instructions,
         account: Account,
-        context: RunContext[Any],
+        context: Callable[[], RunContext[Any]],
+        tools: Toolbox,
+        asked_in: Language,
     ) -> System | None:
-        written = instructions(context)
+        written = instructions if isinstance(instructions, str) else instructions(context())
         text = await written if inspect.isawaitable(written) else written
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
             raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
-        return self._system(text, offers_tools, account.limits.rounds)
+        return self._system(text, tools, asked_in, account.limits.rounds)
 
 
 def _choice(choice: str | None, toolbox: Toolbox | None) -> Choice | None:

@@ -147,7 +147,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     toolbox = await run.toolbox()
     background.open_futures(run, toolbox)
     if run.plan.write_system is not None:
-        await run.write_system()
+        await run.write_system(toolbox)
     request = await write_request(run, toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
     closed = final or request.choice == "none"  # a call that is made anyway is refused

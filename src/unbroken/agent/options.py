@@ -166,8 +166,9 @@ class Plan:
     toolsets: tuple[ToolSet, ...] = ()
     """Where these come from; and, if they were given for this run, those of the agent."""
     system: System | None = None
-    write_system: Callable[[RunContext[Any]], Awaitable[System | None]] | None = None
-    """Writes it before each request, if the instructions are a function."""
+    write_system: Callable[[Callable[[], RunContext[Any]], Toolbox, Language], Awaitable[System | None]] | None = None
+    """Writes it before each request, if the instructions are a function, or guidance is added: for the tools of the
+    request, and the language of the prompt."""
     choose_limits: LimitsOf | None = None
     """Chooses the limits at the start of the run."""
     sampling: Sampling = UNSET

@@ -5,32 +5,61 @@ from __future__ import annotations
 import base64
 import mimetypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from unbroken.errors import UserError
 from unbroken.messages import Media, Part, Text, User
+from unbroken.tools.schedule import Schedule
+from unbroken.tools.tool import Tool
 from unbroken.validation import checked
 
 Language: TypeAlias = Literal["en", "zh"]
+Together: TypeAlias = Literal["reads", "overlapping", "keyed", "ordered"]
 
 GUIDANCE = {
     "en": """\
 ## Using tools
-When several tool calls do not depend on each other, make them all in one reply instead of one after another: they run \
-at the same time.
+When several tool calls do not depend on each other, make them all in one reply instead of one after another. {how}
 Together: searching for several things, reading several files, asking several sources about one question.
 One after another: when a call needs the result of an earlier one, or when you must see a result to decide what to do.
-Example: asked to compare the weather in Paris and in Rome, call the weather tool twice in one reply; do not wait for \
-the first answer before you ask for the second.{budget}""",
+Example: the user wants to know the best practices of asynchronous programming in Python and in Rust.
+Right: both searches in one reply.
+Wrong: search for Python, wait for the result, then search for Rust.{budget}""",
     "zh": """\
 ## 使用工具
-当多个工具调用相互独立时，应该在一次回复中同时发出，而不是逐个调用、逐个等待：它们会同时执行。
+当多个工具调用相互独立时，应该在一次回复中同时发出，而不是逐个调用、逐个等待。{how}
 适合一起调用：从多个关键词或来源搜索、批量读取文件或数据、从多个途径验证同一个问题。
 不适合一起调用：后一个调用依赖前一个的结果，或需要看到结果才能决定下一步。
-示例：用户要求比较北京和上海的天气，应在一次回复中调用两次天气工具，而不是等第一个结果回来再查第二个。{budget}""",
+示例：用户想了解 Python 和 Rust 异步编程的最佳实践。
+正确：在一次回复中发出两个搜索。
+错误：先搜索 Python，等到结果，再搜索 Rust。{budget}""",
 }
+
+ONE_CALL = {
+    "en": "## Using tools\nMake only one tool call in each reply.{budget}",
+    "zh": "## 使用工具\n每次回复只发出一个工具调用。{budget}",
+}
+
+HOW_THEY_RUN: dict[Language, dict[Together, str]] = {
+    "en": {
+        "reads": "{calls} run at the same time.",
+        "overlapping": "{calls} run at the same time.",
+        "keyed": "{calls} run at the same time if they are about different things.",
+        "ordered": "{calls} run one after another, in the order in which you make them.",
+    },
+    "zh": {
+        "reads": "{calls}会同时执行。",
+        "overlapping": "{calls}会同时执行。",
+        "keyed": "{calls}涉及不同的对象时会同时执行。",
+        "ordered": "{calls}会按你发出的顺序逐个执行。",
+    },
+}
+CALLS = {"en": ("They", "Calls of {tools}", "All other calls"), "zh": ("它们", "{tools} 的调用", "其他调用")}
+"""All calls; those of some tools; the rest, which is said last."""
+LISTED = 20
+"""How many tools are named."""
 
 BUDGET = {
     "en": "\nYou can call tools in at most {rounds} replies; after that you must answer with what you have.",
@@ -75,9 +104,38 @@ def language_of(*texts: str) -> Language:
     return "zh" if any(_CJK.search(text) for text in texts) else "en"
 
 
-def guidance_text(language: Language, rounds: int | None) -> str:
+def guidance_text(
+    language: Language, tools: Iterable[Tool], schedule: Schedule, several_calls: bool, rounds: int | None
+) -> str:
+    """Advice on calling these tools, which is true for how their calls run."""
     budget = BUDGET[language].format(rounds=rounds) if rounds is not None else ""
-    return GUIDANCE[language].format(budget=budget)
+    advice = GUIDANCE if several_calls else ONE_CALL
+    return advice[language].format(how=_how_they_run(language, tools, schedule), budget=budget)
+
+
+def _how_they_run(language: Language, tools: Iterable[Tool], schedule: Schedule) -> str:
+    groups: dict[Together, list[str]] = {"reads": [], "overlapping": [], "keyed": [], "ordered": []}
+    for tool in tools:
+        groups[_together(tool, schedule)].append(f"`{tool.name}`")
+    given: dict[Together, list[str]] = {kind: names for kind, names in groups.items() if names}
+    everything, some, others = CALLS[language]
+    said: list[str] = []
+    for kind, names in given.items():
+        listed = ", ".join([*names[:LISTED], *(["…"] if len(names) > LISTED else [])])
+        calls = others if kind == "ordered" else some.format(tools=listed)
+        said.append(HOW_THEY_RUN[language][kind].format(calls=everything if len(given) == 1 else calls))
+    return (" " if language == "en" else "").join(said)
+
+
+def _together(tool: Tool, schedule: Schedule) -> Together:
+    """With which other calls its calls run at the same time: the rules of `tools.order`."""
+    if schedule.serial or tool.effect == "exclusive":
+        return "ordered"
+    if tool.key is not None:
+        return "keyed"
+    if tool.effect == "read" or not schedule.ordered:
+        return "reads"
+    return "overlapping" if tool.overlap else "ordered"
 
 
 # What a prompt may be: text, images, or a list of them.

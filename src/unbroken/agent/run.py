@@ -16,7 +16,7 @@ from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.handoff_state import Changing
 from unbroken.agent.limits import Account, Limits, Repetition, StopReason
 from unbroken.agent.options import Plan
-from unbroken.agent.prompts import CONTINUE, TIME_IS_UP, language_of
+from unbroken.agent.prompts import CONTINUE, TIME_IS_UP, Language, language_of
 from unbroken.agent.server_calls import ServerCalls
 from unbroken.deltas import Delta, Verdict
 from unbroken.errors import UnbrokenError, UserError, Vetoed
@@ -172,6 +172,8 @@ class Run:
     """How often the model was asked to continue."""
     question: User | None = None
     """The prompt that follows the open calls of the given history."""
+    asked_in: Language | None = None
+    """The language of the prompt, once a text for the model depends on it."""
     prompt: User | None = None
     """The prompt that was checked, as it is in the history."""
     stop: StopReason | None = None
@@ -313,8 +315,12 @@ class Run:
         plan = self.plan
         if plan.policy.continue_prompt:
             return plan.policy.continue_prompt
-        asked = next((message.text for message in reversed(self.transcript.messages) if is_prompt(message)), "")
-        return CONTINUE["zh" if plan.language == "zh" else language_of(said or asked)]
+        return CONTINUE["zh" if plan.language == "zh" else language_of(said or self._asked)]
+
+    @property
+    def _asked(self) -> str:
+        """The text of the last prompt."""
+        return next((message.text for message in reversed(self.transcript.messages) if is_prompt(message)), "")
 
     def attempt_failed(self, verdict: Verdict, wait: float, elsewhere: bool, calls: int, streamed: bool) -> None:
         """A response broke or did not arrive, and the request is retried; `calls` of it were complete. Only a stream
@@ -402,13 +408,14 @@ class Run:
             self.account.usage,
         )
 
-    async def write_system(self) -> None:
-        """The instructions of the next request, if they are a function."""
+    async def write_system(self, toolbox: Toolbox) -> None:
+        """The instructions of the next request, if they are a function or guidance is added."""
         plan = self.plan
         if plan.write_system is None:
             return
+        self.asked_in = self.asked_in or language_of(self._asked)
         try:
-            written = await plan.write_system(self.run_context())
+            written = await plan.write_system(self.run_context, toolbox, self.asked_in)
         except UserError:
             raise
         except Exception as error:

@@ -151,13 +151,13 @@ _GIVEN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 
 LOG = logging.getLogger("unbroken.tools")
 
-WORTH_SAYING = 0.5
+WORTH_SAYING = 0.1
 """Minimum seconds that overlapping would have saved in one round."""
 
 HINT = (
-    "{count} calls of {tools} ran one after another and took {total:.1f} s; side by side {longest:.1f} s. Tools that "
-    'declare nothing keep their order. Declare @tool(effect="read") if a tool changes nothing, key= or overlap=True if '
-    'the order of its calls does not matter, or effect="write" to keep the order without this hint.'
+    "{count} calls of {tools} ran one after another and took {total:.1f} s; side by side {longest:.1f} s: write "
+    '@tool(effect="read") if they only read, or overlap=True if their order does not matter. Tools that declare '
+    'nothing keep their order; effect="write" keeps it without this line.'
 )
 
 _logged: set[str] = set()
