@@ -437,7 +437,7 @@ def slow_build(seconds: float, answer: str = "built") -> Tool:
 def test_a_summary_keeps_the_handles_of_calls_that_are_still_running(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     model = ScriptedModel(builds_and_looks(9))
-    middleware = [Compaction(2000, keep=1)]
+    middleware = [Compaction(2060, keep=1)]
     agent = Agent(model, [look, slow_build(100)], middleware=middleware, record=path)
     result = run_virtual(agent.run("Build it."))
     summaries = [message.text for message in result.messages if isinstance(message, User) and is_summary(message)]

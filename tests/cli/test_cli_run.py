@@ -358,7 +358,7 @@ def test_debug_shows_the_traceback_and_what_happened(tmp_path: Path) -> None:
         done = in_pipe("run", "Hi", *at(server), "--tools", write_tools(tmp_path), "--debug")
     assert done.returncode == 3
     assert "Traceback (most recent call last)" in done.stderr
-    assert "INFO unbroken.tools: Detected 1 tool calls in single response" in done.stderr
+    assert "INFO unbroken.tools: Detected 1 tool call in single response" in done.stderr
 
 
 # Approval

@@ -66,7 +66,7 @@ def test_run_logs_what_its_tools_do_if_asked_to(by: str, tmp_path: Path) -> None
         env = {VARIABLE: "info"} if by == "variable" else {}
         done = in_pipe("run", "Hi", *arguments, "--tools", write_tools(tmp_path), *options, env=env)
     assert done.stdout == "Sunny.\n"
-    assert ("INFO unbroken.tools: Detected 1 tool calls" in done.stderr) is (by != "nothing")
+    assert ("INFO unbroken.tools: Detected 1 tool call in" in done.stderr) is (by != "nothing")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_application_logs_to_standard_error(command: list[str]) -> None:
         cwd=examples,
         env={**os.environ, "PYTHONPATH": str(examples)},
     )
-    assert "INFO unbroken.tools: Detected 1 tool calls" in done.stderr
+    assert "INFO unbroken.tools: Detected 1 tool call in" in done.stderr
     assert "unbroken.tools" not in done.stdout
 
 

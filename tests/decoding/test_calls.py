@@ -137,6 +137,19 @@ def test_double_encoded_arguments_are_parsed_again_and_noted() -> None:
     assert (call.arguments, call.complete, call.notes) == ({"a": "é"}, True, ("double-encoded",))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_double_encoded_arguments_that_are_complete_run_although_the_response_broke_off(size: int) -> None:
+    def ended_early(arguments: str) -> Response:
+        pieces = [piece(0, arguments=arguments[at : at + size]) for at in range(0, len(arguments), size)]
+        return decode(chat(piece(0, "a", "f", ""), *pieces, finish="length"))
+
+    once = json.dumps({"city": "Oslo", "note": 'a "quoted" word'})
+    plain, double, cut = ended_early(once), ended_early(json.dumps(once)), ended_early(json.dumps(once)[:-1])
+    assert plain.calls[0].arguments == double.calls[0].arguments == json.loads(once)
+    assert (double.calls[0].complete, double.verdict.kind) == (True, plain.verdict.kind)
+    assert not cut.calls[0].complete
+
+
 def test_arguments_encoded_three_times_are_refused() -> None:
     assert not decode(chat(piece(0, "a", "f", json.dumps(json.dumps(json.dumps({})))))).calls[0].complete
 

@@ -54,6 +54,14 @@ def test_in_parallel_all_starts_are_logged_before_the_first_end(caplog: pytest.L
     ]
 
 
+def test_one_call_is_logged_in_the_singular(caplog: pytest.LogCaptureFixture) -> None:
+    lines = logged(caplog, [Call("look")], [Desk().tool("look", seconds=0.5)], Schedule.SEQUENTIAL)
+    assert [line for level, line in lines if level == "INFO"] == [
+        "Detected 1 tool call in single response",
+        "All 1 tool call completed in 0.5s (sequential)",
+    ]
+
+
 def test_a_failure_is_logged_with_what_the_tool_raised(caplog: pytest.LogCaptureFixture) -> None:
     """Seed 9.1."""
     desk = Desk()

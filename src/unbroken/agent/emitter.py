@@ -159,7 +159,7 @@ class RoundReporter:
             for call, number in zip(calls, numbers, strict=True)
         ]
         self._emitter.emit(ToolCallsDetected, len(calls), [call.name for call in calls], each, cost)
-        LOG.info("Detected %d tool calls in single response", len(calls))
+        LOG.info("Detected %d tool call%s in single response", len(calls), "" if len(calls) == 1 else "s")
         for call in calls:
             if call.problem:
                 LOG.warning(
@@ -236,7 +236,8 @@ class RoundReporter:
         """All calls have their results."""
         seconds = 0.0 if self._first_start is None else round(self._clock.elapsed() - self._first_start, 9)
         self._emitter.emit(RoundFinished, self._count, self._failed, seconds, cost)
-        LOG.info("All %d tool calls completed in %ss (%s)", self._count, _Short(seconds), self._schedule.value)
+        plural = "" if self._count == 1 else "s"
+        LOG.info("All %d tool call%s completed in %ss (%s)", self._count, plural, _Short(seconds), self._schedule.value)
 
 
 class _Short(float):

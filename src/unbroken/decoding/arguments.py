@@ -283,4 +283,5 @@ class Pending:
             if not parsed.invalid or self.scanner.closed:
                 return parsed
             return Parsed(None, f"{CUT} ({parsed.problem})", unfinished=True)
-        return parsed if well else Parsed(None, NOT_KNOWN, unfinished=True)
+        # The closing quote of a string ends it as surely as a brace ends an object.
+        return parsed if well or DOUBLE_ENCODED in parsed.notes else Parsed(None, NOT_KNOWN, unfinished=True)

@@ -8,7 +8,8 @@ import json
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, cast
 
 from unbroken.decoding.arguments import DOUBLE_ENCODED, parse_arguments
@@ -19,6 +20,8 @@ from unbroken.transcript import Transcript
 from unbroken.wires.values import MINTED
 
 LOG = logging.getLogger("unbroken.tools")
+SCRATCHPAD = "scratchpad"
+"""The bucket that strategies write to."""
 QUOTED = 200
 """Characters of arguments in a log line."""
 
@@ -138,11 +141,118 @@ def append_tool_call_message(transcript: Transcript, item: StreamItem, call: Too
 def append_tool_response_message(
     transcript: Transcript, tool_call_id: str, content: str, metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Adds the result of a call; `metadata={"error": True}` marks it as failed. `InvalidStep` if no such call is
-    open."""
+    """Adds the result of a call. `metadata={"error": True}` marks it as failed; all of it is the result's `data`.
+    `InvalidStep` if no such call is open."""
     name = next((call.name for call in transcript.open if call.id == tool_call_id), "")
     failed = bool((metadata or {}).get("error"))
-    transcript.answer(ToolResult.of(ToolCall(tool_call_id, name, None), content, error=failed))
+    result = ToolResult.of(ToolCall(tool_call_id, name, None), content, error=failed)
+    transcript.answer(replace(result, data=None if metadata is None else dict(metadata)))
+
+
+class MessageRole(StrEnum):
+    """Whose message it is."""
+
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(slots=True)
+class Message:
+    """A message of `Messages`: one with calls, or a result."""
+
+    role: MessageRole
+    content: str
+    tool_calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tool_call_id: str = ""
+    user_id: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Messages:
+    """Messages in OpenAI's form, for a context that is still yours. A `Transcript` checks them, this does not."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def add_tool_call_message(self, content: str, tool_calls: list[dict[str, Any]]) -> None:
+        """Adds one message with all calls."""
+        self.messages.append(Message(MessageRole.ASSISTANT, content, tool_calls))
+
+    def add_tool_response_message(
+        self, content: str, tool_call_id: str, user_id: str = "", metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """Adds the result of one call."""
+        result = Message(MessageRole.TOOL, content, tool_call_id=tool_call_id, user_id=user_id)
+        result.metadata = dict(metadata or {})
+        self.messages.append(result)
+
+    def last(self) -> Message:
+        """The newest message."""
+        return self.messages[-1]
+
+    def get_tool_response_messages(self) -> list[Message]:
+        """The results, in the order in which they were added."""
+        return [message for message in self.messages if message.role == MessageRole.TOOL]
+
+
+class Buckets(Protocol):
+    """The part of Dolphin's `Context` that strategies write to."""
+
+    def add_bucket(self, name: str, messages: Messages) -> object: ...
+
+
+class ExploreStrategy:
+    """Reads one call of each response: a subclass that finds calls elsewhere overrides `detect_tool_call`. What it
+    appends goes to the scratchpad of your context; the functions of this module append to a `Transcript`."""
+
+    def __init__(self) -> None:
+        self._deduplicator = DefaultSkillCallDeduplicator()
+
+    def get_deduplicator(self) -> DefaultSkillCallDeduplicator:
+        """Which calls were made before."""
+        return self._deduplicator
+
+    def detect_tool_call(self, stream_item: StreamItem, context: Warns | None = None) -> ToolCall | None:
+        """The first call that may run."""
+        return detect_tool_call(stream_item, context)
+
+    def detect_tool_calls(self, stream_item: StreamItem, context: Warns | None = None) -> list[ToolCall]:
+        """The same as a list."""
+        single = self.detect_tool_call(stream_item, context)
+        return [single] if single else []
+
+    def append_tool_calls_message(
+        self, context: Buckets, stream_item: StreamItem, tool_calls: Sequence[ToolCall]
+    ) -> None:
+        """Adds one message with these calls."""
+        calls: list[dict[str, Any]] = []
+        for call in tool_calls:
+            arguments = json.dumps(call.arguments or {}, ensure_ascii=False)
+            function = {"name": call.name, "arguments": arguments}
+            calls.append({"id": call.id, "type": "function", "function": function})
+        messages = Messages()
+        messages.add_tool_call_message(content=stream_item.answer, tool_calls=calls)
+        context.add_bucket(SCRATCHPAD, messages)
+
+    def append_tool_call_message(self, context: Buckets, stream_item: StreamItem, tool_call: ToolCall) -> None:
+        """The same for one call."""
+        self.append_tool_calls_message(context, stream_item, [tool_call])
+
+    def append_tool_response_message(
+        self, context: Buckets, tool_call_id: str, content: str, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """Adds the result of a call, with all of its metadata."""
+        messages = Messages()
+        messages.add_tool_response_message(content=content, tool_call_id=tool_call_id, metadata=metadata or {})
+        context.add_bucket(SCRATCHPAD, messages)
+
+
+class ToolCallStrategy(ExploreStrategy):
+    """Reads all calls of a response."""
+
+    def detect_tool_calls(self, stream_item: StreamItem, context: Warns | None = None) -> list[ToolCall]:
+        """Those that may run, in the order of their index."""
+        return detect_tool_calls(stream_item, context)
 
 
 class DefaultSkillCallDeduplicator:
