@@ -121,7 +121,8 @@ def test_the_prompt_explains_when_to_call_several_tools_together(instructions: s
     assert [word for word in words if word not in system] == []
 
 
-READS = {"effect": "read"}
+READS: dict[str, Any] = {"effect": "read"}
+NOTHING: dict[str, Any] = {}
 AT_ONCE = "They run at the same time."
 IN_ORDER = "They run one after another, in the order in which you make them."
 OTHERS_IN_ORDER = "All other calls run one after another, in the order in which you make them."
@@ -131,14 +132,14 @@ OTHERS_IN_ORDER = "All other calls run one after another, in the order in which 
     ("promises", "schedule", "words"),
     [
         ([READS, READS], Schedule.EAGER, AT_ONCE),
-        ([{}, {}], Schedule.EAGER, IN_ORDER),
-        ([{}, {}], Schedule.PARALLEL, AT_ONCE),
+        ([NOTHING, NOTHING], Schedule.EAGER, IN_ORDER),
+        ([NOTHING, NOTHING], Schedule.PARALLEL, AT_ONCE),
         ([READS, READS], Schedule.SEQUENTIAL, IN_ORDER),
         ([{"overlap": True}, {"overlap": True}], Schedule.EAGER, AT_ONCE),
         ([{"effect": "exclusive"}] * 2, Schedule.PARALLEL, IN_ORDER),
         ([READS, {"effect": "write"}], Schedule.EAGER, f"Calls of `a` run at the same time. {OTHERS_IN_ORDER}"),
         (
-            [READS, {"key": str}, {"overlap": True}, {}],
+            [READS, {"key": str}, {"overlap": True}, NOTHING],
             Schedule.EAGER,
             "Calls of `a` run at the same time. Calls of `c` run at the same time. Calls of `b` run at the same time "
             f"if they are about different things. {OTHERS_IN_ORDER}",
