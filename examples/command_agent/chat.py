@@ -77,6 +77,7 @@ async def stream_chat(
         except UnbrokenError as error:
             yield converter.event("error", str(error), error=type(error).__name__)
         except asyncio.CancelledError:
+            await run.aclose()
             with suppress(UnbrokenError):
                 async for run_event in run:
                     if isinstance(run_event, RunFailed):

@@ -121,7 +121,7 @@ class _Check(Middleware):
             return await found if inspect.isawaitable(found) else found
         except (Veto, Retry, Vetoed):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"the check `{self.name}` failed: {in_words(error)}") from error
 
 

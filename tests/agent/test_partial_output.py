@@ -144,7 +144,8 @@ def test_a_stream_whose_values_are_read_does_not_yield_events() -> None:
             _ = stream.result
         async with Agent(ScriptedModel(TEXT), output=Story).stream("?") as stream:
             assert [value async for value in stream.outputs()][-1] == STORY
-            assert [event async for event in stream] == []
+            with pytest.raises(UserError, match=r"read with stream\.outputs"):
+                await anext(stream)
             assert stream.result.output == STORY
 
     run_virtual(main())

@@ -563,6 +563,37 @@ def test_events_follow_a_waiting_run_and_end_with_it(tmp_path: Path) -> None:
     in_journal(tmp_path, work)
 
 
+def test_the_events_of_a_run_can_be_read_with_a_time_out_and_a_heartbeat(tmp_path: Path) -> None:
+    async def work(journal: Journal) -> None:
+        agents = support([Say("One two three four five six seven eight nine ten.", over=10)])
+        run_id = await journal.start("support", "Count")
+        driving = asyncio.create_task(drive(agents, journal, run_id))
+        events = journal.events(run_id)
+        seen: list[Event] = []
+        for _ in range(20):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    seen.append(await anext(events))
+        beating = journal.events(run_id, after=seen[-1].seq).heartbeat(0.3)
+        rest = [event async for event in beating]
+        await driving
+        assert seen + [event for event in rest if event is not None] == await events_of(journal, run_id)
+
+    in_journal(tmp_path, work)
+
+
+def test_the_events_of_a_run_have_one_reader(tmp_path: Path) -> None:
+    async def work(journal: Journal) -> None:
+        events = journal.events(await journal.start("support", "Refund order 7"))
+        reading = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.1)
+        with pytest.raises(UserError, match="has a reader already"):
+            await anext(events)
+        reading.cancel()
+
+    in_journal(tmp_path, work)
+
+
 def test_text_is_seen_while_the_model_still_writes(tmp_path: Path) -> None:
     async def work(journal: Journal) -> None:
         agents = support([Say("One two three four five six seven eight nine ten.", over=10)])

@@ -6,13 +6,13 @@ The chunks of `ui_messages` are translated: what holds for them (retries, adopte
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Iterator
 from typing import Any
 
-from unbroken.agent.streaming import closing
+from unbroken.agent.streaming import Translated
 from unbroken.agent.ui_messages import Chunk, ChunkWriter, Failed, generic_error
 from unbroken.errors import needs_extra
-from unbroken.events import Event, RunFailed, RunFinished, RunStarted
+from unbroken.events import Event, RunFinished, RunStarted
 from unbroken.wires.jsontext import dumps, loads_faithful
 
 try:
@@ -21,21 +21,21 @@ except ModuleNotFoundError as error:  # pragma: no cover - the extra is part of 
     raise needs_extra("AG-UI", "the package ag-ui-protocol", "ag-ui") from error
 
 
-async def ag_ui_events(
+def ag_ui_events(
     stream: AsyncIterable[Event], *, thread_id: str = "", error_text: Failed = generic_error
-) -> AsyncGenerator[str]:
+) -> Translated[str]:
     """The lines of an event stream for a run (`agent.stream(…)`, or any events).
 
     `thread_id` names the conversation; without it, it is the run's id. Calls that wait for somebody are interrupts of
     the last event. A failed run is reported in the stream, and raises nothing: `error_text` chooses what is shown.
     """
     translator = _Translator(thread_id, error_text)
-    async with closing(stream) as events:
-        async for event in events:
-            for translated in translator.take(event):
-                yield f"data: {dumps(translated.model_dump(mode='json', by_alias=True)).decode()}\n\n"
-            if isinstance(event, RunFailed):
-                break  # the stream would now raise the error that was just reported
+
+    def lines(event: Event) -> Iterator[str]:
+        for translated in translator.take(event):
+            yield f"data: {dumps(translated.model_dump(mode='json', by_alias=True)).decode()}\n\n"
+
+    return Translated(stream, lines, reports_failure=True)
 
 
 class _Translator:

@@ -103,7 +103,7 @@ class Emitter:
                 self._leave_out(sink, event, error)
 
     def _leave_out(self, sink: Sink, event: Event, error: BaseException) -> None:
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        if isinstance(error, KeyboardInterrupt):
             raise error
         LOG.error("A sink failed on %s and is left out from now on", type(event).__name__, exc_info=error)
         self._listeners = [each for each in self._listeners if each != sink]

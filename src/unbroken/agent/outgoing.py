@@ -128,7 +128,7 @@ async def _trimmed(run: Run, trim: Trim, messages: tuple[Message, ...], given_as
         kept = repair(await chosen if inspect.isawaitable(chosen) else chosen)[0]
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"the function given as {given_as} failed: {in_words(error)}") from error
     return _after_prompt(kept, messages)
 
@@ -206,7 +206,7 @@ class _Aside:
             raise TimedOut(f"`{asked.name}` did not answer within the time of the run") from error
         except UnbrokenError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ProviderError(f"model `{asked.name}` failed: {in_words(error)}") from error
         finally:
             self._count(asked, request)

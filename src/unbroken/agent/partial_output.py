@@ -152,7 +152,7 @@ class PartialOutput(Middleware):
             if len(text) <= len(self._shown) or not text.startswith(self._shown):
                 continue
             self._spent += len(text)
-            with suppress(Exception):  # it does not fit yet; validators of users raise anything
+            with suppress(Exception, SystemExit):  # it does not fit yet; validators of users raise anything
                 partial = Partial(self._output.read_partial(text))
                 if partial != self._last:
                     self._last, self._shown = partial, text

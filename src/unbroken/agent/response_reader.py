@@ -77,7 +77,7 @@ async def listen(run: Run, request: Request, listener: Listener) -> Turn:
             run.spend_on(listener.shown_message(), listener.usage, Verdict("unfinished", str(error)))
         error.verdicts = tuple(replace(verdict, turn=run.emitter.turn) for verdict in error.verdicts)
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
     verdict = listener.ended.verdict if listener.ended else Verdict("whole")
     message = listener.message()

@@ -376,7 +376,7 @@ class Run:
             tools = tools if isinstance(tools, Toolbox) else await tools(self.run_context(), self.transcript)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
         if self.plan.handoffs:
             tools = Toolbox(tools, *(handoff.tool for handoff in self.plan.handoffs.values()))
@@ -418,7 +418,7 @@ class Run:
             written = await plan.write_system(self.run_context, toolbox, self.asked_in)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"the function given as instructions= failed: {in_words(error)}") from error
         if written != plan.system:
             plan.system = written
@@ -433,7 +433,7 @@ class Run:
             limits = await chosen if inspect.isawaitable(chosen) else chosen
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"the function given as limits= failed: {in_words(error)}") from error
         if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
             raise UserError(f"the function given as limits= returned {limits!r}, and not Limits(…)")

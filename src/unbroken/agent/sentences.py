@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterable
-from contextlib import aclosing
+from collections.abc import AsyncIterable
 from typing import Final
 
-from unbroken.agent.streaming import closing
+from unbroken.agent.streaming import Readable, Translated, closing
 from unbroken.decoding.assembler import Shown
 from unbroken.events import (
     Event,
@@ -69,41 +68,45 @@ _LIST_NUMBER = re.compile(r"[ >*#_-]*(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})\Z")
 _FENCE = re.compile(r"`{3,}|~{3,}")
 
 
-async def sentences(stream: AsyncIterable[Event]) -> AsyncGenerator[str]:
+def sentences(stream: AsyncIterable[Event]) -> Translated[str]:
     """The text of a run (`agent.stream(…)`, or any events) in sentences. The rest of a turn is yielded at its end; a
     code block is one piece, and so is a line without a full stop. If a retry gives a different answer, it follows after
     an empty line. If you stop reading, the run ends."""
     speaker = Sentences()
-    async with aclosing(with_pauses(stream, speaker)) as events:
-        async for event in events:
-            for sentence in speaker.pause() if event is None else speaker.take(event):
-                yield sentence
-    if blank := speaker.end():
-        yield blank
+    return Translated(
+        with_pauses(stream, speaker),
+        lambda event: speaker.pause() if event is None else speaker.take(event),
+        lambda: filter(None, [speaker.end()]),
+    )
 
 
-async def with_pauses(stream: AsyncIterable[Event], speaker: Sentences) -> AsyncGenerator[Event | None]:
+class with_pauses(Readable[Event | None]):
     """The events; and None each time that `speaker` holds a sentence that looks complete and nothing has arrived for
     `PAUSE` seconds: call `speaker.pause()` then. If you stop reading, the run ends."""
-    async with closing(stream) as events:
-        iterator = aiter(events)
-        while True:
-            try:
-                if not speaker.looks_complete:
-                    event = await anext(iterator)
-                else:
-                    reading = asyncio.ensure_future(anext(iterator))
-                    try:
-                        if not (await asyncio.wait([reading], timeout=PAUSE))[0]:
-                            yield None
-                        event = await reading
-                    finally:
-                        if not reading.done():
-                            reading.cancel()
-                            await asyncio.wait([reading])
-            except StopAsyncIteration:
-                return
-            yield event
+
+    def __init__(self, stream: AsyncIterable[Event], speaker: Sentences) -> None:
+        self._events = aiter(stream)
+        self._speaker = speaker
+        self._reading: asyncio.Future[Event] | None = None
+        """A read that continues while the sentence is yielded: cancelling it would end a generator."""
+
+    async def __anext__(self) -> Event | None:
+        if self._reading is None:
+            if not self._speaker.looks_complete:
+                return await anext(self._events)
+            self._reading = asyncio.ensure_future(anext(self._events))
+        limit = PAUSE if self._speaker.looks_complete else None
+        if not (await asyncio.wait([self._reading], timeout=limit))[0]:
+            return None
+        reading, self._reading = self._reading, None
+        return reading.result()
+
+    async def aclose(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+        async with closing(self._events):
+            pass
 
 
 class Sentences:

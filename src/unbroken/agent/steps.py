@@ -8,11 +8,11 @@ them; only what is shown waits. A result is yielded as soon as those of all call
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from unbroken.agent.streaming import closing
+from unbroken.agent.streaming import Translated
 from unbroken.events import (
     CallAdopted,
     CallBackgrounded,
@@ -89,13 +89,9 @@ class Answer:
 Step: TypeAlias = Thought | Action | Observation | TodoUpdate | Answer
 
 
-async def steps(stream: AsyncIterable[Event]) -> AsyncGenerator[Step]:
+def steps(stream: AsyncIterable[Event]) -> Translated[Step]:
     """A run (`agent.stream(…)`, or any events) as steps. If you stop reading, the run ends."""
-    following = Steps()
-    async with closing(stream) as events:
-        async for event in events:
-            for step in following.take(event):
-                yield step
+    return Translated(stream, Steps().take)
 
 
 @dataclass(slots=True)

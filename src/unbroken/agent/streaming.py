@@ -13,17 +13,28 @@ import atexit
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
 from concurrent.futures import CancelledError, TimeoutError
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from unbroken.agent.output import Output
 from unbroken.agent.partial_output import Partial, PartialOutput
 from unbroken.agent.result import OutputT, Result
+from unbroken.clock import TimeLimit
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.events import Event, Sink
+from unbroken.events import Event, RunFailed, Sink
 from unbroken.messages import Message
 from unbroken.middleware import Middleware
 from unbroken.models.sessions import close_session
@@ -32,21 +43,74 @@ from unbroken.run_view import RunView
 Item = TypeVar("Item")
 Read = TypeVar("Read")
 Outcome = TypeVar("Outcome")
+_END: Final = object()
+
+
+HAS_READER = "the stream has a reader already, which gets all of it; for a second one pass a function as `sinks=`"
+READ_OUT = "the stream was read to its end already, and keeps nothing: keep what you read"
+OTHER_LOOP = (
+    "the stream was begun in another event loop, and only that one can read it: begin and read it inside of one "
+    "asyncio.run(…)"
+)
+
+
+class Readable(Generic[Item]):
+    """What `async for` reads, by one reader at a time. A read that is cancelled loses nothing, so
+    `asyncio.wait_for(anext(stream), 5)` may be repeated."""
+
+    _over = False
+    """It was read to its end."""
+
+    def __aiter__(self) -> Self:
+        if self._over:
+            raise UserError(READ_OUT)
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, Item]:
+        raise NotImplementedError
+
+    async def heartbeat(self, seconds: float) -> AsyncGenerator[Item | None]:
+        """The same items, and None whenever nothing came for so many seconds: the time for a sign of life."""
+        items = aiter(self)
+        while True:
+            limit = TimeLimit(seconds)
+            try:
+                with limit:
+                    item = await anext(items)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                if not limit.expired:
+                    raise
+                yield None
+            else:
+                yield item
+
+    async def aclose(self) -> None:
+        """Nobody reads it any more."""
+        self._over = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
 
 class _Mailbox(Generic[Item]):
     """Separate from the stream, so that a run does not keep an unread stream alive."""
 
-    __slots__ = ("_readers", "events")
+    __slots__ = ("_reader", "events")
 
     def __init__(self) -> None:
         self.events: deque[Item] = deque()
-        self._readers: list[asyncio.Future[None]] = []
-        """Readers that wait for the next event: one, unless several read the same stream."""
+        self._reader: asyncio.Future[None] | None = None
 
     def put(self, event: Item) -> None:
         self.events.append(event)
-        if self._readers:
+        if self._reader is not None:
             self._wake()
 
     def close(self, task: asyncio.Task[Outcome]) -> None:
@@ -55,18 +119,20 @@ class _Mailbox(Generic[Item]):
         self._wake()
 
     async def filled(self) -> None:
-        reader = asyncio.get_running_loop().create_future()
-        self._readers.append(reader)
-        await reader
+        if self._reader is not None:
+            raise UserError(HAS_READER)
+        self._reader = asyncio.get_running_loop().create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
 
     def _wake(self) -> None:
-        for reader in self._readers:
-            if not reader.done():
-                reader.set_result(None)
-        self._readers.clear()
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
-class Streamed(Generic[Item, Outcome]):
+class Streamed(Readable[Item], Generic[Item, Outcome]):
     """`async for` yields the events; afterwards `result` is set. A failure raises its error at the end."""
 
     def __init__(self, perform: Callable[[Callable[[Item], None]], Awaitable[Outcome]]) -> None:
@@ -87,9 +153,6 @@ class Streamed(Generic[Item, Outcome]):
             raise RuntimeError("the run has no result: it was cancelled")
         return self._task.result()
 
-    def __aiter__(self) -> Self:
-        return self
-
     def __anext__(self) -> Coroutine[Any, Any, Item]:
         return self._next(self._mailbox, self._perform)
 
@@ -99,38 +162,34 @@ class Streamed(Generic[Item, Outcome]):
         """What arrives next in the mailbox. The first reader starts the work, which fills it."""
         if self._task is None:
             if self._closed:
+                self._over = True
                 raise StopAsyncIteration
             self._task = asyncio.ensure_future(perform(mailbox.put))
             self._task.add_done_callback(mailbox.close)
+        elif self._task.get_loop() is not asyncio.get_running_loop():
+            raise UserError(OTHER_LOOP)
         while not mailbox.events:
             if self._task.done():
                 if not (self._closed and self._task.cancelled()):
                     self._task.result()
+                self._over = True
                 raise StopAsyncIteration
-            try:
-                await mailbox.filled()
-            except asyncio.CancelledError:
-                await self.aclose()
-                raise
+            await mailbox.filled()
         return mailbox.events.popleft()
 
     async def aclose(self) -> None:
         """Ends the run if it is still active; its events so far can still be read. A run that has not started never
         will."""
-        if self._task is None:
+        task = self._task
+        if task is None:
             self._closed = True
-        elif not self._task.done():
+        elif not task.done():
             self._closed = True
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
+            if task.get_loop() is asyncio.get_running_loop():
+                task.cancel()
+                await asyncio.wait([task])
+            else:  # another loop cannot wait for it
+                self.__del__()
 
     def __del__(self) -> None:
         task = self._task
@@ -154,37 +213,27 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
         self._messages = messages
         self._output = output
         self._reads_values = False
-        """`outputs` has begun, and has not reached the end."""
+        """It is read with `outputs`."""
 
     def __anext__(self) -> Coroutine[Any, Any, Event]:
         if self._reads_values:
             raise UserError("the stream is read with stream.outputs(); events go to `sinks=` instead")
         return super().__anext__()
 
-    async def outputs(self) -> AsyncGenerator[OutputT]:
+    def outputs(self) -> Outputs[OutputT]:
         """The structured answer as it is written, in place of the events: `async for report in stream.outputs()`. Each
         value is valid and has more of the answer than the one before; the last is `result.output`."""
-        output = self._output
+        output, perform_with = self._output, self._perform_with
         if output is None:
             raise UserError("stream.outputs(): the run has no type; give it one with output=")
-        if self._task is not None or self._closed:
+        if self._task is not None or self._closed or self._reads_values:
             raise UserError("stream.outputs(): the stream was read already; events go to `sinks=` instead")
-        last: Partial | None = None
-        values = _Mailbox[Partial]()
-        perform_with = self._perform_with
+        self._reads_values = True
 
         def perform(put: Callable[[Partial], None]) -> Awaitable[Result[OutputT]]:
             return perform_with((), (PartialOutput(output, put),))
 
-        self._reads_values = True
-        with suppress(StopAsyncIteration):
-            while True:
-                last = await self._next(values, perform)
-                yield last.value
-        self._reads_values = False
-        result = self.result
-        if result.stop_reason not in ("waiting", "vetoed") and last != Partial(result.output):
-            yield result.output
+        return Outputs(self, partial(self._next, _Mailbox[Partial](), perform))
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -192,11 +241,78 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
         return self._messages()
 
 
+class Outputs(Readable[OutputT]):
+    """What `stream.outputs()` returns."""
+
+    def __init__(self, stream: RunStream[OutputT], read: Callable[[], Awaitable[Partial]]) -> None:
+        self._stream = stream
+        self._read = read
+        self._last: Partial | None = None
+
+    async def __anext__(self) -> OutputT:
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            self._last = await self._read()
+        except StopAsyncIteration:
+            self._over = True
+            result = self._stream.result
+            if result.stop_reason in ("waiting", "vetoed") or self._last == Partial(result.output):
+                raise
+            return result.output
+        return self._last.value
+
+    async def aclose(self) -> None:
+        """Ends the run if it is still active."""
+        await self._stream.aclose()
+
+
+class Translated(Readable[Item]):
+    """The events of a stream as something else: `take` makes items of each event, `end` what follows the last one.
+    `reports_failure`: the event of a failure is the last one; otherwise the stream then raises its error."""
+
+    def __init__(
+        self,
+        stream: AsyncIterable[Read],
+        take: Callable[[Read], Iterable[Item]],
+        end: Callable[[], Iterable[Item]] = tuple,
+        *,
+        reports_failure: bool = False,
+    ) -> None:
+        self._events: AsyncIterator[Any] = aiter(stream)
+        self._take: Callable[[Any], Iterable[Item]] = take
+        self._end = end
+        self._reports_failure = reports_failure
+        self._items: deque[Item] = deque()
+        self._ended = False
+        """No event follows."""
+
+    async def __anext__(self) -> Item:
+        while not self._items:
+            if self._ended:
+                self._over = True
+                raise StopAsyncIteration
+            event = await anext(self._events, _END)
+            if event is not _END:
+                self._items.extend(self._take(event))
+            if event is _END or (self._reports_failure and isinstance(event, RunFailed)):
+                self._ended = True
+                self._items.extend(self._end())
+        return self._items.popleft()
+
+    async def aclose(self) -> None:
+        """If you stop reading, the run ends."""
+        self._ended = True
+        self._items.clear()
+        async with closing(self._events):
+            pass
+
+
 # A reader that stops early ends the run behind the stream, if there is one.
 
 
 @asynccontextmanager
-async def closing(stream: AsyncIterable[Event]) -> AsyncGenerator[AsyncIterable[Event]]:
+async def closing(stream: AsyncIterable[Read]) -> AsyncGenerator[AsyncIterable[Read]]:
     try:
         yield stream
     finally:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
-from unbroken.agent.streaming import closing
+from unbroken.agent.streaming import Translated
 from unbroken.events import (
     AgentChanged,
     ApprovalAsked,
@@ -67,13 +67,13 @@ def generic_error(failed: RunFailed) -> str:
     return "An error occurred."
 
 
-async def ui_messages(
+def ui_messages(
     stream: AsyncIterable[Event],
     *,
     message_id: str = "",
     approvals: bool = True,
     error_text: Failed = generic_error,
-) -> AsyncGenerator[str]:
+) -> Translated[str]:
     """The lines of a UI message stream for a run (`agent.stream(…)`, or any events); send `UI_MESSAGE_HEADERS` first.
 
     A failed run is reported in the stream and logged, and raises nothing: `error_text` chooses what the browser may
@@ -81,17 +81,18 @@ async def ui_messages(
     the message; without it the client does. If you stop reading, the run ends.
     """
     writer = ChunkWriter(approvals, error_text)
-    async with closing(stream) as events:
-        async for event in events:
-            for chunk in writer.take(event):
-                if message_id and chunk["type"] == "start":
-                    chunk["messageId"] = message_id
-                yield f"data: {dumps(chunk).decode()}\n\n"
-            if isinstance(event, RunFailed):
-                break  # the stream would now raise the error that was just reported
-        for chunk in writer.close():
+
+    def lines(chunks: Iterable[Chunk]) -> Iterator[str]:
+        for chunk in chunks:
+            if message_id and chunk["type"] == "start":
+                chunk["messageId"] = message_id
             yield f"data: {dumps(chunk).decode()}\n\n"
+
+    def end() -> Iterator[str]:
+        yield from lines(writer.close())
         yield "data: [DONE]\n\n"
+
+    return Translated(stream, lambda event: lines(writer.take(event)), end, reports_failure=True)
 
 
 class ChunkWriter:

@@ -68,8 +68,9 @@ class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
         return self._to_its_end().__await__()
 
     async def _to_its_end(self) -> ProgramResult:
-        async for _ in self:
-            pass
+        async with self:
+            while await anext(self, None) is not None:
+                pass
         return self.result
 
 

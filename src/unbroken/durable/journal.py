@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -23,7 +23,6 @@ from unbroken.durable.database import Database, Disconnected, Drivable, NewRun, 
 from unbroken.durable.database_urls import connect
 from unbroken.durable.errors import JournalUnavailable
 from unbroken.durable.records import (
-    ENDED,
     LONGEST_NAME,
     LONGEST_WAIT,
     STATES,
@@ -35,9 +34,8 @@ from unbroken.durable.records import (
     is_too_long,
     is_wait,
 )
-from unbroken.durable.run_lines import RunEvents, cancelled_lines, file_name, parse
+from unbroken.durable.run_lines import JournalEvents, cancelled_lines, file_name, parse
 from unbroken.errors import UserError
-from unbroken.events import Event
 from unbroken.trajectory.otel import current_traceparent
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
@@ -235,22 +233,14 @@ class Journal:
 
     # What happened
 
-    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[Event]:
+    def events(self, run_id: str, after: int = 0) -> JournalEvents:
         """The events of a run after this number, without a gap: those that are there, then those that come. Ends after
         the last event of a run that has ended. The numbers start at 1."""
-        reader = RunEvents(run_id)
-        chunks = 0
-        while True:
-            with self._changes.listening() as changed:
-                row, data = await self.work(lambda database, after=chunks: database.chunks(run_id, after, PAGE))
-                chunks += len(data)
-                for event in reader.feed(data):
-                    if event.seq > after:
-                        yield event
-                if row.state in ENDED and row.chunks == chunks:
-                    return
-                if not data:
-                    await changed.wait()
+
+        def read(chunks: int) -> Awaitable[tuple[RunRow, list[bytes]]]:
+            return self.work(lambda database: database.chunks(run_id, chunks, PAGE))
+
+        return JournalEvents(run_id, after, read, self._changes.listening)
 
     async def recorded_bytes(self, run_id: str) -> bytes:
         """The recording as a file would hold it."""

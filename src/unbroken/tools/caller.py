@@ -134,7 +134,7 @@ def plain_key(key: Any) -> Any:
     try:
         hash(key)
         same = bool(key == key)
-    except Exception:  # noqa: BLE001 - a foreign type
+    except (Exception, SystemExit):  # noqa: BLE001 - a foreign type
         same = False
     return key if same else f"{type(key).__name__} {key!r}"
 

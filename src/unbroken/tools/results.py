@@ -211,7 +211,7 @@ def _order(value: Json) -> tuple[str, Any]:
 def _str(value: object) -> str:
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001 - as above
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
         return f"(a result of the type `{type(value).__name__}` that cannot be shown: {type(error).__name__})"
 
 

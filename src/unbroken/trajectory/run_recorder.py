@@ -209,7 +209,7 @@ class RunRecorder(Middleware):
                         self._look_for_secrets()
                     self.received(deltas, response)
                     yield deltas
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._failed(error)
             raise
         except asyncio.CancelledError:
@@ -343,7 +343,7 @@ class RunRecorder(Middleware):
             raise stopped(self.writer.path, self.writer.reason, f"`{call.name}` did not start", RESUME)
         try:
             result = await call_next(call, context)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._keep_result(call, context, failure(call, in_words(error)))
             raise
         except asyncio.CancelledError:
