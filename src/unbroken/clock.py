@@ -168,13 +168,21 @@ class TimeLimit:
     """`with TimeLimit(30): await …` raises `TimeoutError` when the time is up, as `asyncio.timeout` does. None sets no
     limit; `begin` can set one later."""
 
-    __slots__ = ("_cancelling", "_deadline", "_seconds", "_task", "expired")
+    __slots__ = ("_cancelling", "_deadline", "_expired_late", "_seconds", "_task", "expired")
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self._task: asyncio.Task[object] | None = None
         self._deadline: Deadline | None = None
+        self._expired_late = 0.0
         self.expired = False
+
+    @property
+    def late(self) -> float:
+        """For how many seconds the loop was too busy to end the block."""
+        if self.expired or self._deadline is None:
+            return self._expired_late
+        return asyncio.get_running_loop().time() - self._deadline.due
 
     def __enter__(self) -> TimeLimit:
         task = asyncio.current_task()
@@ -212,6 +220,7 @@ class TimeLimit:
 
     def _expire(self) -> None:
         if self._task is not None:
+            self._expired_late = self.late
             self.expired = True
             self._task.cancel()
 

@@ -9,6 +9,7 @@
     │   ├── InvalidRequest        a client sent a request that its wire does not allow
     │   ├── InvalidStep           a message that would break the chain of calls and results
     │   ├── InvalidTool           a function that cannot become a tool, two tools with one name, a file without tools
+    │   ├── MiddlewareFailed      `start` or `before_request` of your middleware raised
     │   └── RunTaken              somebody else resumed the run: it is active, has moved on, or has ended
     ├── ProviderError             the provider did not answer, or answered with an error
     │   ├── Unauthorized          401, 403: the key is wrong, or lacks a permission
@@ -91,6 +92,10 @@ class InvalidStep(UserError):
 
 class InvalidTool(UserError):
     pass
+
+
+class MiddlewareFailed(UserError):
+    """It names the class and the method; its cause is what they raised."""
 
 
 class RunTaken(UserError):

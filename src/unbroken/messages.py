@@ -139,6 +139,9 @@ class ToolResult:
     to the model nor saved."""
     ended_as: Outcome | None = None
     """How the call ended, if `error` does not already imply it. Read `outcome` instead."""
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+    """What the code behind the call raised, for your program: it is neither sent, saved nor in a history. The log has
+    its traceback; here it has none, because that would keep the variables of that code alive."""
 
     @classmethod
     def of(cls, call: ToolCall, *content: str | Part, error: bool = False) -> ToolResult:

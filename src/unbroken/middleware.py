@@ -6,7 +6,9 @@ budget. The loop knows none of them. `Agent(…, middleware=[first, second])`: t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,12 +16,12 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.deltas import Delta, Ended, PartialResponse, Verdict
-from unbroken.errors import Vetoed
+from unbroken.errors import MiddlewareFailed, UnbrokenError, Vetoed
 from unbroken.events import Event, Sink
 from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolResult, ToolSpec, User
 from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.caller import Caller
+from unbroken.tools.caller import Caller, in_words, log_bug
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.handles import BackgroundCall
 from unbroken.tools.tool import Tool
@@ -140,7 +142,7 @@ class Middleware:
         return self
 
     def end(self) -> None:
-        """The run is over, however it ended."""
+        """The run is over, however it ended. What this raises is logged, and the run keeps its answer or its error."""
 
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         """Around each request. Yields batches of deltas; the history, the result and the events of the run hold what
@@ -212,6 +214,35 @@ def as_middleware(sinks: Iterable[Sink | Middleware]) -> tuple[Middleware, ...]:
 def wraps(middleware: Middleware, method: str) -> bool:
     """Does it override this method? What it does not is not called."""
     return getattr(type(middleware), method) is not getattr(Middleware, method)
+
+
+@contextmanager
+def blaming(middleware: Middleware, method: str) -> Generator[None]:
+    """What this method raises names it, except errors of the library itself."""
+    try:
+        yield
+    except UnbrokenError:
+        raise
+    except (Exception, SystemExit) as error:
+        name, kind = type(middleware).__name__, type(error).__name__
+        log_bug(logging.WARNING, error, "The middleware %s failed in %s", name, method)
+        raise MiddlewareFailed(f"the middleware `{name}` failed in `{method}`: {kind}: {in_words(error)}") from error
+
+
+def start(middleware: Iterable[Middleware], run: RunStart, started: list[Middleware]) -> None:
+    """Adds each to `started` as soon as it has started."""
+    for each in middleware:
+        with blaming(each, "start"):
+            started.append(each.start(run))
+
+
+def end(middleware: Iterable[Middleware]) -> None:
+    """All of them end, and what one raises is logged: a run that has an answer keeps it."""
+    for each in middleware:
+        try:
+            each.end()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code, and the run has ended
+            log_bug(logging.WARNING, error, "The middleware %s failed in end", type(each).__name__)
 
 
 def wrap_model(middleware: Sequence[Middleware], model: Model) -> Ask:

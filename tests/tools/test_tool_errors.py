@@ -43,7 +43,7 @@ def test_in_safe_mode_the_model_reads_the_type_and_the_log_the_text(caplog: pyte
     first, second = texts(result)
     assert first == "Error: the tool failed (ConnectionError); the details are not shown here"
     assert second == "Error: the card was refused; ask for another one"
-    assert "Tool query raised ConnectionError: could not connect to postgresql://shop:***@" in caplog.text
+    assert "ConnectionError: could not connect to postgresql://shop:***@" in caplog.text
     assert "s3cr3t" not in caplog.text
     assert "db.internal" not in repr((model.bodies, [event for event in events if isinstance(event, CallFinished)]))
     accepted(model, result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterator
 from typing import Any
 
-from unbroken.agent.streaming import Translated
+from unbroken.agent.streaming import Buffered, translate
 from unbroken.agent.ui_messages import Chunk, ChunkWriter, Failed, generic_error
 from unbroken.errors import needs_extra
 from unbroken.events import Event, RunFinished, RunStarted
@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:  # pragma: no cover - the extra is part of 
 
 def ag_ui_events(
     stream: AsyncIterable[Event], *, thread_id: str = "", error_text: Failed = generic_error
-) -> Translated[str]:
+) -> Buffered[str]:
     """The lines of an event stream for a run (`agent.stream(…)`, or any events).
 
     `thread_id` names the conversation; without it, it is the run's id. Calls that wait for somebody are interrupts of
@@ -35,7 +35,7 @@ def ag_ui_events(
         for translated in translator.take(event):
             yield f"data: {dumps(translated.model_dump(mode='json', by_alias=True)).decode()}\n\n"
 
-    return Translated(stream, lines, reports_failure=True)
+    return translate(stream, lines, reports_failure=True)
 
 
 class _Translator:

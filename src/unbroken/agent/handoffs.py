@@ -19,7 +19,7 @@ from unbroken.agent.run import Run
 from unbroken.errors import UserError
 from unbroken.events import AgentChanged
 from unbroken.messages import ToolMessage
-from unbroken.middleware import Middleware, wrap_approver
+from unbroken.middleware import Middleware, start, wrap_approver
 from unbroken.tools.caller import Prepared
 from unbroken.tools.tool import Tool, tool
 
@@ -160,9 +160,9 @@ def _start(changing: Changing, middleware: Iterable[Middleware]) -> list[Middlew
     """Starts the middleware of an agent that takes over, except what the run has already. Nothing of it records: the
     run has its own recorder."""
     own = [each for each in middleware if not each.records and not any(each is known for known in changing.known)]
-    started = [each.start(changing.about()) for each in own]
-    changing.ends += started
-    return started
+    first = len(changing.ends)
+    start(own, changing.about(), changing.ends)
+    return changing.ends[first:]
 
 
 def _report(run: Run, tool: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from unbroken.agent import background
@@ -293,7 +294,7 @@ async def _run_calls(
         if result is not None:
             if not repetition.calm and repetition.verdict(each) == "remind":
                 result = note(result, REMINDER.format(count=repetition.of(each)))
-            run.transcript.answer(result)
+            run.transcript.answer(result if result.exception is None else replace(result, exception=None))
             if result.ended_as == "retry":
                 run.retries[each.call.name] = run.retries.get(each.call.name, 0) + 1
             run.records.append(CallRecord(each.call, result, run.emitter.turn, seconds))
@@ -310,7 +311,7 @@ async def _run_calls(
     wrong = [] if run.plan.output is None or run.refused else [r for r in given if r.error and r.name == ANSWER]
     if wrong:
         cut = any(each.call.name == ANSWER and each.call.arguments is None for each in prepared)
-        _correct(run, wrong[-1].text.removeprefix("Error: "), verdict if cut else None)
+        _correct(run, wrong[-1].text.removeprefix("Error: "), verdict if cut else None, wrong[-1].exception)
     if batch.out_of_time:
         return None  # the account reports it next
     if repeated:
@@ -377,7 +378,7 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
         run.transcript.add(User.of(str(error)))
         return False
     except ArgumentsDoNotFit as error:
-        _correct(run, str(error), turn.verdict)
+        _correct(run, str(error), turn.verdict, error.__cause__)
         why = CUT_OFF if turn.verdict.meaning == "length" else str(error)
         run.transcript.add(message)
         run.transcript.add(User.of(output.correction(why) if output is not None else why))
@@ -447,7 +448,7 @@ def _keep_waiting(call: ToolCall) -> Approval:
     return Wait()
 
 
-def _correct(run: Run, why: str, verdict: Verdict | None) -> None:
+def _correct(run: Run, why: str, verdict: Verdict | None, cause: BaseException | None) -> None:
     """The typed answer does not fit. Raises if a correction was requested before."""
     if not run.corrections:
         run.corrections += 1
@@ -456,7 +457,7 @@ def _correct(run: Run, why: str, verdict: Verdict | None) -> None:
         most = run.plan.sampling.max_tokens
         limit = "" if most is None else f" of {most} tokens"
         why = f"it was cut off at its length limit{limit}; raise `max_tokens`, or ask for a shorter answer"
-    raise AnswerInvalid(invalid(run.plan.model.name, why))
+    raise AnswerInvalid(invalid(run.plan.model.name, why)) from cause
 
 
 def _raise_refusal(run: Run, turn: Turn) -> None:

@@ -17,7 +17,7 @@ from unbroken.deltas import AttemptFailed, Delta, Ended, PartialResponse, UsageR
 from unbroken.errors import ProviderError, TimedOut, UnbrokenError, UserError
 from unbroken.events import RequestSent
 from unbroken.messages import Assistant, Message, OneTool, Request, System, ToolCall, ToolSpec, Usage, User
-from unbroken.middleware import AsideAnswer, NextRequest, wrap_model
+from unbroken.middleware import AsideAnswer, NextRequest, blaming, wrap_model
 from unbroken.models.model import Model, closing, refuse_single
 from unbroken.tools.caller import in_words
 from unbroken.tools.toolbox import Toolbox
@@ -104,7 +104,8 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
             background=() if run.futures is None else tuple(each.saved() for each in run.futures.undelivered()),
         )
         for each in preparing:
-            await each.before_request(request)
+            with blaming(each, "before_request"):
+                await each.before_request(request)
         if len(transcript.messages) == len(history):
             aside.end_turn()
             return request.messages

@@ -8,6 +8,7 @@ both read, whatever was asked for. If the answer does not fit, the model is aske
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from types import UnionType
 from typing import Any, Generic, Literal, TypeAlias, Union, cast, get_args, get_origin
@@ -19,6 +20,7 @@ from typing_extensions import TypedDict, TypeVar
 from unbroken.agent.json_in_text import values_in
 from unbroken.errors import UserError
 from unbroken.messages import Json, OutputSchema, ToolSpec
+from unbroken.tools.caller import log_bug
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
 from unbroken.validation import checked
@@ -145,12 +147,15 @@ class Output(Generic[T]):
         """The value of an answer that was given as a call. Raises `ArgumentsDoNotFit`."""
         if (why := self._why_not(arguments)) is not None:
             raise ArgumentsDoNotFit(why)
+        if self._wrapped and "value" not in arguments:
+            raise ArgumentsDoNotFit("`value` is missing")
         try:
             return self._adapter.validate_python(arguments["value"] if self._wrapped else arguments)
-        except KeyError:
-            raise ArgumentsDoNotFit("`value` is missing") from None
         except ValidationError as error:
             raise ArgumentsDoNotFit(_in_words(error)) from error
+        except (Exception, SystemExit) as error:
+            log_bug(logging.WARNING, error, "A validator of the type of the answer failed")
+            raise ArgumentsDoNotFit(f"a validator of its type failed ({type(error).__name__})") from error
 
     def read_text(self, text: str) -> T:
         """Reads JSON that is alone, in a code fence, or inside other text. Of several values, the one that fits. Raises
@@ -160,17 +165,17 @@ class Output(Generic[T]):
         if self.free_text:
             return self._read_free_text(text)
         answers: dict[str, T] = {}
-        why = NOT_JSON
+        why = ArgumentsDoNotFit(NOT_JSON)
         for value in values_in(text):
             try:
                 answer = self.read(self._as_arguments(value))
             except ArgumentsDoNotFit as error:
-                why = str(error)
+                why = error
             else:
                 answers[self.text_of(answer)] = answer
         if len(answers) == 1:
             return next(iter(answers.values()))
-        raise ArgumentsDoNotFit(SEVERAL.format(count=len(answers)) if answers else why)
+        raise ArgumentsDoNotFit(SEVERAL.format(count=len(answers))) if answers else why
 
     def _read_free_text(self, text: str) -> T:
         """The text itself, unless it is nothing but JSON of one of the other types."""

@@ -26,7 +26,7 @@ from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
 from unbroken.frozen import plain_factories
 from unbroken.messages import Json, Message, ToolMessage, ToolResult, User
-from unbroken.middleware import Middleware, RunStart, as_middleware
+from unbroken.middleware import Middleware, RunStart, as_middleware, end, start
 from unbroken.tools.caller import in_words
 from unbroken.tools.handles import BackgroundCall
 from unbroken.transcript import NO_RESULT, Transcript, repair, to_json
@@ -134,8 +134,7 @@ class Performance:
             return result
         finally:
             emitter.end()
-            for each in middleware:
-                each.end()
+            end(middleware)
             run.plan.remove_middleware()
             run.changing = None
 
@@ -162,11 +161,9 @@ class Performance:
             return started
         about = self._about(run)
         try:
-            for each in middleware:
-                started.append(each.start(about))
+            start(middleware, about, started)
         except BaseException:
-            for each in started:
-                each.end()
+            end(started)
             raise
         if run.changing is not None:
             run.changing.own += started

@@ -17,7 +17,7 @@ import re
 from collections.abc import AsyncIterable
 from typing import Final
 
-from unbroken.agent.streaming import Readable, Translated, closing
+from unbroken.agent.streaming import Buffered, Readable, translate
 from unbroken.decoding.assembler import Shown
 from unbroken.events import (
     Event,
@@ -29,6 +29,7 @@ from unbroken.events import (
     TextFinished,
     TextReplaced,
 )
+from unbroken.models.model import close
 
 STRONG = "。！？｡।۔؟"
 """These always end a sentence; `.`, `!`, `?` and `…` may also be inside of one."""
@@ -68,12 +69,12 @@ _LIST_NUMBER = re.compile(r"[ >*#_-]*(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})\Z")
 _FENCE = re.compile(r"`{3,}|~{3,}")
 
 
-def sentences(stream: AsyncIterable[Event]) -> Translated[str]:
+def sentences(stream: AsyncIterable[Event]) -> Buffered[str]:
     """The text of a run (`agent.stream(…)`, or any events) in sentences. The rest of a turn is yielded at its end; a
     code block is one piece, and so is a line without a full stop. If a retry gives a different answer, it follows after
     an empty line. If you stop reading, the run ends."""
     speaker = Sentences()
-    return Translated(
+    return translate(
         with_pauses(stream, speaker),
         lambda event: speaker.pause() if event is None else speaker.take(event),
         lambda: filter(None, [speaker.end()]),
@@ -105,8 +106,7 @@ class with_pauses(Readable[Event | None]):
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
-        async with closing(self._events):
-            pass
+        await close(self._events)
 
 
 class Sentences:

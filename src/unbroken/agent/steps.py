@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from unbroken.agent.streaming import Translated
+from unbroken.agent.streaming import Buffered, translate
 from unbroken.events import (
     CallAdopted,
     CallBackgrounded,
@@ -89,9 +89,9 @@ class Answer:
 Step: TypeAlias = Thought | Action | Observation | TodoUpdate | Answer
 
 
-def steps(stream: AsyncIterable[Event]) -> Translated[Step]:
+def steps(stream: AsyncIterable[Event]) -> Buffered[Step]:
     """A run (`agent.stream(…)`, or any events) as steps. If you stop reading, the run ends."""
-    return Translated(stream, Steps().take)
+    return translate(stream, Steps().take)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -24,8 +23,9 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import CancelledError, TimeoutError
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -37,6 +37,7 @@ from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, Sink
 from unbroken.messages import Message
 from unbroken.middleware import Middleware
+from unbroken.models.model import close
 from unbroken.models.sessions import close_session
 from unbroken.run_view import RunView
 
@@ -87,8 +88,7 @@ class Readable(Generic[Item]):
                 yield item
 
     async def aclose(self) -> None:
-        """Nobody reads it any more."""
-        self._over = True
+        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,6 +97,64 @@ class Readable(Generic[Item]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class Buffered(Readable[Item]):
+    """What `fetch` returns, several items at a time, and whether they are the last. If it is cancelled, it has taken
+    nothing."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[tuple[Iterable[Item], bool]]],
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._fetch = fetch
+        self._close = close
+        self._items: deque[Item] = deque()
+        self._ended = self._fetching = False
+
+    async def __anext__(self) -> Item:
+        while not self._items:
+            if self._ended:
+                self._over = True
+                raise StopAsyncIteration
+            if self._fetching:
+                raise UserError(HAS_READER)
+            self._fetching = True
+            try:
+                items, self._ended = await self._fetch()
+                self._items.extend(items)
+            finally:
+                self._fetching = False
+        return self._items.popleft()
+
+    async def aclose(self) -> None:
+        """If you stop reading, the run ends."""
+        self._ended = True
+        self._items.clear()
+        if self._close is not None:
+            await self._close()
+
+
+def translate(
+    stream: AsyncIterable[Read],
+    take: Callable[[Read], Iterable[Item]],
+    end: Callable[[], Iterable[Item]] = tuple,
+    *,
+    reports_failure: bool = False,
+) -> Buffered[Item]:
+    """The events of a stream as something else: `take` makes items of each event, `end` what follows the last one.
+    `reports_failure`: the event of a failure is the last one; otherwise the stream then raises its error."""
+    events = aiter(stream)
+
+    async def fetch() -> tuple[Iterable[Item], bool]:
+        event: Any = await anext(events, _END)
+        items = () if event is _END else take(event)
+        if event is _END or (reports_failure and isinstance(event, RunFailed)):
+            return chain(items, end()), True
+        return items, False
+
+    return Buffered(fetch, partial(close, events))
 
 
 class _Mailbox(Generic[Item]):
@@ -220,7 +278,7 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
             raise UserError("the stream is read with stream.outputs(); events go to `sinks=` instead")
         return super().__anext__()
 
-    def outputs(self) -> Outputs[OutputT]:
+    def outputs(self) -> Buffered[OutputT]:
         """The structured answer as it is written, in place of the events: `async for report in stream.outputs()`. Each
         value is valid and has more of the answer than the one before; the last is `result.output`."""
         output, perform_with = self._output, self._perform_with
@@ -233,92 +291,25 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
         def perform(put: Callable[[Partial], None]) -> Awaitable[Result[OutputT]]:
             return perform_with((), (PartialOutput(output, put),))
 
-        return Outputs(self, partial(self._next, _Mailbox[Partial](), perform))
+        values = _Mailbox[Partial]()
+        last: Partial | None = None
+
+        async def fetch() -> tuple[Iterable[OutputT], bool]:
+            nonlocal last
+            try:
+                last = await self._next(values, perform)
+            except StopAsyncIteration:
+                result = self.result
+                has_more = result.stop_reason not in ("waiting", "vetoed") and last != Partial(result.output)
+                return ((result.output,) if has_more else ()), True
+            return (last.value,), False
+
+        return Buffered(fetch, self.aclose)
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The history so far, with every call answered: use it to continue after a cancellation."""
         return self._messages()
-
-
-class Outputs(Readable[OutputT]):
-    """What `stream.outputs()` returns."""
-
-    def __init__(self, stream: RunStream[OutputT], read: Callable[[], Awaitable[Partial]]) -> None:
-        self._stream = stream
-        self._read = read
-        self._last: Partial | None = None
-
-    async def __anext__(self) -> OutputT:
-        if self._over:
-            raise StopAsyncIteration
-        try:
-            self._last = await self._read()
-        except StopAsyncIteration:
-            self._over = True
-            result = self._stream.result
-            if result.stop_reason in ("waiting", "vetoed") or self._last == Partial(result.output):
-                raise
-            return result.output
-        return self._last.value
-
-    async def aclose(self) -> None:
-        """Ends the run if it is still active."""
-        await self._stream.aclose()
-
-
-class Translated(Readable[Item]):
-    """The events of a stream as something else: `take` makes items of each event, `end` what follows the last one.
-    `reports_failure`: the event of a failure is the last one; otherwise the stream then raises its error."""
-
-    def __init__(
-        self,
-        stream: AsyncIterable[Read],
-        take: Callable[[Read], Iterable[Item]],
-        end: Callable[[], Iterable[Item]] = tuple,
-        *,
-        reports_failure: bool = False,
-    ) -> None:
-        self._events: AsyncIterator[Any] = aiter(stream)
-        self._take: Callable[[Any], Iterable[Item]] = take
-        self._end = end
-        self._reports_failure = reports_failure
-        self._items: deque[Item] = deque()
-        self._ended = False
-        """No event follows."""
-
-    async def __anext__(self) -> Item:
-        while not self._items:
-            if self._ended:
-                self._over = True
-                raise StopAsyncIteration
-            event = await anext(self._events, _END)
-            if event is not _END:
-                self._items.extend(self._take(event))
-            if event is _END or (self._reports_failure and isinstance(event, RunFailed)):
-                self._ended = True
-                self._items.extend(self._end())
-        return self._items.popleft()
-
-    async def aclose(self) -> None:
-        """If you stop reading, the run ends."""
-        self._ended = True
-        self._items.clear()
-        async with closing(self._events):
-            pass
-
-
-# A reader that stops early ends the run behind the stream, if there is one.
-
-
-@asynccontextmanager
-async def closing(stream: AsyncIterable[Read]) -> AsyncGenerator[AsyncIterable[Read]]:
-    try:
-        yield stream
-    finally:
-        close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
 
 
 # `collect`: the outcome of a run from its events alone, which may come from a stream, a file or another machine. A

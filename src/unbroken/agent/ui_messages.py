@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
-from unbroken.agent.streaming import Translated
+from unbroken.agent.streaming import Buffered, translate
 from unbroken.events import (
     AgentChanged,
     ApprovalAsked,
@@ -73,7 +73,7 @@ def ui_messages(
     message_id: str = "",
     approvals: bool = True,
     error_text: Failed = generic_error,
-) -> Translated[str]:
+) -> Buffered[str]:
     """The lines of a UI message stream for a run (`agent.stream(…)`, or any events); send `UI_MESSAGE_HEADERS` first.
 
     A failed run is reported in the stream and logged, and raises nothing: `error_text` chooses what the browser may
@@ -92,7 +92,7 @@ def ui_messages(
         yield from lines(writer.close())
         yield "data: [DONE]\n\n"
 
-    return Translated(stream, lambda event: lines(writer.take(event)), end, reports_failure=True)
+    return translate(stream, lambda event: lines(writer.take(event)), end, reports_failure=True)
 
 
 class ChunkWriter:

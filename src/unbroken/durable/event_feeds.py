@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from unbroken.agent.streaming import closing
 from unbroken.durable.changes import Waiter
 from unbroken.durable.journal import PAGE, Journal
 from unbroken.durable.records import ENDED, RunRow, State
@@ -146,11 +145,10 @@ class EventFeeds:
 
     async def _catch_up(self, feed: _Feed, after: int) -> AsyncGenerator[tuple[bytes, int]]:
         """Events before those that the feed holds, each with its number."""
-        async with closing(self._journal.events(feed.row.run_id, after)) as events:
-            async for event in events:
-                yield event_bytes(event), event.seq
-                if not feed.is_behind(event.seq):
-                    return
+        async for event in self._journal.events(feed.row.run_id, after):
+            yield event_bytes(event), event.seq
+            if not feed.is_behind(event.seq):
+                return
 
     async def close(self) -> None:
         if self._following is not None:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from unbroken.agent.options import limits_to_json
 from unbroken.agent.prompts import Prompt, to_user
+from unbroken.agent.streaming import Buffered
 from unbroken.clock import current_clock
 from unbroken.durable.answers import encode_answers
 from unbroken.durable.changes import Changes, Waiter
@@ -23,6 +24,7 @@ from unbroken.durable.database import Database, Disconnected, Drivable, NewRun, 
 from unbroken.durable.database_urls import connect
 from unbroken.durable.errors import JournalUnavailable
 from unbroken.durable.records import (
+    ENDED,
     LONGEST_NAME,
     LONGEST_WAIT,
     STATES,
@@ -34,8 +36,9 @@ from unbroken.durable.records import (
     is_too_long,
     is_wait,
 )
-from unbroken.durable.run_lines import JournalEvents, cancelled_lines, file_name, parse
+from unbroken.durable.run_lines import RunEvents, cancelled_lines, file_name, parse
 from unbroken.errors import UserError
+from unbroken.events import Event
 from unbroken.trajectory.otel import current_traceparent
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
@@ -233,14 +236,22 @@ class Journal:
 
     # What happened
 
-    def events(self, run_id: str, after: int = 0) -> JournalEvents:
+    def events(self, run_id: str, after: int = 0) -> Buffered[Event]:
         """The events of a run after this number, without a gap: those that are there, then those that come. Ends after
         the last event of a run that has ended. The numbers start at 1."""
+        reader, chunks = RunEvents(run_id), 0
 
-        def read(chunks: int) -> Awaitable[tuple[RunRow, list[bytes]]]:
-            return self.work(lambda database: database.chunks(run_id, chunks, PAGE))
+        async def fetch() -> tuple[Iterable[Event], bool]:
+            nonlocal chunks
+            with self._changes.listening() as changed:
+                row, data = await self.work(lambda database: database.chunks(run_id, chunks, PAGE))
+                chunks += len(data)
+                ended = row.state in ENDED and row.chunks == chunks
+                if not (data or ended):
+                    await changed.wait()
+                return [event for event in reader.feed(data) if event.seq > after], ended
 
-        return JournalEvents(run_id, after, read, self._changes.listening)
+        return Buffered(fetch)
 
     async def recorded_bytes(self, run_id: str) -> bytes:
         """The recording as a file would hold it."""

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from pathlib import Path
 
-from unbroken.agent.streaming import HAS_READER, Readable
 from unbroken.clock import current_clock
-from unbroken.durable.changes import Waiter
-from unbroken.durable.records import ENDED, Claim, RunRow
-from unbroken.errors import UserError
+from unbroken.durable.records import Claim
 from unbroken.events import Event, RunFailed, event_to_json
 from unbroken.trajectory.line_reader import EventReader, LineReader
 from unbroken.trajectory.lines import encode
@@ -36,49 +31,6 @@ class RunEvents:
             if self._reader is not None:
                 found += [event for line in lines if (event := self._reader.feed(line)) is not None]
         return found
-
-
-class JournalEvents(Readable[Event]):
-    """The events of a run as they are stored. `read` returns its appends from a number on; `listening` begins to wait
-    for more of them."""
-
-    def __init__(
-        self,
-        run_id: str,
-        after: int,
-        read: Callable[[int], Awaitable[tuple[RunRow, list[bytes]]]],
-        listening: Callable[[], AbstractContextManager[Waiter]],
-    ) -> None:
-        self._reader = RunEvents(run_id)
-        self._after = after
-        self._read = read
-        self._listening = listening
-        self._chunks = 0
-        self._found: deque[Event] = deque()
-        self._ended = self._waits = False
-
-    async def __anext__(self) -> Event:
-        while not self._found:
-            if self._ended:
-                self._over = True
-                raise StopAsyncIteration
-            if self._waits:
-                raise UserError(HAS_READER)
-            self._waits = True
-            try:
-                await self._look()
-            finally:
-                self._waits = False
-        return self._found.popleft()
-
-    async def _look(self) -> None:
-        with self._listening() as changed:
-            row, data = await self._read(self._chunks)
-            self._chunks += len(data)
-            self._found.extend(event for event in self._reader.feed(data) if event.seq > self._after)
-            self._ended = row.state in ENDED and row.chunks == self._chunks
-            if not (data or self._ended):
-                await changed.wait()
 
 
 def parse(data: bytes, run_id: str) -> Recording:

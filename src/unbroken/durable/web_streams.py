@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from unbroken.agent.streaming import closing
+from unbroken.agent.streaming import Buffered
 from unbroken.agent.ui_messages import ui_messages
 from unbroken.durable.event_feeds import BLOCK
 from unbroken.durable.journal import Journal
@@ -26,12 +26,9 @@ async def event_stream(first: bytes, following: AsyncGenerator[bytes]) -> AsyncG
             yield data
 
 
-async def ui_stream(journal: Journal, run_id: str, approvals: bool) -> AsyncGenerator[bytes]:
+def ui_stream(journal: Journal, run_id: str, approvals: bool) -> AsyncGenerator[bytes]:
     """The run from its beginning, as one message of the AI SDK. It ends when the run has ended, or waits."""
-    events = one_message(journal, run_id)
-    async with aclosing(ui_messages(events, message_id=run_id, approvals=approvals)) as lines:
-        async for line in lines:
-            yield line.encode()
+    return _encoded(ui_messages(one_message(journal, run_id), message_id=run_id, approvals=approvals))
 
 
 def ag_ui_stream(journal: Journal, run_id: str) -> AsyncGenerator[bytes]:
@@ -39,12 +36,13 @@ def ag_ui_stream(journal: Journal, run_id: str) -> AsyncGenerator[bytes]:
     the package for it is not installed."""
     from unbroken.agent.ag_ui import ag_ui_events  # noqa: PLC0415 - an optional extra
 
-    async def stream() -> AsyncGenerator[bytes]:
-        async with aclosing(ag_ui_events(one_message(journal, run_id))) as lines:
-            async for line in lines:
-                yield line.encode()
+    return _encoded(ag_ui_events(one_message(journal, run_id)))
 
-    return stream()
+
+async def _encoded(lines: Buffered[str]) -> AsyncGenerator[bytes]:
+    async with lines:
+        async for line in lines:
+            yield line.encode()
 
 
 async def one_message(journal: Journal, run_id: str) -> AsyncGenerator[Event]:
@@ -53,19 +51,18 @@ async def one_message(journal: Journal, run_id: str) -> AsyncGenerator[Event]:
     end: RunFinished | RunFailed | None = None
     """The end of a drive; the next event shows that the run went on."""
     started = False
-    async with closing(journal.events(run_id)) as events:
-        async for event in events:
-            end = None
-            if isinstance(event, RunStarted):
-                if not started:
-                    started = True
-                    yield event
-            elif isinstance(event, RunFailed | RunFinished):
-                end = event
-                if isinstance(event, RunFinished) and await _waits_for(journal, run_id, event):
-                    break
-            else:
+    async for event in journal.events(run_id):
+        end = None
+        if isinstance(event, RunStarted):
+            if not started:
+                started = True
                 yield event
+        elif isinstance(event, RunFailed | RunFinished):
+            end = event
+            if isinstance(event, RunFinished) and await _waits_for(journal, run_id, event):
+                break
+        else:
+            yield event
     if end is not None:
         yield end
 

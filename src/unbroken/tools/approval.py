@@ -11,12 +11,23 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from unbroken.messages import Json, ToolCall, ToolResult
-from unbroken.tools.caller import Attempt, Prepared, failure, in_words, not_executed
+from unbroken.tools.caller import (
+    Attempt,
+    Prepared,
+    bare,
+    failure,
+    in_words,
+    log_bug,
+    not_executed,
+    safe_words,
+)
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
 from unbroken.tools.threads import call_anywhere
 from unbroken.tools.tool import Tool, Verify
 from unbroken.validation import checked
+
+LOG = logging.getLogger("unbroken.tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,8 @@ class Deny:
     """The call is answered with the reason."""
 
     reason: str = ""
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+    """What the approver raised, if it failed instead of deciding."""
 
 
 @checked
@@ -73,16 +86,22 @@ Approval: TypeAlias = Allow | Deny | Edit | Wait
 OnApproval: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]
 
 
+FAILED = "the approval failed: {}"
+
+
 async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     """Asks the approver. A plain function runs in a thread, because it may wait for a person while other calls
     continue."""
     try:
         decision: Any = await call_anywhere(on_approval, call)
-    except Exception as error:  # noqa: BLE001 - the user's handler runs here; if it fails, the call is denied
-        return Deny(f"the approval failed: {in_words(error)}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's handler runs here; if it fails, the call is denied
+        log_bug(logging.WARNING, error, "The approver failed, so tool call %s (id=%s) is denied", call.name, call.id)
+        return Deny(FAILED.format(safe_words(error)), bare(error))
     if isinstance(decision, Allow | Deny | Edit | Wait):
         return decision
-    return Deny(f"the approval failed: on_approval returned {decision!r}, and not Allow, Deny, Edit or Wait")
+    what = f"on_approval returned {type(decision).__name__}, and not Allow(), Deny(), Edit(…) or Wait()"
+    LOG.warning("Tool call %s (id=%s) is denied: %s", call.name, call.id, what)
+    return Deny(FAILED.format(what))
 
 
 async def ask_within(context: CallContext[Any], question: ToolCall) -> Approval | None:
@@ -116,7 +135,8 @@ def decide(entry: Entry, decision: Approval | ToolResult, prepare: Callable[[Too
                 return refused(edited)
         case Deny(reason):
             why = f"denied: {reason}" if reason else "denied"
-            return unknown(call, f"running it again was {why}") if prepared.uncertain else not_executed(call, why)
+            result = unknown(call, f"running it again was {why}") if prepared.uncertain else not_executed(call, why)
+            return replace(result, exception=decision.exception)
         case Wait():
             entry.state = "pending"
     return None
@@ -126,15 +146,13 @@ def refused(prepared: Prepared) -> ToolResult:
     """The result of a call that cannot run."""
     if prepared.uncertain:
         return unknown(prepared.call, f"it cannot run now: {prepared.refusal}")
-    return failure(prepared.call, prepared.refusal, "not_executed")
+    return failure(prepared.call, prepared.refusal, "not_executed", prepared.exception)
 
 
 # What to do with a call that had started when its run stopped, because its process died or it was cancelled: nobody
 # knows whether it took effect. The tool declares what to do (`@tool(after_crash=…)`). A read runs again in any case; a
 # write does not, unless it is declared safe.
 
-
-LOG = logging.getLogger("unbroken.tools")
 
 OUTCOME_UNKNOWN = "outcome unknown: the run stopped while this call was running, and it may have taken effect"
 CHECK_FIRST = "check whether it did before you call it again"

@@ -12,13 +12,14 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from traceback import format_exception
 from types import CoroutineType
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import orjson
 
 from unbroken.clock import Clock, TimeLimit
-from unbroken.errors import RecordingFailed, without_passwords
+from unbroken.errors import RecordingFailed, UnbrokenError, without_passwords
 from unbroken.events import CallStarted, ToolLate
 from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
@@ -39,6 +40,7 @@ ToolErrors: TypeAlias = Literal["full", "safe"]
 """What a model sees of an exception: its text, or only its type."""
 
 SAFE = "the tool failed ({kind}); the details are not shown here"
+AROUND = "the program around the tool failed ({kind}); the details are not shown here"
 
 NOT_EXECUTED = "not executed"
 
@@ -47,6 +49,10 @@ QUOTED = 200
 
 CACHED = 1024
 """Maximum number of cached results."""
+BLOCKED = 0.5
+"""Seconds for which the event loop may be too busy to end a tool at its time-out before that is logged."""
+MOST_LINKS = 64
+"""Of a chain of exceptions, which may be a circle."""
 
 
 @dataclass(slots=True)
@@ -66,6 +72,8 @@ class Prepared:
     refusal: str = ""
     unfit: bool = False
     """The model wrote a call that cannot run: of an unknown tool, or with arguments that do not fit."""
+    exception: BaseException | None = None
+    """What a function of the tool, or of a type, raised when the call was prepared."""
     nth: int = 1
     """Its number among the identical calls of its message."""
     uncertain: bool = False
@@ -109,8 +117,10 @@ def prepare(call: ToolCall, toolbox: Toolbox, errors: ToolErrors = "full") -> Pr
     except ArgumentsDoNotFit as error:
         prepared.refusal = f"the arguments of `{call.name}` do not fit: {error}"
         prepared.unfit = True
+        prepared.exception = error.__cause__ and bare(error.__cause__)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign `key` or `approve` runs here
-        prepared.refusal = f"tool `{call.name}` could not be prepared: {_for_model(call.name, error, errors)}"
+        prepared.refusal = f"tool `{call.name}` could not be prepared: {_for_model(call, error, errors)}"
+        prepared.exception = bare(error)
     return prepared
 
 
@@ -148,9 +158,12 @@ def fingerprint(call: ToolCall) -> str:
     return f"{call.name}\n{arguments.decode()}"
 
 
-def failure(call: ToolCall, message: str, outcome: Outcome = "failed") -> ToolResult:
+def failure(
+    call: ToolCall, message: str, outcome: Outcome = "failed", exception: BaseException | None = None
+) -> ToolResult:
     ended_as = None if outcome == "failed" else outcome
-    return ToolResult(call.id, to_parts(f"Error: {message}"), error=True, name=call.name, ended_as=ended_as)
+    content = to_parts(f"Error: {message}")
+    return ToolResult(call.id, content, error=True, name=call.name, ended_as=ended_as, exception=exception)
 
 
 def not_executed(call: ToolCall, reason: str) -> ToolResult:
@@ -171,26 +184,53 @@ def in_words(error: BaseException) -> str:
     return without_passwords(_words_of(error))
 
 
-def _for_model(name: str, error: BaseException, errors: ToolErrors) -> str:
-    """The error text for the model. With `safe` errors the details go only to the log."""
-    if errors == "full" or isinstance(error, ToolFailed):
+def _for_model(call: ToolCall, error: BaseException, errors: ToolErrors) -> str:
+    """The error text for the model. The traceback goes to the log, unless the tool has raised it for the model."""
+    if isinstance(error, ToolFailed):
         return in_words(error)
-    LOG.error("Tool %s raised %s: %s", name, type(error).__name__, in_words(error))
-    return SAFE.format(kind=type(error).__name__)
+    safe = errors == "safe"
+    log_bug(
+        logging.ERROR if safe else logging.INFO, error, "Tool call %s (id=%s) raised an exception", call.name, call.id
+    )
+    return SAFE.format(kind=type(error).__name__) if safe else in_words(error)
 
 
 def _words_of(error: BaseException) -> str:
-    if isinstance(error, KeyError):
-        return f"KeyError: {error}"
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        return f"{group}: {_words_of(group.exceptions[0])}"
     if isinstance(error, SystemExit):
         return f"the tool tried to end the program (exit code {error.code})"
+    kind = type(error).__name__
     try:
-        return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001 - a foreign exception's own __str__ may fail
-        return type(error).__name__
+        words = str(error) or kind
+    except (Exception, SystemExit):  # noqa: BLE001 - a foreign exception's own __str__ may fail
+        return kind
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return f"{words}: {_words_of(group.exceptions[0])}"
+    return f"KeyError: {words}" if isinstance(error, KeyError) else words
+
+
+def safe_words(error: BaseException) -> str:
+    """What a model reads of an error in the program around a tool. The text of an error may hold anything."""
+    if isinstance(error, (ToolFailed, UnbrokenError)):
+        return in_words(error)
+    return AROUND.format(kind=type(error).__name__)
+
+
+def log_bug(level: int, error: BaseException, words: str, *named: object) -> None:
+    """Logs a bug in the user's code with its traceback, without passwords in addresses."""
+    if LOG.isEnabledFor(level):
+        LOG.log(level, f"{words}:\n%s", *named, without_passwords("".join(format_exception(error))))
+
+
+def bare(error: BaseException) -> BaseException:
+    """The error without tracebacks, which keep the variables of all that was running alive."""
+    link: BaseException | None = error
+    for _ in range(MOST_LINKS):
+        if link is None:
+            break
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
 
 
 async def run_safely(caller: Caller, call: ToolCall, context: CallContext[Any]) -> ToolResult:
@@ -199,8 +239,10 @@ async def run_safely(caller: Caller, call: ToolCall, context: CallContext[Any]) 
         result = await caller(call, context)
     except RecordingFailed:
         raise
-    except Exception as error:  # noqa: BLE001 - a foreign `Caller`
-        return failure(call, in_words(error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign `Caller`
+        if not isinstance(error, ToolFailed):
+            log_bug(logging.WARNING, error, "Middleware around the tool call %s (id=%s) failed", call.name, call.id)
+        return failure(call, safe_words(error), exception=bare(error))
     if not isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - a foreign `Caller`
         return failure(call, f"what runs the tools gave {type(result).__name__}, and no ToolResult")
     return result if result.call_id == call.id else replace(result, call_id=call.id)
@@ -266,7 +308,7 @@ class ToolCaller:
             return result
         if isinstance(result, Retry):
             return _asking_for_retry(call, result, context)
-        return failure(call, _for_model(call.name, result, self._errors))
+        return failure(call, _for_model(call, result, self._errors), exception=bare(result))
 
     async def _attempt(
         self, tool: Tool, call: ToolCall, arguments: dict[str, Any], context: CallContext[Any]
@@ -316,6 +358,13 @@ class Attempt:
             return error.error
         except BaseException as error:  # noqa: BLE001 - a foreign tool runs here: SystemExit, a panic of foreign code
             return error
+        finally:
+            if is_async and (late := self.time.late) > BLOCKED:
+                LOG.warning(
+                    "Tool %s (id=%s) could not be stopped at its time-out of %gs, and went on for %.1fs: it, or code "
+                    "beside it, blocks the event loop. Await what takes long, or write `def` in place of `async def`",
+                    *(self.call.name, self.call.id, self.timeout, late),
+                )
 
     async def _run(self, function: Callable[[], Any], is_async: bool) -> ToolResult:
         waits = not is_async and THREADS.crowded
@@ -429,7 +478,7 @@ def _asking_for_retry(call: ToolCall, error: Retry, context: CallContext[Any]) -
     most = context.most_retries
     may_retry = most is None or context.retries.get(call.name, 0) + 1 < most
     advice = "correct the call and make it again" if may_retry else "do not call it again"
-    return failure(call, f"{in_words(error)}; {advice}", "retry")
+    return failure(call, f"{in_words(error)}; {advice}", "retry", bare(error))
 
 
 def _unknown(call: ToolCall, toolbox: Toolbox) -> str:

@@ -275,9 +275,11 @@ class Batch:
         self._timer = self._loop.call_later(seconds, self._run_out, reason, report)
 
     def _run_out(self, reason: str, report: Callable[[], None]) -> None:
-        report()
         self.out_of_time = True
-        self.halt(reason)
+        try:
+            report()
+        finally:
+            self.halt(reason)
 
     def settle(
         self, calls: Sequence[ToolCall], number: Callable[[ToolCall], int], error: BaseException | None = None
