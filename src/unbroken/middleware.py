@@ -224,9 +224,9 @@ def blaming(middleware: Middleware, method: str) -> Generator[None]:
     except UnbrokenError:
         raise
     except (Exception, SystemExit) as error:
-        name, kind = type(middleware).__name__, type(error).__name__
+        name = type(middleware).__name__
         log_bug(logging.WARNING, error, "The middleware %s failed in %s", name, method)
-        raise MiddlewareFailed(f"the middleware `{name}` failed in `{method}`: {kind}: {in_words(error)}") from error
+        raise MiddlewareFailed(f"the middleware `{name}` failed in `{method}`: {in_words(error)}") from error
 
 
 def start(middleware: Iterable[Middleware], run: RunStart, started: list[Middleware]) -> None:

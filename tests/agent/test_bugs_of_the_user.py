@@ -22,6 +22,7 @@ from unbroken import (
     Conversation,
     Event,
     Limits,
+    RunFailed,
     RunFinished,
     ScriptedModel,
     ToolCall,
@@ -243,9 +244,7 @@ def test_a_middleware_that_fails_is_named_with_its_method_and_the_others_end(
     log: list[str] = []
     other = Broken("", error, log)
     model = ScriptedModel("Never.")
-    with pytest.raises(
-        UserError, match=f"the middleware `Broken` failed in `{method}`: {type(error).__name__}"
-    ) as caught:
+    with pytest.raises(UserError, match=f"the middleware `Broken` failed in `{method}`: ") as caught:
         play(Agent(model, middleware=[other, Broken(method, error, [])]))
     assert type(caught.value).__name__ == "MiddlewareFailed"
     assert caught.value.__cause__ is error
@@ -355,7 +354,7 @@ def test_what_pydantic_found_is_the_cause_of_an_answer_that_is_refused(as_call: 
 # Code that ends the program
 
 
-def leave(*given: Any) -> Any:
+def leave(*given: Any, **named: Any) -> Any:
     raise SystemExit(3)
 
 
@@ -371,10 +370,20 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_function_of_the_agent_that_ends_the_program_fails_its_run(option: str) -> None:
     async def main() -> None:
-        with pytest.raises(UserError, match="failed: the tool tried to end the program"):
+        with pytest.raises(UserError, match="failed: it tried to end the program"):
             await Agent(ScriptedModel("Done."), **OPTIONS[option]()).run("Go.")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("method", ["on_tools", "check_input", "check_output", "ask_model"])
+def test_middleware_that_ends_the_program_fails_its_run(method: str) -> None:
+    leaving = type("Leaving", (Middleware,), {method: leave})()
+    events: list[Event] = []
+    agent = Agent(ScriptedModel("Done."), middleware=[leaving], sinks=[events.append])
+    with pytest.raises(UnbrokenError, match="failed: it tried to end the program"):
+        asyncio.run(agent.run("Go."))
+    assert isinstance(events[-1], RunFailed)
 
 
 def test_a_sink_that_ends_the_program_is_removed(caplog: pytest.LogCaptureFixture) -> None:

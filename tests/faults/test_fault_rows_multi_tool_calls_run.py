@@ -56,7 +56,7 @@ def test_one_of_many_tools_raises_and_the_others_finish(wire: str, schedule: Sch
         (KeyError("city"), "Error: KeyError: 'city'"),
         (ValueError(), "Error: ValueError"),
         (TimeoutError("the database took too long"), "Error: the database took too long"),
-        (SystemExit(3), "Error: the tool tried to end the program (exit code 3)"),
+        (SystemExit(3), "Error: it tried to end the program (exit code 3)"),
         (Odd(), "Error: Odd"),
         (ExceptionGroup("two", [ValueError("a"), ValueError("b")]), "Error: two (2 sub-exceptions): a"),
     ],

@@ -18,7 +18,7 @@ class Odd(BaseException):
 
 
 RAISED = [
-    (SystemExit(3), "the tool tried to end the program (exit code 3)"),
+    (SystemExit(3), "it tried to end the program (exit code 3)"),
     (GeneratorExit(), "GeneratorExit"),
     (asyncio.CancelledError(), "CancelledError"),
     (Odd("odd"), "odd"),

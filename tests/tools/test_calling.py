@@ -49,7 +49,7 @@ class Wordless(Exception):
 
 
 RAISED = [
-    pytest.param(SystemExit(3), "the tool tried to end the program (exit code 3)", id="SystemExit"),
+    pytest.param(SystemExit(3), "it tried to end the program (exit code 3)", id="SystemExit"),
     pytest.param(Panic("index out of bounds"), "index out of bounds", id="a panic"),
     pytest.param(BaseExceptionGroup("two", [Panic(), Panic()]), "two (2 sub-exceptions): Panic", id="two panics"),
     pytest.param(ExceptionGroup("one", [ValueError()]), "one (1 sub-exception): ValueError", id="ExceptionGroup"),

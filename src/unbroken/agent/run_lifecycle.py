@@ -126,6 +126,8 @@ class Performance:
             raise
         except BaseException as error:
             _emit_failed(run, error, in_words(error), [])
+            if isinstance(error, SystemExit):
+                raise UserError(f"code of the program that the run called has failed: {in_words(error)}") from error
             raise
         else:
             run.end_server_calls()

@@ -117,7 +117,7 @@ class Guard:
         the secret."""
         try:
             key = keys.find(secret)
-        except Exception as error:  # noqa: BLE001 - `keys` may be the user's own
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - `keys` may be the user's own
             known = isinstance(error, UnbrokenError)
             if not self._failing:
                 LOG.error("no key can be checked: %s", error if known else type(error).__name__)

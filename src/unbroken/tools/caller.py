@@ -197,7 +197,7 @@ def _for_model(call: ToolCall, error: BaseException, errors: ToolErrors) -> str:
 
 def _words_of(error: BaseException) -> str:
     if isinstance(error, SystemExit):
-        return f"the tool tried to end the program (exit code {error.code})"
+        return f"it tried to end the program (exit code {error.code})"
     kind = type(error).__name__
     try:
         words = str(error) or kind
