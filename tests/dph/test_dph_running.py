@@ -385,7 +385,7 @@ def break_down(call: ToolCall) -> Approval:
     [
         (deny, "denied: not today"),
         (wait, "a program cannot wait"),
-        (break_down, "the phone is dead"),
+        (break_down, "denied: the approval failed: the program around the tool failed (RuntimeError)"),
         (None, "nobody can be asked"),
     ],
 )
