@@ -17,8 +17,9 @@ import re
 from collections.abc import AsyncIterable
 from typing import Final
 
-from unbroken.agent.streaming import Buffered, Readable, translate
+from unbroken.agent.streaming import OTHER_LOOP, Buffered, Readable, translate
 from unbroken.decoding.assembler import Shown
+from unbroken.errors import UserError
 from unbroken.events import (
     Event,
     RequestRetried,
@@ -96,6 +97,8 @@ class with_pauses(Readable[Event | None]):
             if not self._speaker.looks_complete:
                 return await anext(self._events)
             self._reading = asyncio.ensure_future(anext(self._events))
+        if self._reading.get_loop() is not asyncio.get_running_loop():
+            raise UserError(OTHER_LOOP)
         limit = PAUSE if self._speaker.looks_complete else None
         if not (await asyncio.wait([self._reading], timeout=limit))[0]:
             return None
@@ -103,9 +106,10 @@ class with_pauses(Readable[Event | None]):
         return reading.result()
 
     async def aclose(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
+        if (reading := self._reading) is not None:
+            reading.get_loop().call_soon_threadsafe(reading.cancel)
+            if reading.get_loop() is asyncio.get_running_loop():
+                await asyncio.wait([reading])
         await close(self._events)
 
 
