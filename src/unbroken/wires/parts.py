@@ -30,7 +30,7 @@ from unbroken.messages import (
     ToolResult,
     ToolSpec,
 )
-from unbroken.wires.jsontext import dump_arguments, shallow, strict
+from unbroken.wires.jsontext import dump_arguments, shallow, strict, without_halves
 from unbroken.wires.values import NAMESPACE, IdRule, Object, as_dict, fit_name, full_name, is_name
 
 
@@ -274,7 +274,7 @@ def outgoing_object(call: ToolCall) -> Json:
     """The same for wires on which arguments are an object. A number that is larger than any float (`1e400`) is written
     as the model wrote it."""
     if _BEYOND_FLOATS.search(call.raw) and _has_infinity(object_from_text(call.raw)):
-        return orjson.Fragment(call.raw)
+        return orjson.Fragment(without_halves(call.raw))
     return call.arguments or {}
 
 

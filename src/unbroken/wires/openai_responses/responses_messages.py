@@ -94,6 +94,8 @@ def _encode_assistant(message: Assistant, stateless: bool) -> list[Object]:
         if id is not None:
             call = calls.pop(id, None)
             item = _GONE if call is None else {**item, "call_id": fit(id, ID_RULE)}
+            if call is not None and call.kind in ("function", "custom"):
+                item |= _named(call, TOOL_NAME)
             if call is not None and call.kind == "function":
                 item["arguments"] = outgoing_arguments(call)
         elif (
@@ -159,8 +161,10 @@ def _encode_text(text: str) -> Object:
 
 
 def _named(call: ToolCall, rule: IdRule | None) -> Object:
-    name: Object = {"name": call.name if rule is None else fit_name(call.name, rule)}
-    return {"namespace": call.namespace, **name} if call.namespace else name
+    name, namespace = call.name, call.namespace
+    if rule is not None:
+        name, namespace = fit_name(name, rule), namespace and fit_name(namespace, rule)
+    return {"namespace": namespace, "name": name} if namespace else {"name": name}
 
 
 def encode_call(call: ToolCall, rule: IdRule | None = TOOL_NAME) -> Object:
