@@ -1,12 +1,14 @@
 """`ag_ui_events`: a run as events of the Agent User Interaction protocol (AG-UI), for CopilotKit and other interfaces
 that speak it. The package `ag-ui-protocol` defines and checks them (`pip install 'unbroken[ag-ui]'`).
 
-The chunks of `ui_messages` are translated: what holds for them (retries, adopted and dropped calls) holds here.
+The chunks of `ui_messages` are translated: what holds for them (retries, adopted and dropped calls) holds here. But
+this protocol can take text back: `MESSAGES_SNAPSHOT` replaces all messages of the client, so it needs those that the
+client had before.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from typing import Any
 
 from unbroken.agent.streaming import closing
@@ -22,14 +24,20 @@ except ModuleNotFoundError as error:  # pragma: no cover - the extra is part of 
 
 
 async def ag_ui_events(
-    stream: AsyncIterable[Event], *, thread_id: str = "", error_text: Failed = generic_error
+    stream: AsyncIterable[Event],
+    *,
+    thread_id: str = "",
+    messages: Iterable[core.Message] | None = None,
+    error_text: Failed = generic_error,
 ) -> AsyncGenerator[str]:
     """The lines of an event stream for a run (`agent.stream(…)`, or any events).
 
-    `thread_id` names the conversation; without it, it is the run's id. Calls that wait for somebody are interrupts of
-    the last event. A failed run is reported in the stream, and raises nothing: `error_text` chooses what is shown.
+    `thread_id` names the conversation; without it, it is the run's id. `messages` are those of the client
+    (`RunAgentInput.messages`): with them, text that is replaced after a broken stream leaves the client's screen.
+    Without them, the custom event `replaced` is all that shows it. Calls that wait for somebody are interrupts of the
+    last event. A failed run is reported in the stream, and raises nothing: `error_text` chooses what is shown.
     """
-    translator = _Translator(thread_id, error_text)
+    translator = _Translator(thread_id, error_text, None if messages is None else _Screen(messages))
     async with closing(stream) as events:
         async for event in events:
             for translated in translator.take(event):
@@ -38,8 +46,63 @@ async def ag_ui_events(
                 break  # the stream would now raise the error that was just reported
 
 
+class _Screen:
+    """The messages that the client has: those that it had before, and those of this run."""
+
+    def __init__(self, messages: Iterable[core.Message]) -> None:
+        self._messages: dict[str, core.Message] = {message.id: message for message in messages}
+        self._said: dict[str, tuple[core.AssistantMessage | core.ReasoningMessage, list[str]]] = {}
+        """The messages of this step that have text, and its pieces."""
+        self._calls: dict[str, core.ToolCall] = {}
+
+    def take(self, event: core.BaseEvent) -> None:
+        match event:
+            case core.StepFinishedEvent():
+                self._write()
+                self._said.clear()
+            case core.TextMessageStartEvent(message_id=id):
+                self._begin(core.AssistantMessage(id=id, content=""))
+            case core.ReasoningMessageStartEvent(message_id=id):
+                self._begin(core.ReasoningMessage(id=id, content=""))
+            case core.TextMessageContentEvent() | core.ReasoningMessageContentEvent():
+                self._said[event.message_id][1].append(event.delta)
+            case core.ToolCallStartEvent(tool_call_id=id, parent_message_id=str(parent)):
+                message = self._messages.setdefault(parent, core.AssistantMessage(id=parent))
+                call = self._calls[id] = core.ToolCall(
+                    id=id, function=core.FunctionCall(name=event.tool_call_name, arguments="")
+                )
+                if isinstance(message, core.AssistantMessage):
+                    message.tool_calls = [*(message.tool_calls or ()), call]
+            case core.ToolCallArgsEvent(tool_call_id=id):
+                self._calls[id].function.arguments += event.delta
+            case core.ToolCallResultEvent(message_id=id):
+                self._messages[id] = core.ToolMessage(id=id, content=event.content, tool_call_id=event.tool_call_id)
+            case _:
+                pass
+
+    def without(self, part: str) -> core.BaseEvent:
+        """All messages, without the text or the reasoning of this step."""
+        for message, pieces in list(self._said.values()):
+            if isinstance(message, core.AssistantMessage) == (part == "text"):
+                pieces.clear()
+                if isinstance(message, core.AssistantMessage) and not message.tool_calls:
+                    del self._messages[message.id], self._said[message.id]
+        self._write()
+        # Reasoning stays, empty: clients keep theirs unless the snapshot has some.
+        return core.MessagesSnapshotEvent(messages=list(self._messages.values()))
+
+    def _begin(self, message: core.AssistantMessage | core.ReasoningMessage) -> None:
+        self._messages[message.id] = message
+        self._said[message.id] = message, []
+
+    def _write(self) -> None:
+        for message, pieces in self._said.values():
+            message.content = "".join(pieces)
+
+
 class _Translator:
-    def __init__(self, thread_id: str, error_text: Failed) -> None:
+    def __init__(self, thread_id: str, error_text: Failed, screen: _Screen | None) -> None:
+        self._screen = screen
         self._writer = ChunkWriter(True, error_text)
         self._thread = thread_id
         self._run = ""
@@ -62,6 +125,8 @@ class _Translator:
         for chunk in self._writer.take(event):
             for translated in self._translate(_clean(chunk), event):
                 translated.timestamp = self._time
+                if self._screen is not None:
+                    self._screen.take(translated)
                 yield translated
 
     def _translate(self, chunk: dict[str, Any], event: Event) -> Iterator[core.BaseEvent]:
@@ -95,6 +160,9 @@ class _Translator:
                 yield core.RunFinishedEvent(
                     thread_id=self._thread, run_id=self._run, outcome=core.RunFinishedCancelledOutcome()
                 )
+            case "data-replaced" if self._screen is not None:
+                yield core.CustomEvent(name="replaced", value=chunk["data"])
+                yield self._screen.without(chunk["data"]["part"])
             case _:  # data-retry, data-replaced, data-dropped, data-progress, data-todo
                 yield core.CustomEvent(name=kind.removeprefix("data-"), value=chunk["data"])
 
