@@ -191,7 +191,7 @@ class Framer:
             return self._take([line.lstrip()])  # a field that was indented is still a field
         self.noise = self.noise or line[:200]
         # A field name that was damaged may have held a part of a call: give it to the parser, which refuses it.
-        return [] if is_word(line) else [line]
+        return [] if is_word(line) or _is_other_field(line) else [line]
 
     def _too_large(self, what: str, limit: int, setting: str) -> NoReturn:
         raise TooLarge(
@@ -200,6 +200,17 @@ class Framer:
 
 
 _FIELD = re.compile(rb"(?:event|id|retry|data)(?::|$)")
+_NAME = re.compile(rb"[A-Za-z][\w.-]*")
+_LOST_LINE_END = re.compile(rb"data:\s*[{\[]")
+
+
+def _is_other_field(line: bytes) -> bool:
+    """A field that has no meaning here, whatever its value, as the specification has it. Not if its name may be `data`,
+    damaged, or if the line end before `data:` is missing."""
+    name, _, value = line.partition(b":")
+    if not _NAME.fullmatch(name) or _LOST_LINE_END.search(value):
+        return False
+    return _FIELD.match(line) is not None or len(set(name.lower()) - set(b"dat")) > 1
 _WORD = re.compile(rb"[\w\s.:;!?*-]*")
 
 
