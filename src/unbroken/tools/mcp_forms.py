@@ -3,9 +3,12 @@ from other addresses, and no schema can make the check slow."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Annotated, Any, cast
+from urllib.parse import urlsplit
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
@@ -38,7 +41,9 @@ def why_not(schema: Mapping[str, Any], values: Mapping[str, Json]) -> str:
             return "its schema refers to something else than its own `$defs`, or contains itself"
         kind: Any = validator_for(schema, Draft202012Validator)
         kind.check_schema(schema)
-        checking = cast("Any", extend)(kind, {"pattern": _pattern, "patternProperties": _not_in_forms})
+        checking = cast("Any", extend)(
+            kind, {"pattern": _pattern, "format": _format, "patternProperties": _not_in_forms}
+        )
         wrong: ValidationError | None = next(checking(schema, registry=_NOTHING).iter_errors(values), None)
         return "" if wrong is None else wrong.message[:SHOWN]
     except SchemaError as error:
@@ -76,6 +81,49 @@ def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Generator[ValidationE
             _text_with(pattern).validate_python(value)
     except NoMatch:
         yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+_ATOM, _LABEL = r"[\w!#$%&'*+/=?^`{|}~-]+", r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_EMAIL = re.compile(rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*", re.ASCII | re.IGNORECASE)
+_URI = re.compile(r"[a-z][a-z0-9+.-]*:(?:[\w!#$&'()*+,/:;=?@\[\].~-]|%[0-9a-f]{2})+", re.ASCII | re.IGNORECASE)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(r"([0-9:]{8})(?:\.[0-9]+)?(z|[+-][0-9]{2}:[0-9]{2})", re.IGNORECASE)
+
+
+def _is_uri(text: str) -> bool:
+    parts = urlsplit(text)
+    return bool(_URI.fullmatch(text)) and (parts.scheme not in ("http", "https") or bool(parts.hostname))
+
+
+def _is_date(text: str) -> bool:
+    return bool(_DATE.fullmatch(text) and date.fromisoformat(text))
+
+
+def _is_date_time(text: str) -> bool:
+    time = _TIME.fullmatch(text[11:])
+    if time is None or text[10] not in "Tt" or not _is_date(text[:10]):
+        return False
+    zone = time[2].upper().replace("Z", "+00:00")
+    return bool(datetime.fromisoformat(f"{text[:10]}T{time[1].replace(':60', ':59')}{zone}"))  # a leap second
+
+
+_FORMATS: dict[str, tuple[Callable[[str], object], str]] = {
+    "email": (_EMAIL.fullmatch, "an email address, such as ann@example.com"),
+    "uri": (_is_uri, "a URI, such as https://example.com/page"),
+    "date": (_is_date, "a date, such as 2025-12-31"),
+    "date-time": (_is_date_time, "a date and time with its zone, such as 2025-12-31T09:30:00Z"),
+}
+"""The formats that forms have, and the words for them."""
+
+
+def _format(_: Any, name: str, value: Any, __: Any) -> Generator[ValidationError]:
+    fits, words = _FORMATS.get(name, (bool, ""))
+    try:
+        wrong = bool(words) and isinstance(value, str) and not fits(value)
+    except ValueError:
+        wrong = True
+    if wrong:
+        yield ValidationError(f"{value!r} is not {words}")
 
 
 def _not_in_forms(*_: Any) -> Generator[ValidationError]:

@@ -211,6 +211,8 @@ def _is_other_field(line: bytes) -> bool:
     if not _NAME.fullmatch(name) or _LOST_LINE_END.search(value):
         return False
     return _FIELD.match(line) is not None or len(set(name.lower()) - set(b"dat")) > 1
+
+
 _WORD = re.compile(rb"[\w\s.:;!?*-]*")
 
 
