@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -76,15 +76,17 @@ steps = st.lists(
 
 
 def leaves(value: Any) -> Iterator[tuple[Any, Any]]:
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield value, key
-        yield from leaves(inner)
+    if isinstance(value, dict | list):
+        inside = cast("Any", value)
+        for key in list(inside) if isinstance(value, dict) else range(len(inside)):
+            yield inside, key
+            yield from leaves(inside[key])
 
 
 @st.composite
 def answers(draw: st.DrawFn, wire: str) -> bytes:
     """An answer of a hostile model: every part of a call may be anything, and then some values of its events."""
-    said: list[Step] = draw(steps)
+    said: Sequence[Step] = draw(steps)
     framing = find_wire(wire).framing
     request = Request((), model="demo", stream=draw(st.booleans()))
     body = b"".join(data for _, data in play_bytes(said, wire, request))

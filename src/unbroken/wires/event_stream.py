@@ -89,7 +89,7 @@ class EventStreamSplitter:
             if total > self.max_event:
                 raise TooLarge(
                     f"reading the response stopped: one event is larger than {self.max_event:,} bytes; "
-                    "if that is meant, raise max_event"
+                    "if that is meant, raise max_event (`max_answer` of `connect`)"
                 )
             if size - at < total:
                 break

@@ -21,6 +21,8 @@ from unbroken.wires.jsontext import MAX_DEPTH, shallow, too_deep
 
 MAX_EVENT = 32 * 1024 * 1024
 MAX_BODY = 256 * 1024 * 1024
+MAX_ANSWER = 16 * 1024 * 1024
+"""Characters of text, reasoning and arguments: what is kept of the bytes, which may be a hundred times as many."""
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
@@ -195,7 +197,8 @@ class Framer:
 
     def _too_large(self, what: str, limit: int, setting: str) -> NoReturn:
         raise TooLarge(
-            f"reading the response stopped: {what} is larger than {limit:,} bytes; if that is meant, raise {setting}"
+            f"reading the response stopped: {what} is larger than {limit:,} bytes; if that is meant, raise {setting} "
+            "(`max_answer` of `connect`)"
         )
 
 
@@ -350,7 +353,7 @@ class JsonSplitter:
         if size > self.max_event:
             raise TooLarge(
                 f"reading the response stopped: one event is larger than {self.max_event:,} bytes; "
-                "if that is meant, raise max_event"
+                "if that is meant, raise max_event (`max_answer` of `connect`)"
             )
 
 

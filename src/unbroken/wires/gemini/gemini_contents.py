@@ -104,7 +104,7 @@ class _Writer:
         for part in dicts(native.value):
             value = as_dict(part.get("functionCall"))
             if not value:
-                if GROUNDING not in part:
+                if GROUNDING not in part and "functionCall" not in part:
                     parts.append(part)
                 continue
             index, call = calls.pop(ids.popleft() if ids else "", (0, None))
