@@ -1,14 +1,17 @@
-"""One limit for what is kept of an answer, over all its attempts: beyond it the answer ends in an error that names it."""
+"""One limit for what is kept of an answer, over all its attempts. Beyond it the run ends in an error that names it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 from scenes import PROVIDERS, Desk
 from streams import chunk, sse
 
 from unbroken import Agent, Decoder, Request, ScriptedModel, User, connect, decode
+from unbroken.deltas import Delta
 from unbroken.errors import TooLarge, UserError
 from unbroken.messages import ToolSpec
 from unbroken.models.retrying import RetryingModel
@@ -25,15 +28,18 @@ LONG: dict[str, Answer] = {
 }
 
 
+def feed_all(decoder: Decoder, body: bytes, size: int) -> None:
+    for at in range(0, len(body), size):
+        decoder.feed(body[at : at + size])
+
+
 @pytest.mark.parametrize("size", [100, 1000, 10**6])
 @pytest.mark.parametrize("what", LONG)
 @pytest.mark.parametrize("wire", WIRES)
 def test_text_reasoning_and_arguments_count_however_they_arrive(wire: str, what: str, size: int) -> None:
     body = b"".join(data for _, data in play_bytes(LONG[what], wire, ASKED))
-    decoder = Decoder(wire, request=ASKED, max_answer=10_000)
     with pytest.raises(TooLarge, match=r"more than the 10,000 characters .*, retries included: .* raise `max_answer`"):
-        for at in range(0, 10**7, size):
-            decoder.feed(body[at : at + size])
+        feed_all(Decoder(wire, request=ASKED, max_answer=10_000), body, size)
     assert decode(body, wire, max_answer=20_000).verdict.whole
 
 
@@ -61,8 +67,15 @@ def test_an_answer_beyond_the_limit_is_not_asked_for_again(wire: str, stream: bo
     asyncio.run(main())
 
 
+class Streaming(ScriptedModel):
+    """It streams, whatever is asked for: what broke off has its text."""
+
+    def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        return super().stream(replace(request, stream=True))
+
+
 def test_the_attempts_at_an_answer_count_together() -> None:
-    model = ScriptedModel([Say("x" * 6_000_000, chunks=50), Break()], loop_last=True)
+    model = Streaming([Say("x" * 6_000_000, chunks=50), Break()], loop_last=True)
     with pytest.raises(TooLarge, match="16,777,216 characters that they may have, retries included"):
         asyncio.run(Agent(RetryingModel(model, attempts=9, first_wait=0.001)).run("Go."))
     assert len(model.requests) == 3

@@ -167,10 +167,13 @@ class Decoder:
         return assembler.take()
 
     def _measure(self) -> None:
+        read = self._framer.bytes_seen - self._framer.held
+        if read <= self._measured_at:
+            return
         size = self._assembler.size
         if size > self._max_answer:
             raise answer_too_large(self._max_answer)
-        self._measured_at = self._framer.bytes_seen + max(self._max_answer - size, self._max_answer / LOOKS)
+        self._measured_at = read + max(self._max_answer - size, self._max_answer / LOOKS)
 
     def end(self, cause: str = "", how: How = "unfinished") -> list[Delta]:
         """No more bytes will come. If it was not the provider that ended the body, `cause` is the reason and `how` its

@@ -69,6 +69,11 @@ class EventStreamSplitter:
         self._lost = False
 
     @property
+    def held(self) -> int:
+        """The bytes of a frame that has not ended."""
+        return len(self._begun)
+
+    @property
     def inside(self) -> bool:
         """The last frame has begun and not ended."""
         return bool(self._begun)

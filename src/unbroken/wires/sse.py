@@ -108,6 +108,11 @@ class Framer:
         return self._splitter is None and not (self._tail or self._data)
 
     @property
+    def held(self) -> int:
+        """The bytes of an event that has not ended."""
+        return self._splitter.held if self._splitter is not None else len(self._tail) + self._data_size
+
+    @property
     def unfinished(self) -> bool:
         if self._splitter is not None:
             return self._splitter.inside
@@ -325,6 +330,10 @@ class JsonSplitter:
         else:
             self._depth -= 1
         return found.end(), self._depth == 0
+
+    @property
+    def held(self) -> int:
+        return len(self._begun) + len(self._between)
 
     def end(self) -> list[bytes]:
         return [self._close(b"")] if self.inside else self._separator(b"")
