@@ -47,57 +47,47 @@ async def ag_ui_events(
 
 
 class _Screen:
-    """The messages that the client has: those that it had before, and those of this run."""
+    """The messages that the client has: those that it had before, and those of this run, without their reasoning."""
 
     def __init__(self, messages: Iterable[core.Message]) -> None:
         self._messages: dict[str, core.Message] = {message.id: message for message in messages}
-        self._said: dict[str, tuple[core.AssistantMessage | core.ReasoningMessage, list[str]]] = {}
-        """The messages of this step that have text, and its pieces."""
-        self._calls: dict[str, core.ToolCall] = {}
+        self._texts: list[core.AssistantMessage] = []
+        """The texts of this step."""
+        self._pieces: list[str] = []
+        """Of the last of them."""
 
     def take(self, event: core.BaseEvent) -> None:
         match event:
-            case core.StepFinishedEvent():
-                self._write()
-                self._said.clear()
+            case core.StepStartedEvent():
+                self._texts = []
             case core.TextMessageStartEvent(message_id=id):
-                self._begin(core.AssistantMessage(id=id, content=""))
-            case core.ReasoningMessageStartEvent(message_id=id):
-                self._begin(core.ReasoningMessage(id=id, content=""))
-            case core.TextMessageContentEvent() | core.ReasoningMessageContentEvent():
-                self._said[event.message_id][1].append(event.delta)
+                self._messages[id] = message = core.AssistantMessage(id=id)
+                self._texts.append(message)
+                self._pieces = []
+            case core.TextMessageContentEvent():
+                self._pieces.append(event.delta)
+            case core.TextMessageEndEvent():
+                self._texts[-1].content = "".join(self._pieces)
             case core.ToolCallStartEvent(tool_call_id=id, parent_message_id=str(parent)):
                 message = self._messages.setdefault(parent, core.AssistantMessage(id=parent))
-                call = self._calls[id] = core.ToolCall(
-                    id=id, function=core.FunctionCall(name=event.tool_call_name, arguments="")
-                )
-                if isinstance(message, core.AssistantMessage):
-                    message.tool_calls = [*(message.tool_calls or ()), call]
-            case core.ToolCallArgsEvent(tool_call_id=id):
-                self._calls[id].function.arguments += event.delta
+                assert isinstance(message, core.AssistantMessage)
+                function = core.FunctionCall(name=event.tool_call_name, arguments="")
+                message.tool_calls = [*(message.tool_calls or ()), core.ToolCall(id=id, function=function)]
+                self._function = function
+            case core.ToolCallArgsEvent():  # all of them, right after the start
+                self._function.arguments = event.delta
             case core.ToolCallResultEvent(message_id=id):
                 self._messages[id] = core.ToolMessage(id=id, content=event.content, tool_call_id=event.tool_call_id)
             case _:
                 pass
 
-    def without(self, part: str) -> core.BaseEvent:
-        """All messages, without the text or the reasoning of this step."""
-        for message, pieces in list(self._said.values()):
-            if isinstance(message, core.AssistantMessage) == (part == "text"):
-                pieces.clear()
-                if isinstance(message, core.AssistantMessage) and not message.tool_calls:
-                    del self._messages[message.id], self._said[message.id]
-        self._write()
-        # Reasoning stays, empty: clients keep theirs unless the snapshot has some.
+    def without_text(self) -> core.BaseEvent:
+        """All messages, without the text of this step. Clients keep reasoning that a snapshot does not have."""
+        for message in self._texts:
+            message.content = None
+            if not message.tool_calls:
+                self._messages.pop(message.id, None)
         return core.MessagesSnapshotEvent(messages=list(self._messages.values()))
-
-    def _begin(self, message: core.AssistantMessage | core.ReasoningMessage) -> None:
-        self._messages[message.id] = message
-        self._said[message.id] = message, []
-
-    def _write(self) -> None:
-        for message, pieces in self._said.values():
-            message.content = "".join(pieces)
 
 
 class _Translator:
@@ -160,11 +150,10 @@ class _Translator:
                 yield core.RunFinishedEvent(
                     thread_id=self._thread, run_id=self._run, outcome=core.RunFinishedCancelledOutcome()
                 )
-            case "data-replaced" if self._screen is not None:
-                yield core.CustomEvent(name="replaced", value=chunk["data"])
-                yield self._screen.without(chunk["data"]["part"])
             case _:  # data-retry, data-replaced, data-dropped, data-progress, data-todo
                 yield core.CustomEvent(name=kind.removeprefix("data-"), value=chunk["data"])
+                if self._screen is not None and kind == "data-replaced" and chunk["data"]["part"] == "text":
+                    yield self._screen.without_text()
 
     def _text(self, kind: str, chunk: dict[str, Any]) -> Iterator[core.BaseEvent]:
         message = f"{self._run}-{chunk['id']}"

@@ -18,7 +18,7 @@ from typing import cast
 
 from unbroken.decoding.arguments import Parsed, Pending, is_echo, parse_ended, parse_object, starts_object
 from unbroken.decoding.prose import DuplicateCalls
-from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Verdict
+from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
 from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.jsontext import dump_arguments, join_surrogates, without_halves
@@ -42,22 +42,14 @@ _BY_INDEX = attrgetter("index")
 
 
 def too_many_calls(most: float) -> TooLarge:
-    """It has a verdict: a retry would be too large as well."""
-    words = f"the model made more than the {most:,} calls that one answer may have: `max_calls` sets the limit"
-    error = TooLarge(words)
-    error.verdicts = (Verdict("too_large", words),)
-    return error
+    return TooLarge(f"the model made more than the {most:,} calls that one answer may have: `max_calls` sets the limit")
 
 
 def answer_too_large(most: float) -> TooLarge:
-    """The same for its text, its reasoning and the arguments of its calls."""
-    words = (
+    return TooLarge(
         f"the text, the reasoning and the arguments of an answer have more than the {most:,} characters that they may "
         "have, retries included: if that is meant, raise `max_answer`"
     )
-    error = TooLarge(words)
-    error.verdicts = (Verdict("too_large", words),)
-    return error
 
 
 class Calls:

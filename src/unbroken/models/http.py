@@ -24,7 +24,7 @@ from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
-from unbroken.errors import ProviderError, RequestRefused, StreamError, TooLarge
+from unbroken.errors import ProviderError, RequestRefused, StreamError
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
@@ -249,7 +249,7 @@ class HTTPModel:
                 try:
                     deltas = await asyncio.to_thread(feed, chunk) if answer.is_long else feed(chunk)
                 except StreamError as error:
-                    if isinstance(error, TooLarge):
+                    if error.verdicts:
                         raise  # a retry would be too large as well
                     break  # beyond a limit: `end` reports it in its verdict
                 if deltas:

@@ -276,8 +276,6 @@ class _Story:
             self._received += 0 if ended.message is None else _size(ended.message)
         elif isinstance(error, ProviderError):
             verdict = judge_failure(error)
-        elif isinstance(error, TooLarge):
-            verdict = Verdict("too_large", str(error))
         elif isinstance(error, StreamError):
             verdict = error.verdicts[-1] if error.verdicts else Verdict("damaged", str(error), again=True)
         else:

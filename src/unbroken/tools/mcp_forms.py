@@ -83,47 +83,44 @@ def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Generator[ValidationE
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
+def _spelled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII | re.IGNORECASE)
+
+
 _ATOM, _LABEL = r"[\w!#$%&'*+/=?^`{|}~-]+", r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_EMAIL = re.compile(rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*", re.ASCII | re.IGNORECASE)
-_URI = re.compile(r"[a-z][a-z0-9+.-]*:(?:[\w!#$&'()*+,/:;=?@\[\].~-]|%[0-9a-f]{2})+", re.ASCII | re.IGNORECASE)
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_TIME = re.compile(r"([0-9:]{8})(?:\.[0-9]+)?(z|[+-][0-9]{2}:[0-9]{2})", re.IGNORECASE)
-
-
-def _is_uri(text: str) -> bool:
-    parts = urlsplit(text)
-    return bool(_URI.fullmatch(text)) and (parts.scheme not in ("http", "https") or bool(parts.hostname))
-
-
-def _is_date(text: str) -> bool:
-    return bool(_DATE.fullmatch(text) and date.fromisoformat(text))
-
-
-def _is_date_time(text: str) -> bool:
-    time = _TIME.fullmatch(text[11:])
-    if time is None or text[10] not in "Tt" or not _is_date(text[:10]):
-        return False
-    zone = time[2].upper().replace("Z", "+00:00")
-    return bool(datetime.fromisoformat(f"{text[:10]}T{time[1].replace(':60', ':59')}{zone}"))  # a leap second
-
-
-_FORMATS: dict[str, tuple[Callable[[str], object], str]] = {
-    "email": (_EMAIL.fullmatch, "an email address, such as ann@example.com"),
-    "uri": (_is_uri, "a URI, such as https://example.com/page"),
-    "date": (_is_date, "a date, such as 2025-12-31"),
-    "date-time": (_is_date_time, "a date and time with its zone, such as 2025-12-31T09:30:00Z"),
+_DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], object], str]] = {
+    "email": (
+        _spelled(rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*"),
+        str,
+        "an email address, such as ann@example.com",
+    ),
+    "uri": (
+        _spelled(r"(?:https?://(?=[\w\[])|(?!https?:)[a-z][a-z0-9+.-]*:)(?:[\w!#$&'()*+,/:;=?@\[\].~-]|%[0-9a-f]{2})+"),
+        urlsplit,
+        "a URI, such as https://example.com/page",
+    ),
+    "date": (_spelled(_DATE), date.fromisoformat, "a date, such as 2025-12-31"),
+    "date-time": (
+        _spelled(rf"{_DATE}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]+)?(?:Z|[+-][0-9]{{2}}:[0-9]{{2}})"),
+        datetime.fromisoformat,
+        "a date and time with its zone, such as 2025-12-31T09:30:00Z",
+    ),
 }
-"""The formats that forms have, and the words for them."""
+"""Those of forms: how a value is spelled, what raises for one that does not exist, and the words for it."""
 
 
 def _format(_: Any, name: str, value: Any, __: Any) -> Generator[ValidationError]:
-    fits, words = _FORMATS.get(name, (bool, ""))
+    if name not in _FORMATS or not isinstance(value, str):
+        return
+    spelled, read, words = _FORMATS[name]
     try:
-        wrong = bool(words) and isinstance(value, str) and not fits(value)
+        if spelled.fullmatch(value):
+            read(value.upper())
+            return
     except ValueError:
-        wrong = True
-    if wrong:
-        yield ValidationError(f"{value!r} is not {words}")
+        pass
+    yield ValidationError(f"{value!r} is not {words}")
 
 
 def _not_in_forms(*_: Any) -> Generator[ValidationError]:

@@ -319,9 +319,11 @@ def call_from_text(id: str, name: str, arguments: Json, index: int) -> ToolCall:
     return ToolCall(id, name, None, raw, index, complete=False, problem="the arguments are not a JSON object")
 
 
-def ids_as_kept(said: Sequence[str], ids: Iterable[str]) -> Iterator[str]:
-    """Our ids of the calls that a provider `said` with these ones: the same where only one call has it, else (one was
-    minted) by their order; empty for a call that is not among ours."""
+def ids_as_kept(said: Sequence[str], ids: Sequence[str]) -> Iterator[str]:
+    """Our ids of the calls that a provider `said` with these ones: by their order if some had to be minted, which may
+    give the id of one call to another; empty for a call that is not among ours."""
+    if len(said) == len(ids) and set(said) != set(ids):
+        return iter(ids)
     times, left = Counter(said), dict.fromkeys(ids)
     own = [id if times[id] == 1 and id in left else "" for id in said]
     for id in own:
