@@ -353,7 +353,10 @@ def prepare_request(
     as_it_is = not decision.changed and not continued and (not serial or request.parallel is False)
     if serial and incoming.all_calls:
         passes = ""  # calls that are held would be passed on with the others
-    if passes and as_it_is and not any(map(_is_unsigned, request.messages)):
+    named = all(
+        is_name(call.name, rule) for each in request.messages if isinstance(each, Assistant) for call in each.calls
+    )
+    if passes and as_it_is and named and not any(map(_is_unsigned, request.messages)):
         spelled, edits = _as_spelled(incoming, request, passes, pieces)
         return (_signed(spelled, upstream.origin) if upstream.fallback else spelled), edits
     messages, edits = repair(decision.messages)
