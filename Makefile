@@ -189,6 +189,7 @@ ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7
 	@mkdir -p $(VENV)/ui && cp tests/ui_messages/*.mjs $(VENV)/ui
 	npm install --prefix $(VENV)/ui --silent --no-audit --no-fund ai@7 ai6@npm:ai@6 ai5@npm:ai@5 @ag-ui/client@1
 	for sdk in ai ai6 ai5; do $(BIN)/python tests/ui_messages/server.py node $(VENV)/ui/check.mjs $$sdk || exit 1; done
+	$(BIN)/python tests/ui_messages/server.py node $(VENV)/ui/check_ag_ui.mjs
 	for sdk in ai ai6 ai5 @ag-ui/client; do $(BIN)/python tests/ui_messages/durable_server.py node $(VENV)/ui/check_durable.mjs $$sdk || exit 1; done
 
 $(VENV)/.real: $(VENV)/.ready

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenes import WIRES
+from scenes import WIRES, Desk, accepted, play
 
 from unbroken import (
     Agent,
@@ -23,7 +23,7 @@ from unbroken import (
     ToolResult,
     tool,
 )
-from unbroken.deltas import CallReady, Delta, TextDelta
+from unbroken.deltas import CallReady, Delta, ReasoningDelta, TextDelta
 from unbroken.messages import Assistant, ToolCall
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.testing import Break, Call, Say, Think, run_virtual
@@ -187,3 +187,42 @@ def test_a_sink_may_be_middleware_and_middleware_may_be_for_one_run() -> None:
     seen: list[str] = []
     run_virtual(Agent(ScriptedModel("Done.")).run("Go.", sinks=[Named("once", seen)]))
     assert seen == ["once asks", "once was answered"]
+
+
+class Shouting:
+    """A model around a model: it edits what is streamed, and leaves the message at the end as it was."""
+
+    name = "shouting"
+
+    def __init__(self, model: ScriptedModel) -> None:
+        self.model = model
+
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        async for deltas in self.model.stream(request):
+            yield [self.edited(delta) for delta in deltas]
+
+    def edited(self, delta: Delta) -> Delta:
+        match delta:
+            case TextDelta(text):
+                return TextDelta(text.upper())
+            case ReasoningDelta(text):
+                return ReasoningDelta(text.upper())
+            case CallReady(call):
+                return CallReady(replace(call, arguments={"q": "OSLO"}, raw='{"q": "OSLO"}'))
+            case _:
+                return delta
+
+
+@pytest.mark.parametrize("wire", ["openai-chat", "anthropic-messages", "openai-responses"])
+def test_what_a_model_around_a_model_streams_is_what_the_history_holds(wire: str) -> None:
+    desk = Desk()
+    inner = ScriptedModel([Think("hm."), "let me look. ", Call("look", q="oslo")], "done.", wire=wire)
+    events: list[Event] = []
+    result = play(Agent(Shouting(inner), desk.tools("look"), sinks=[events.append]))
+    assert "".join(event.text for event in events if isinstance(event, TextAdded)) == "LET ME LOOK. DONE."
+    assert (result.text, desk.ran) == ("DONE.", [("look", {"q": "OSLO"})])
+    first, last = (message for message in result.messages if isinstance(message, Assistant))
+    assert (first.text, first.reasoning, last.text) == ("LET ME LOOK. ", "HM.", "DONE.")
+    assert [call.arguments for call in first.calls] == [{"q": "OSLO"}]
+    assert "let me look" not in str(inner.bodies[-1]) + str(result.messages)
+    accepted(inner, result)

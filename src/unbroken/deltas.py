@@ -7,7 +7,7 @@ run (those carry run, turn and time), and do not depend on the wire. `decoding.v
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from unbroken.frozen import quick
@@ -292,6 +292,16 @@ class PartialResponse:
     @property
     def message(self) -> Assistant:
         return Assistant("".join(self.text), self._in_order(), "".join(self.reasoning))
+
+    def agreeing(self, message: Assistant) -> Assistant:
+        """The message, with the text, the reasoning and the calls that were received in place of its own: code around a
+        model may have edited the deltas alone. Then nothing keeps the original."""
+        text, reasoning = "".join(self.text) or message.text, "".join(self.reasoning) or message.reasoning
+        received = {(call.index, call.id): call for call in self.calls.values()}
+        calls = tuple([received.get((call.index, call.id), call) for call in message.calls])
+        if (text, reasoning, calls) == (message.text, message.reasoning, message.calls):
+            return message
+        return replace(message, text=text, reasoning=reasoning, calls=calls, native=None)
 
     def matches(self, message: Assistant) -> bool:
         """Whether the message contains exactly what was received."""

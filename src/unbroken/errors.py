@@ -39,11 +39,9 @@ An error that ends a run carries the history so far in `messages`: it is valid, 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from unbroken.deltas import Verdict
-    from unbroken.messages import Message
+from unbroken.deltas import Verdict
+from unbroken.messages import Message
 
 
 class UnbrokenError(Exception):
@@ -159,7 +157,11 @@ class NotAResponse(StreamError):
 
 
 class TooLarge(StreamError):
-    pass
+    """It has a verdict from the start: the answer is not asked for again, because it would be too large again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.verdicts = (Verdict("too_large", message),)
 
 
 class TooDeep(StreamError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -130,6 +131,20 @@ def test_only_the_owner_can_read_a_saved_conversation(tmp_path: Path) -> None:
         Conversation(Agent(ScriptedModel("One."))).save(file)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
+
+
+def test_half_a_character_beside_a_number_that_json_lacks_is_saved(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+
+    async def main() -> None:
+        chat = Conversation(Agent(ScriptedModel("One.")), store={"half": "\ud800", "mean": math.nan, "n": 2**70})
+        await chat.say("a \udc00")
+        chat.save(file)
+        again = Conversation.load(chat.agent, file)
+        assert again.store == {"half": "\ufffd", "mean": None, "n": 2**70}
+        assert [message.text for message in again.messages] == ["a \ufffd", "One."]
+
+    asyncio.run(main())
 
 
 def test_a_saved_conversation_can_be_continued_elsewhere(tmp_path: Path) -> None:

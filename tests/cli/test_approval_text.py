@@ -3,6 +3,7 @@ else."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from terminals import Terminal, in_pipe, write_tools
 
-from unbroken import Allow, Deny, ToolCall
-from unbroken.cli.approval_prompt import approval_text
+from unbroken import Allow, Deny, Edit, ToolCall
+from unbroken.cli.approval_prompt import approval_text, ask_on_terminal
 from unbroken.cli.session import allow
 from unbroken.cli.terminal_text import NAMES, visible
 from unbroken.testing import Call, ScriptedServer, serve
@@ -195,6 +197,19 @@ def test_a_question_of_a_server_is_shown_with_its_form_and_the_answer_so_far() -
         "form.message (required)": '{"type": "string"}',
         "answer.message": "End of the question",
     }
+
+
+def test_a_value_that_breaks_its_format_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mcp", reason="needs the extra `mcp`")
+    schema = {"type": "object", "properties": {"when": {"type": "string", "format": "date"}}}
+    typed = ["e", '{"when": "soon"}', "y", "e", '{"when": "2025-12-31"}', "y"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed)))
+    monkeypatch.setattr("unbroken.cli.approval_prompt.termios", None)
+    shown = Console(file=io.StringIO(), width=100)
+    asked = Question("c", "elicitation/create", {}, kind="form", schema=schema, server="x", tool="book")
+    assert ask_on_terminal(shown, asked) == Edit({"when": "2025-12-31"})
+    assert isinstance(shown.file, io.StringIO)
+    assert shown.file.getvalue().count("these values do not fit: 'soon' is not a date, such as 2025-12-31") == 1
 
 
 def test_yes_answers_forms_with_their_defaults_and_opens_no_page() -> None:

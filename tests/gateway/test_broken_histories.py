@@ -535,3 +535,22 @@ def test_fault_34_mistrals_own_ids_are_sent_back_to_it(wire: str) -> None:
             assert assistant.calls[0].id == "D681PevKs"
 
     run(story)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 65, "天气"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_name_that_a_model_wrote_and_its_provider_refuses_does_not_stop_the_conversation(
+    wire: str, name: str
+) -> None:
+    async def story() -> None:
+        async with ScriptedServer("Fine.", loop_last=True, strict=True) as upstream:
+            aliases = [upstream_settings(upstream, other, alias=other) for other in WIRES]
+            async with serving(settings_for(*aliases)) as url:
+                for other in WIRES:
+                    client = Client(url, wire, parallel=None, model=other)
+                    history = asks(wire, Q.text) + calls(wire, "a1") + results(wire, "a1")
+                    named = json.loads(json.dumps(history).replace('"get_weather"', json.dumps(name)))
+                    reply = await client.post(raw_body(client, named))
+                    assert (reply.status, reply.response.text) == (200, "Fine."), reply.body
+
+    run(story)

@@ -7,9 +7,11 @@ import math
 import pytest
 from scenes import Desk, accepted, can_go_on, play, texts
 
-from unbroken import Agent, ScriptedModel, ToolCall, tool
+from unbroken import Agent, Request, ScriptedModel, ToolCall, User, decode, tool
+from unbroken.models.scripted import play_bytes
 from unbroken.testing import Call
 from unbroken.tools.parameters import inexact
+from unbroken.wires import WIRES
 
 REFUSED = [
     ('{"a": 1, "a": 2}', "`a` is given more than once"),
@@ -56,6 +58,18 @@ def test_no_tool_gets_an_infinite_number() -> None:
     play(Agent(ScriptedModel([Call("pay", '{"amount": 1e400}'), Call("pay", '{"amount": 1e30}')], "Done."), [pay]))
     assert got == [1e30]
     assert all(map(math.isfinite, got))
+
+
+@pytest.mark.parametrize("raw", ['{"amount": 1e400}', '{"amount": NaN}'])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("wire", WIRES)
+def test_no_wire_turns_a_number_that_json_or_floats_lack_into_null(wire: str, stream: bool, raw: str) -> None:
+    (call,) = decode(b"".join(data for _, data in play_bytes([Call("pay", raw)], wire, asked(stream))), wire).calls
+    assert call.arguments is None or inexact(call)
+
+
+def asked(stream: bool) -> Request:
+    return Request((User.of("Pay."),), model="demo", stream=stream)
 
 
 def test_arguments_that_were_not_text_are_used_unchanged() -> None:

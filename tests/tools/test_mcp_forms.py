@@ -100,6 +100,38 @@ def test_a_pattern_cannot_make_the_check_slow() -> None:
     assert time.perf_counter() - began < 5
 
 
+FITS = {
+    "email": ["ann@example.com", "a.b+c@mail.example.co.uk", "root@localhost"],
+    "uri": ["https://example.com/a?b=c#d", "mailto:ann@example.com", "urn:isbn:0", "http://[::1]:80/%20"],
+    "date": ["2024-02-29", "0001-01-01"],
+    "date-time": ["2025-01-01t00:00:00.123456789+05:30", "2025-01-01T10:00:00-00:00"],
+    "phone": ["anything"],
+}
+BREAKS = {
+    "email": ["", "ann", "ann@", "@example.com", "a b@example.com", "a..b@example.com", "a@b..c", "a@example.com\n"],
+    "uri": ["", "example.com", "/page", "https://", "https://a b", "http://[::1", "http:///x", "https://a/%zz", "a:"],
+    "date": ["", "2025-02-29", "31.12.2025", "20251231", "2025-1-1", "2025-12-31T00:00:00Z", "２０２５-01-01"],
+    "date-time": ["", "2025-12-31", "2025-12-31T10:00:00", "2025-12-31 10:00:00Z", "2025-12-31T25:00:00Z", "now"],
+}
+
+
+@pytest.mark.parametrize("format", FITS)
+def test_a_value_has_the_format_that_its_field_asks_for(format: str) -> None:
+    schema = form(type="string", format=format)
+    assert [value for value in FITS[format] if why_not(schema, {"one": value})] == []
+    assert [value for value in BREAKS.get(format, ()) if not why_not(schema, {"one": value})] == []
+    assert why_not(form(type=["string", "integer"], format=format), {"one": 3}) == ""
+
+
+@in_loop
+async def test_a_value_that_breaks_its_format_is_not_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    schema = form(type="string", format="date-time", default="tomorrow")
+    with caplog.at_level(logging.WARNING):
+        assert await said_by(tmp_path, schema, Allow()) == {"action": "cancel"}
+    assert "'tomorrow' is not a date and time with its zone, such as 2025-12-31T09:30:00Z" in caplog.text
+    assert (await said_by(tmp_path, schema, Edit({"one": "2025-12-31T09:30:00Z"})))["action"] == "accept"
+
+
 def test_definitions_cannot_double_with_each_step() -> None:
     definitions: dict[str, Any] = {"d0": {"type": "integer"}}
     for step in range(60):

@@ -37,6 +37,12 @@ const settled = async (chat, done = () => true) => {
     await new Promise(resolve => setTimeout(resolve, 10));
   assert.ok(done(), 'it did not happen within two seconds');
 };
+// As docs/events.md has it: a component shows these parts.
+const notReplaced = parts => parts.filter((part, at) => {
+  const step = parts.slice(at).findIndex(later => later.type === 'step-start');
+  const rest = parts.slice(at, step < 0 ? undefined : at + step);
+  return !rest.some(later => later.type === 'data-replaced' && later.data.part === part.type);
+});
 const pick = (part, ...keys) => Object.fromEntries(keys.map(key => [key, part[key]]));
 
 const checks = {
@@ -101,6 +107,9 @@ const checks = {
     assert.deepEqual(dropped.data, { toolCallIds: [oslo.toolCallId] });
     assert.notEqual(fallen.toolCallId, oslo.toolCallId);
     assert.equal(fallen.errorText, 'Error: the floor is wet');
+    const shown = notReplaced(chat.messages.at(-1).parts).filter(part => part.text !== undefined);
+    assert.deepEqual(shown.slice(0, 2).map(part => part.text), ['So.', 'I will see. ']);
+    assert.equal(shown.length, 3);
     assert.deepEqual(chat.seen.data.filter(part => part.type === 'data-retry').map(part => part.data.kind), ['lost']);
     assert.equal(chat.messages.at(-1).metadata.fallbackUsed, true);
     const told = 'assistant: I will see.  get_weather({"city": "Rome"}) fall_over({})';

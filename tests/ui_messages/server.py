@@ -8,6 +8,7 @@ import json
 import sys
 from contextlib import aclosing
 
+from ag_ui.core import RunAgentInput
 from aiohttp import web
 
 from unbroken import (
@@ -26,6 +27,7 @@ from unbroken import (
     tool,
 )
 from unbroken.agent import RunStream
+from unbroken.agent.ag_ui import ag_ui_events
 from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, ui_messages
 from unbroken.errors import Unavailable
@@ -158,6 +160,17 @@ def keep_if_waiting(chat: str, stream: RunStream, agent: Agent) -> None:
         WAITING[chat] = stream.result
 
 
+async def ag_ui(request: web.Request) -> web.StreamResponse:
+    asked = RunAgentInput.model_validate(await request.json())
+    stream = AGENTS[request.match_info["agent"]].stream(str(asked.messages[-1].content))
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    async with aclosing(ag_ui_events(stream, thread_id=asked.thread_id, messages=asked.messages)) as lines:
+        async for line in lines:
+            await response.write(line.encode())
+    return response
+
+
 async def ended(request: web.Request) -> web.Response:
     """Ids of the chats whose runs are over."""
     return web.json_response(ENDED)
@@ -165,7 +178,7 @@ async def ended(request: web.Request) -> web.Response:
 
 async def main(command: list[str]) -> int:
     app = web.Application()
-    app.add_routes([web.post("/chat/{agent}", chat), web.get("/ended", ended)])
+    app.add_routes([web.post("/chat/{agent}", chat), web.post("/ag-ui/{agent}", ag_ui), web.get("/ended", ended)])
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -17,6 +17,7 @@ from unbroken.messages import Media, Message, Native
 from unbroken.wires import WIRES
 from unbroken.wires.openai_chat import WIRE
 from unbroken.wires.parts import FOREIGN
+from unbroken.wires.values import UNNAMED
 
 NAME = "openai-chat"
 
@@ -226,7 +227,8 @@ ROLES = st.sampled_from(["user", "assistant", "tool", "function", "system", 5])
 def without_raw(message: Message) -> Message:
     if not isinstance(message, Assistant):
         return message
-    calls = (replace(call, raw="", arguments={}, complete=True, problem="") for call in message.calls)
+    same: dict[str, Any] = {"raw": "", "arguments": {}, "complete": True, "problem": ""}
+    calls = (replace(call, name=call.name or UNNAMED, **same) for call in message.calls)
     return replace(message, calls=tuple(calls))
 
 

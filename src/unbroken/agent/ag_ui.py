@@ -1,12 +1,14 @@
 """`ag_ui_events`: a run as events of the Agent User Interaction protocol (AG-UI), for CopilotKit and other interfaces
 that speak it. The package `ag-ui-protocol` defines and checks them (`pip install 'unbroken[ag-ui]'`).
 
-The chunks of `ui_messages` are translated: what holds for them (retries, adopted and dropped calls) holds here.
+The chunks of `ui_messages` are translated: what holds for them (retries, adopted and dropped calls) holds here. But
+this protocol can take text back: `MESSAGES_SNAPSHOT` replaces all messages of the client, so it needs those that the
+client had before.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from typing import Any
 
 from unbroken.agent.streaming import Buffered, translate
@@ -22,14 +24,20 @@ except ModuleNotFoundError as error:  # pragma: no cover - the extra is part of 
 
 
 def ag_ui_events(
-    stream: AsyncIterable[Event], *, thread_id: str = "", error_text: Failed = generic_error
+    stream: AsyncIterable[Event],
+    *,
+    thread_id: str = "",
+    messages: Iterable[core.Message] | None = None,
+    error_text: Failed = generic_error,
 ) -> Buffered[str]:
     """The lines of an event stream for a run (`agent.stream(…)`, or any events).
 
-    `thread_id` names the conversation; without it, it is the run's id. Calls that wait for somebody are interrupts of
-    the last event. A failed run is reported in the stream, and raises nothing: `error_text` chooses what is shown.
+    `thread_id` names the conversation; without it, it is the run's id. `messages` are those of the client
+    (`RunAgentInput.messages`): with them, text that is replaced after a broken stream leaves the client's screen.
+    Without them, the custom event `replaced` is all that shows it. Calls that wait for somebody are interrupts of the
+    last event. A failed run is reported in the stream, and raises nothing: `error_text` chooses what is shown.
     """
-    translator = _Translator(thread_id, error_text)
+    translator = _Translator(thread_id, error_text, None if messages is None else _Screen(messages))
 
     def lines(event: Event) -> Iterator[str]:
         for translated in translator.take(event):
@@ -38,8 +46,53 @@ def ag_ui_events(
     return translate(stream, lines, reports_failure=True)
 
 
+class _Screen:
+    """The messages that the client has: those that it had before, and those of this run, without their reasoning."""
+
+    def __init__(self, messages: Iterable[core.Message]) -> None:
+        self._messages: dict[str, core.Message] = {message.id: message for message in messages}
+        self._texts: list[core.AssistantMessage] = []
+        """The texts of this step."""
+        self._pieces: list[str] = []
+        """Of the last of them."""
+
+    def take(self, event: core.BaseEvent) -> None:
+        match event:
+            case core.StepStartedEvent():
+                self._texts = []
+            case core.TextMessageStartEvent(message_id=id):
+                self._messages[id] = message = core.AssistantMessage(id=id)
+                self._texts.append(message)
+                self._pieces = []
+            case core.TextMessageContentEvent():
+                self._pieces.append(event.delta)
+            case core.TextMessageEndEvent():
+                self._texts[-1].content = "".join(self._pieces)
+            case core.ToolCallStartEvent(tool_call_id=id, parent_message_id=str(parent)):
+                message = self._messages.setdefault(parent, core.AssistantMessage(id=parent))
+                assert isinstance(message, core.AssistantMessage)
+                function = core.FunctionCall(name=event.tool_call_name, arguments="")
+                message.tool_calls = [*(message.tool_calls or ()), core.ToolCall(id=id, function=function)]
+                self._function = function
+            case core.ToolCallArgsEvent():  # all of them, right after the start
+                self._function.arguments = event.delta
+            case core.ToolCallResultEvent(message_id=id):
+                self._messages[id] = core.ToolMessage(id=id, content=event.content, tool_call_id=event.tool_call_id)
+            case _:
+                pass
+
+    def without_text(self) -> core.BaseEvent:
+        """All messages, without the text of this step. Clients keep reasoning that a snapshot does not have."""
+        for message in self._texts:
+            message.content = None
+            if not message.tool_calls:
+                self._messages.pop(message.id, None)
+        return core.MessagesSnapshotEvent(messages=list(self._messages.values()))
+
+
 class _Translator:
-    def __init__(self, thread_id: str, error_text: Failed) -> None:
+    def __init__(self, thread_id: str, error_text: Failed, screen: _Screen | None) -> None:
+        self._screen = screen
         self._writer = ChunkWriter(True, error_text)
         self._thread = thread_id
         self._run = ""
@@ -62,6 +115,8 @@ class _Translator:
         for chunk in self._writer.take(event):
             for translated in self._translate(_clean(chunk), event):
                 translated.timestamp = self._time
+                if self._screen is not None:
+                    self._screen.take(translated)
                 yield translated
 
     def _translate(self, chunk: dict[str, Any], event: Event) -> Iterator[core.BaseEvent]:
@@ -97,6 +152,8 @@ class _Translator:
                 )
             case _:  # data-retry, data-replaced, data-dropped, data-progress, data-todo
                 yield core.CustomEvent(name=kind.removeprefix("data-"), value=chunk["data"])
+                if self._screen is not None and kind == "data-replaced" and chunk["data"]["part"] == "text":
+                    yield self._screen.without_text()
 
     def _text(self, kind: str, chunk: dict[str, Any]) -> Iterator[core.BaseEvent]:
         message = f"{self._run}-{chunk['id']}"

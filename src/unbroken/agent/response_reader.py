@@ -250,9 +250,9 @@ class Listener:
         del self._numbers[call.index, call.id]
 
     def message(self) -> Assistant:
-        """The complete answer."""
+        """The complete answer: what was streamed, even if the message at the end holds something else."""
         message = self.ended.message if self.ended else None
-        return message or self._response.message
+        return self._response.message if message is None else self._response.agreeing(message)
 
     def shown_message(self) -> Assistant:
         """What listeners have received so far: nothing yet of a retry."""

@@ -50,6 +50,9 @@ def ask_on_terminal(console: Console, call: ToolCall) -> Approval:
     while refusal is None:
         answer = _answer(asks)
         if answer.lower() in ("y", "yes"):
+            if why := _unfit(call, shown.arguments or {}):
+                console.print(Text(f"  these values do not fit: {visible(why)}; (e)dit them", "red"), soft_wrap=True)
+                continue
             return Edit(shown.arguments or {}) if edited else Allow()
         if answer.lower() in ("n", "no"):
             return Deny()
@@ -66,6 +69,15 @@ def ask_on_terminal(console: Console, call: ToolCall) -> Approval:
         shown, edited = replace(call, arguments=arguments, raw=""), True
         refusal = _show(console, shown)
     return refusal
+
+
+def _unfit(call: ToolCall, values: Mapping[str, Json]) -> str:
+    """Why a server would be refused these values of its form; empty if they fit."""
+    if not isinstance(call, Question) or call.kind != "form":
+        return ""
+    from unbroken.tools.mcp_forms import why_not  # noqa: PLC0415 - with the optional extra that asks such questions
+
+    return why_not(call.schema, values)
 
 
 def _show(console: Console, call: ToolCall) -> Approval | None:

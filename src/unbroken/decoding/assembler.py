@@ -93,6 +93,11 @@ class Assembler:
         return "".join(self._text)
 
     @property
+    def size(self) -> int:
+        """The characters of all that came so far."""
+        return sum(map(len, self._text)) + sum(map(len, self._reasoning)) + self.calls.size
+
+    @property
     def reasoning_so_far(self) -> str:
         return "".join(self._reasoning)
 

@@ -18,10 +18,10 @@ from typing import cast
 
 from unbroken.decoding.arguments import Parsed, Pending, is_echo, parse_ended, parse_object, starts_object
 from unbroken.decoding.prose import DuplicateCalls
-from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Verdict
+from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
 from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
-from unbroken.wires.jsontext import dump_arguments, join_surrogates
+from unbroken.wires.jsontext import dump_arguments, join_surrogates, without_halves
 from unbroken.wires.parts import free_text_of
 from unbroken.wires.values import MINTED, NAMESPACE, as_text
 
@@ -42,11 +42,14 @@ _BY_INDEX = attrgetter("index")
 
 
 def too_many_calls(most: float) -> TooLarge:
-    """It has a verdict: a retry would be too large as well."""
-    words = f"the model made more than the {most:,} calls that one answer may have: `max_calls` sets the limit"
-    error = TooLarge(words)
-    error.verdicts = (Verdict("too_large", words),)
-    return error
+    return TooLarge(f"the model made more than the {most:,} calls that one answer may have: `max_calls` sets the limit")
+
+
+def answer_too_large(most: float) -> TooLarge:
+    return TooLarge(
+        f"the text, the reasoning and the arguments of an answer have more than the {most:,} characters that they may "
+        "have, retries included: if that is meant, raise `max_answer`"
+    )
 
 
 class Calls:
@@ -97,6 +100,11 @@ class Calls:
         if len(calls) > 1 and False not in [call.own_index for call in calls]:
             calls.sort(key=_BY_INDEX)
         return [call.done for call in calls if call.done is not None]
+
+    @property
+    def size(self) -> int:
+        """The characters of all arguments that came."""
+        return sum(sum(map(len, call.blocks)) + sum(map(len, call.fragments)) for call in self._calls)
 
     @property
     def under_way(self) -> bool:
@@ -410,7 +418,7 @@ class Calls:
     def _call(self, call: Pending, parsed: Parsed, id: str | None = None) -> ToolCall:
         notes = parsed.notes
         if id is None:
-            id = call.id
+            id = without_halves(call.id)  # as it is written: two of them must not become one
             if not id or id in self._used:
                 id = self._mint(call.index)
                 notes = (*notes, MINTED if not call.id else f"id {call.id} was used before")

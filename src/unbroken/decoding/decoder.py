@@ -14,6 +14,7 @@ from typing import cast
 import orjson
 
 from unbroken.decoding.assembler import Assembler
+from unbroken.decoding.calls import answer_too_large
 from unbroken.decoding.prose import Prose
 from unbroken.decoding.verdict import Evidence, How, judge
 from unbroken.deltas import Delta, Ended, Verdict
@@ -23,13 +24,15 @@ from unbroken.validation import checked
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 from unbroken.wires.jsontext import Damaged, loads, loads_exact, shallow
 from unbroken.wires.parts import custom_as_functions
-from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer, is_word
+from unbroken.wires.sse import MAX_ANSWER, MAX_BODY, MAX_EVENT, Framer, is_word
 from unbroken.wires.values import MISSHAPEN, Object, shortened
 from unbroken.wires.wire import Plain, Wire
 
 _orjson_loads = orjson.loads
 _Refused = orjson.JSONDecodeError
 
+LOOKS = 16
+"""An answer is measured again after this part of what it may have, at the earliest: measuring takes time."""
 SHORTEST = 9
 """Bytes: no event of any wire is shorter than this."""
 
@@ -58,7 +61,8 @@ class Decoder:
     from names to the JSON Schemas of their parameters also decides what values without a type are; otherwise the
     schemas are those of the request. `request` is the request that is being answered: it shows which ids are taken and
     how many tokens were allowed. `keeps_ids`: an id that was used in an earlier turn is not changed, because a client
-    has it. More than `max_calls` calls are `TooLarge`.
+    has it. More than `max_calls` calls are `TooLarge`, and so are more than `max_answer` characters of text, reasoning
+    and arguments.
     """
 
     def __init__(
@@ -71,11 +75,14 @@ class Decoder:
         max_event: int = MAX_EVENT,
         max_body: int = MAX_BODY,
         max_calls: float = inf,
+        max_answer: float = MAX_ANSWER,
     ) -> None:
         self.wire = find_wire(wire)
         history = [m for m in request.messages if isinstance(m, Assistant) and m.calls] if request else []
         self._max_tokens = request.sampling.max_tokens if request else None
         self._framer = Framer(max_event, max_body)
+        self._max_answer = self._measured_at = max_answer
+        """After this many bytes the answer is measured: before, it cannot be too large."""
         names = tools or ([tool.name for tool in request.tools] if request else ())
         schemas = _schemas(tools, request)
         short = shortened(names, self.wire.name_rule)
@@ -152,10 +159,21 @@ class Decoder:
                 except MISSHAPEN as error:
                     self._misshapen(error)
             assembler.settle()
+            if self._framer.bytes_seen > self._measured_at:
+                self._measure()
         except StreamError as error:
             self._fail(error)
             raise
         return assembler.take()
+
+    def _measure(self) -> None:
+        read = self._framer.bytes_seen - self._framer.held
+        if read <= self._measured_at:
+            return
+        size = self._assembler.size
+        if size > self._max_answer:
+            raise answer_too_large(self._max_answer)
+        self._measured_at = read + max(self._max_answer - size, self._max_answer / LOOKS)
 
     def end(self, cause: str = "", how: How = "unfinished") -> list[Delta]:
         """No more bytes will come. If it was not the provider that ended the body, `cause` is the reason and `how` its
@@ -282,6 +300,7 @@ def decode(
     request: Request | None = None,
     max_event: int = MAX_EVENT,
     max_body: int = MAX_BODY,
+    max_answer: float = MAX_ANSWER,
 ) -> Response:
     """Decode a complete body; the arguments are those of `Decoder`.
 
@@ -290,7 +309,7 @@ def decode(
     Raises `NotAResponse` when there is nothing of the wire in it (an empty body, HTML, noise), `TooLarge` and `TooDeep`
     beyond the limits. Anything else that is wrong with the response is in `verdict`.
     """
-    decoder = Decoder(wire, tools, request, max_event=max_event, max_body=max_body)
+    decoder = Decoder(wire, tools, request, max_event=max_event, max_body=max_body, max_answer=max_answer)
     decoder.feed(body)
     response = decoder.response()
     if response.verdict.kind == "foreign":

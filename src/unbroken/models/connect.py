@@ -30,6 +30,7 @@ from unbroken.models.retrying import ATTEMPTS, SECONDS, RetryingModel
 from unbroken.validation import checked, is_number
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.sse import MAX_ANSWER
 
 if TYPE_CHECKING:
     from unbroken.models.http import HTTPModel
@@ -189,6 +190,7 @@ def connect(
     stream_with_tools: bool | None = None,
     recover: bool | None = None,
     raw_log: str | os.PathLike[str] | None = None,
+    max_answer: int = MAX_ANSWER,
     **settings: Unpack[ModelSettings],
 ) -> RetryingModel[HTTPModel]:
     """A model by provider and name: `connect("openai:gpt-5")`, `connect("ollama:qwen3:4b")`.
@@ -200,9 +202,10 @@ def connect(
     names) are those of `RetryingModel`; `attempts=1` asks once. `stream_with_tools=False` does not stream requests with
     tools; `recover` chooses whether calls that leaked into the text are found (on openai-chat), in place of the
     provider profile. `raw_log` is a file to which requests and responses are appended unchanged, without secrets;
-    `unbroken decode` reads it. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an effort), cache,
-    headers, query, extra (merged into each body), organization, project, location, api_version; a request's own values
-    come first.
+    `unbroken decode` reads it. An answer with more than `max_answer` characters of text, reasoning and arguments, over
+    all its attempts, is a `TooLarge` error. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an
+    effort), cache, headers, query, extra (merged into each body), organization, project, location, api_version; a
+    request's own values come first.
     """
     from unbroken.models.http import HTTPModel  # noqa: PLC0415 - start-up time: it loads aiohttp
 
@@ -238,8 +241,15 @@ def connect(
     if recover is not None:
         endpoint = replace(endpoint, quirks=replace(endpoint.quirks, prose=recover))
     log = None if raw_log is None else RawLog(raw_log)
-    http = HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known, raw_log=log)
-    others = [connect(other, raw_log=raw_log) if isinstance(other, str) else other for other in fallback]
+    if max_answer < 1:
+        raise UserError(f"max_answer={max_answer} of connect: it is a number of characters, from 1")
+    http = HTTPModel(
+        endpoint, key, stream=stream, timeouts=timeouts, settings=known, raw_log=log, max_answer=max_answer
+    )
+    others = [
+        connect(other, raw_log=raw_log, max_answer=max_answer) if isinstance(other, str) else other
+        for other in fallback
+    ]
     return RetryingModel(http, attempts, seconds, fallback=others)
 
 

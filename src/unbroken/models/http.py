@@ -43,6 +43,7 @@ from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
 from unbroken.wires.server_tools import with_betas
+from unbroken.wires.sse import MAX_ANSWER
 
 BETA = "anthropic-beta"
 """A list: what a request needs is added to what the user has set."""
@@ -87,11 +88,13 @@ class HTTPModel:
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
         settings: Settings = Settings(),  # noqa: B008 - frozen
         raw_log: RawLog | None = None,
+        max_answer: int = MAX_ANSWER,
     ) -> None:
         self.endpoint = endpoint
         self.name = f"{endpoint.provider}:{endpoint.model}"
         """Provider and model: `openai:gpt-5`."""
         self.timeouts = timeouts
+        self.max_answer = max_answer
         self.settings = settings
         self.observer: Observer | None = None
         self.label = ""
@@ -247,7 +250,7 @@ class HTTPModel:
                     deltas = await asyncio.to_thread(feed, chunk) if answer.is_long else feed(chunk)
                 except StreamError as error:
                     if error.verdicts:
-                        raise  # the caller's limit: a retry would exceed it too
+                        raise  # a retry would be too large as well
                     break  # beyond a limit: `end` reports it in its verdict
                 if deltas:
                     yield deltas
@@ -297,14 +300,18 @@ class HTTPModel:
 
     def _decoder_for(self, request: Request) -> Decoder | PassingDecoder:
         wire, limit = self.endpoint.wire, RESPONSE_LIMIT.get()
-        max_calls = inf if limit is None else limit.max_calls
+        limits: dict[str, Any] = {"max_answer": self.max_answer}
+        if limit is not None:  # of a server, for all bytes
+            limits = {"max_answer": inf, "max_calls": limit.max_calls}
+        elif self.max_answer > MAX_ANSWER:  # also in one body, and in pieces that are small beside their events
+            limits |= {"max_event": 2 * self.max_answer, "max_body": 16 * self.max_answer}
         if isinstance(request, RelayRequest) and request.raw_wire == wire:
             # Bytes that are passed on unchanged are not searched for calls in the text. In serial mode only the first
             # of several calls, and everything before it, may be passed on.
-            decoder = Decoder(wire, None, request, keeps_ids=not find_wire(wire).history.unique, max_calls=max_calls)
+            decoder = Decoder(wire, None, request, keeps_ids=not find_wire(wire).history.unique, **limits)
             return PassingDecoder(decoder, request.stream, apart=request.parallel is False)
         offered = {tool.name: tool.parameters for tool in request.tools} if self._recovers and request.tools else None
-        return Decoder(wire, offered, request, max_calls=max_calls)
+        return Decoder(wire, offered, request, **limits)
 
     def send(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> Sent:
         """Sends a client's body of this wire, for a stream; `stream` continues from there. The request can be decoded

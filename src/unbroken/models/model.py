@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from math import inf
 from typing import NoReturn, Protocol, TypeVar, cast
 
-from unbroken.deltas import Delta, Verdict
+from unbroken.deltas import Delta
 from unbroken.errors import TooLarge, UserError
 from unbroken.messages import Request
 
@@ -84,13 +84,10 @@ class ResponseLimit:
         """Raises `TooLarge` once more than `most` bytes were read. A retry would be too large as well."""
         self._left -= size
         if self._left < 0:
-            words = (
+            raise TooLarge(
                 f"the provider sent more than the {self.most:,} bytes that an answer may have, retries included "
                 f"(`max_response`)"
             )
-            error = TooLarge(words)
-            error.verdicts = (Verdict("too_large", words),)
-            raise error
 
 
 class Attempts(Protocol):

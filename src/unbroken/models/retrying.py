@@ -17,6 +17,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeGuard, TypeVar, cast
 
+from unbroken.decoding.calls import answer_too_large
 from unbroken.decoding.verdict import judge_failure
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted, UsageReported, Verdict
 from unbroken.errors import (
@@ -24,14 +25,16 @@ from unbroken.errors import (
     ContextTooLong,
     ProviderError,
     StreamError,
+    TooLarge,
     UnbrokenError,
     Unreachable,
     UserError,
 )
 from unbroken.messages import Assistant, Message, Request, User
-from unbroken.models.model import Model, close, refuse_single
+from unbroken.models.model import RESPONSE_LIMIT, Model, close, refuse_single
 from unbroken.transcript import shorten
 from unbroken.validation import checked
+from unbroken.wires.sse import MAX_ANSWER
 
 ATTEMPTS = 3
 SECONDS = 300.0
@@ -267,6 +270,8 @@ class _Story:
         self._repeated = False
         """Such a response was requested again already."""
         self.request = request
+        self._received = 0
+        """The characters of all attempts."""
 
     @property
     def model(self) -> Model:
@@ -276,6 +281,7 @@ class _Story:
         """The verdict of the attempt, with its number and model."""
         if ended is not None:
             verdict = ended.verdict
+            self._received += 0 if ended.message is None else _size(ended.message)
         elif isinstance(error, ProviderError):
             verdict = judge_failure(error)
         elif isinstance(error, StreamError):
@@ -299,6 +305,9 @@ class _Story:
     def next_try(self, verdict: Verdict, error: Exception | None, passed_on: bool) -> float:
         """Prepares the next attempt and returns how long to wait for it. Raises the typed error if there is none."""
         self._verdicts.append(verdict)
+        most = getattr(self.model, "max_answer", MAX_ANSWER)
+        if self._received > most and RESPONSE_LIMIT.get() is None:  # a server counts the bytes of all attempts itself
+            raise answer_too_large(most) from error
         self._shown = self._shown or passed_on
         asking, now = self._asking, asyncio.get_running_loop().time()
         if verdict.kind == "too_long" and not asking.shortened and self._may_try(0.0):
@@ -358,6 +367,8 @@ class _Story:
         verdicts = tuple(self._verdicts)
         if isinstance(error, ProviderError) and not self._shown and not any(map(_broke_off, verdicts)):
             given: UnbrokenError = error
+        elif isinstance(error, TooLarge):
+            given = error
         elif verdict.kind == "too_long":
             given = ContextTooLong(verdict.reason)
         else:
@@ -365,6 +376,10 @@ class _Story:
             given = ChainBroken(f"the answer of `{verdict.model}` broke off{tries}: {verdict.reason}")
         given.verdicts = verdicts
         return given
+
+
+def _size(message: Assistant) -> int:
+    return len(message.text) + len(message.reasoning) + sum([len(call.raw) for call in message.calls])
 
 
 def _unguarded(model: Model) -> tuple[Model, ...]:

@@ -3,9 +3,12 @@ from other addresses, and no schema can make the check slow."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Annotated, Any, cast
+from urllib.parse import urlsplit
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
@@ -38,7 +41,9 @@ def why_not(schema: Mapping[str, Any], values: Mapping[str, Json]) -> str:
             return "its schema refers to something else than its own `$defs`, or contains itself"
         kind: Any = validator_for(schema, Draft202012Validator)
         kind.check_schema(schema)
-        checking = cast("Any", extend)(kind, {"pattern": _pattern, "patternProperties": _not_in_forms})
+        checking = cast("Any", extend)(
+            kind, {"pattern": _pattern, "format": _format, "patternProperties": _not_in_forms}
+        )
         wrong: ValidationError | None = next(checking(schema, registry=_NOTHING).iter_errors(values), None)
         return "" if wrong is None else wrong.message[:SHOWN]
     except SchemaError as error:
@@ -76,6 +81,46 @@ def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Generator[ValidationE
             _text_with(pattern).validate_python(value)
     except NoMatch:
         yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _spelled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII | re.IGNORECASE)
+
+
+_ATOM, _LABEL = r"[\w!#$%&'*+/=?^`{|}~-]+", r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_FORMATS: dict[str, tuple[re.Pattern[str], Callable[[str], object], str]] = {
+    "email": (
+        _spelled(rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*"),
+        str,
+        "an email address, such as ann@example.com",
+    ),
+    "uri": (
+        _spelled(r"(?:https?://(?=[\w\[])|(?!https?:)[a-z][a-z0-9+.-]*:)(?:[\w!#$&'()*+,/:;=?@\[\].~-]|%[0-9a-f]{2})+"),
+        urlsplit,
+        "a URI, such as https://example.com/page",
+    ),
+    "date": (_spelled(_DATE), date.fromisoformat, "a date, such as 2025-12-31"),
+    "date-time": (
+        _spelled(rf"{_DATE}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]+)?(?:Z|[+-][0-9]{{2}}:[0-9]{{2}})"),
+        datetime.fromisoformat,
+        "a date and time with its zone, such as 2025-12-31T09:30:00Z",
+    ),
+}
+"""Those of forms: how a value is spelled, what raises for one that does not exist, and the words for it."""
+
+
+def _format(_: Any, name: str, value: Any, __: Any) -> Generator[ValidationError]:
+    if name not in _FORMATS or not isinstance(value, str):
+        return
+    spelled, read, words = _FORMATS[name]
+    try:
+        if spelled.fullmatch(value):
+            read(value.upper())
+            return
+    except ValueError:
+        pass
+    yield ValidationError(f"{value!r} is not {words}")
 
 
 def _not_in_forms(*_: Any) -> Generator[ValidationError]:

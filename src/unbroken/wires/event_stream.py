@@ -69,6 +69,11 @@ class EventStreamSplitter:
         self._lost = False
 
     @property
+    def held(self) -> int:
+        """The bytes of a frame that has not ended."""
+        return len(self._begun)
+
+    @property
     def inside(self) -> bool:
         """The last frame has begun and not ended."""
         return bool(self._begun)
@@ -89,7 +94,7 @@ class EventStreamSplitter:
             if total > self.max_event:
                 raise TooLarge(
                     f"reading the response stopped: one event is larger than {self.max_event:,} bytes; "
-                    "if that is meant, raise max_event"
+                    "if that is meant, raise max_event (`max_answer` of `connect`)"
                 )
             if size - at < total:
                 break

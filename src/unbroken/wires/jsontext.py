@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from json.encoder import encode_basestring
 from typing import NoReturn, cast
 
 import orjson
@@ -145,15 +146,35 @@ strict = json.JSONDecoder(parse_constant=_refuse)
 
 
 def dumps(value: Json) -> bytes:
-    """JSON for the wire. Half a surrogate pair, which no parser would take, becomes U+FFFD."""
+    """JSON for the wire. Half a surrogate pair, which no parser would take, becomes U+FFFD; NaN and Infinity, which
+    JSON does not have, become null."""
     try:
         return orjson.dumps(value)
     except TypeError:
         try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            return without_halves(_dump_unusual(value)).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise CannotEncode(f"a request or response cannot be written as JSON: {error}") from None
-        return without_halves(text).encode()
+
+
+def _dump_unusual(value: Json) -> str:
+    """What orjson refuses: halves of surrogate pairs, integers beyond 64 bits, deep nesting."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError):
+        return _dump_piecemeal(value)  # there is a NaN or an `orjson.Fragment`, too
+
+
+def _dump_piecemeal(value: Json) -> str:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Json]", value)
+        values = map(_dump_piecemeal, fields.values())
+        return "{" + ",".join(map("{}:{}".format, map(encode_basestring, fields), values)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_dump_piecemeal, cast("list[Json]", value))) + "]"
+    if isinstance(value, float) or isinstance(value, orjson.Fragment):  # noqa: SIM101 - a union is one more recursion
+        return orjson.dumps(value).decode()
+    return json.dumps(value, ensure_ascii=False)
 
 
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from math import isinf
+from math import isfinite
 from typing import Any, cast
 
 import orjson
@@ -30,7 +31,7 @@ from unbroken.messages import (
     ToolResult,
     ToolSpec,
 )
-from unbroken.wires.jsontext import dump_arguments, shallow, strict
+from unbroken.wires.jsontext import dump_arguments, shallow, strict, without_halves
 from unbroken.wires.values import NAMESPACE, IdRule, Object, as_dict, fit_name, full_name, is_name
 
 
@@ -273,17 +274,24 @@ _BEYOND_FLOATS = re.compile(r"\d[eE]\+?\d{3}|\d{309}")
 def outgoing_object(call: ToolCall) -> Json:
     """The same for wires on which arguments are an object. A number that is larger than any float (`1e400`) is written
     as the model wrote it."""
-    if _BEYOND_FLOATS.search(call.raw) and _has_infinity(object_from_text(call.raw)):
-        return orjson.Fragment(call.raw)
+    if call.arguments is not None and _BEYOND_FLOATS.search(call.raw):
+        return exact_object(call.raw) or call.arguments
     return call.arguments or {}
 
 
-def _has_infinity(value: Json) -> bool:
+def exact_object(text: str) -> Json:
+    """The object that the text of arguments holds, to be written; None if it is no object. If there is a number in it
+    that no float holds, the text itself is written: in its place stood null."""
+    value = object_from_text(text)
+    return value if _is_finite(value) else orjson.Fragment(without_halves(text))
+
+
+def _is_finite(value: Json) -> bool:
     if isinstance(value, dict):
-        return any(map(_has_infinity, cast("Object", value).values()))
+        return all(map(_is_finite, cast("Object", value).values()))
     if isinstance(value, list):
-        return any(map(_has_infinity, cast("list[Json]", value)))
-    return isinstance(value, float) and isinf(value)
+        return all(map(_is_finite, cast("list[Json]", value)))
+    return not isinstance(value, float) or isfinite(value)
 
 
 def object_from_text(text: str) -> Object | None:
@@ -309,6 +317,19 @@ def call_from_text(id: str, name: str, arguments: Json, index: int) -> ToolCall:
     if isinstance(value, dict):
         return ToolCall(id, name, cast("dict[str, Any]", value), raw, index)
     return ToolCall(id, name, None, raw, index, complete=False, problem="the arguments are not a JSON object")
+
+
+def ids_as_kept(said: Sequence[str], ids: Sequence[str]) -> Iterator[str]:
+    """Our ids of the calls that a provider `said` with these ones: by their order if some had to be minted, which may
+    give the id of one call to another; empty for a call that is not among ours."""
+    if len(said) == len(ids) and set(said) != set(ids):
+        return iter(ids)
+    times, left = Counter(said), dict.fromkeys(ids)
+    own = [id if times[id] == 1 and id in left else "" for id in said]
+    for id in own:
+        left.pop(id, None)
+    minted = iter(left)
+    return iter([id or next(minted, "") for id in own])
 
 
 def with_unique_ids(messages: Iterable[Message]) -> Iterable[Message]:

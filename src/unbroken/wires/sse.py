@@ -21,6 +21,8 @@ from unbroken.wires.jsontext import MAX_DEPTH, shallow, too_deep
 
 MAX_EVENT = 32 * 1024 * 1024
 MAX_BODY = 256 * 1024 * 1024
+MAX_ANSWER = 16 * 1024 * 1024
+"""Characters of text, reasoning and arguments: what is kept of the bytes, which may be a hundred times as many."""
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
@@ -104,6 +106,11 @@ class Framer:
     def clean(self) -> bool:
         """Every event was returned when it ended, and nothing follows the last."""
         return self._splitter is None and not (self._tail or self._data)
+
+    @property
+    def held(self) -> int:
+        """The bytes of an event that has not ended."""
+        return self._splitter.held if self._splitter is not None else len(self._tail) + self._data_size
 
     @property
     def unfinished(self) -> bool:
@@ -191,15 +198,29 @@ class Framer:
             return self._take([line.lstrip()])  # a field that was indented is still a field
         self.noise = self.noise or line[:200]
         # A field name that was damaged may have held a part of a call: give it to the parser, which refuses it.
-        return [] if is_word(line) else [line]
+        return [] if is_word(line) or _is_other_field(line) else [line]
 
     def _too_large(self, what: str, limit: int, setting: str) -> NoReturn:
         raise TooLarge(
-            f"reading the response stopped: {what} is larger than {limit:,} bytes; if that is meant, raise {setting}"
+            f"reading the response stopped: {what} is larger than {limit:,} bytes; if that is meant, raise {setting} "
+            "(`max_answer` of `connect`)"
         )
 
 
 _FIELD = re.compile(rb"(?:event|id|retry|data)(?::|$)")
+_NAME = re.compile(rb"[A-Za-z][\w.-]*")
+_LOST_LINE_END = re.compile(rb"data:\s*[{\[]")
+
+
+def _is_other_field(line: bytes) -> bool:
+    """A field that has no meaning here, whatever its value, as the specification has it. Not if its name may be `data`,
+    damaged, or if the line end before `data:` is missing."""
+    name, _, value = line.partition(b":")
+    if not _NAME.fullmatch(name) or _LOST_LINE_END.search(value):
+        return False
+    return _FIELD.match(line) is not None or len(set(name.lower()) - set(b"dat")) > 1
+
+
 _WORD = re.compile(rb"[\w\s.:;!?*-]*")
 
 
@@ -310,6 +331,10 @@ class JsonSplitter:
             self._depth -= 1
         return found.end(), self._depth == 0
 
+    @property
+    def held(self) -> int:
+        return len(self._begun) + len(self._between)
+
     def end(self) -> list[bytes]:
         return [self._close(b"")] if self.inside else self._separator(b"")
 
@@ -337,7 +362,7 @@ class JsonSplitter:
         if size > self.max_event:
             raise TooLarge(
                 f"reading the response stopped: one event is larger than {self.max_event:,} bytes; "
-                "if that is meant, raise max_event"
+                "if that is meant, raise max_event (`max_answer` of `connect`)"
             )
 
 

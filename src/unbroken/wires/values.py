@@ -88,6 +88,8 @@ TOOL_NAME = IdRule(64, "[a-zA-Z0-9_-]")
 NAMESPACE = "\u2237"
 """Between a namespace and the name of a tool in it, in our names: a sign (∷) that no provider accepts in a name. Only
 the Responses API has namespaces; on other wires the two are joined by `__`."""
+UNNAMED = "unnamed"
+"""What a call without a name is called in the history that a provider is sent."""
 MISTRAL = IdRule(9, "[A-Za-z0-9]", shortest=9)
 MINTED = "minted id"
 """The note of a call that came without one."""
@@ -108,8 +110,8 @@ def fit(id: str, rule: IdRule) -> str:
 
 @lru_cache(4096)
 def fit_name(name: str, rule: IdRule) -> str:
-    """The same for the name of a tool. A call without a name has none."""
-    return fit(name.replace(NAMESPACE, "__"), rule) if name else name
+    """The same for the name of a tool. A model may write a call without one, and every provider refuses that."""
+    return fit(name.replace(NAMESPACE, "__") or UNNAMED, rule)
 
 
 def full_name(call: ToolCall) -> str:

@@ -358,7 +358,10 @@ def prepare_request(
     asks_for_one = request.parallel is False if incoming.all_calls is None else not incoming.all_calls
     if serial and not asks_for_one:
         passes = ""  # calls that are held would be passed on with the others
-    if passes and as_it_is and not any(map(_is_unsigned, request.messages)):
+    named = all(
+        is_name(call.name, rule) for each in request.messages if isinstance(each, Assistant) for call in each.calls
+    )
+    if passes and as_it_is and named and not any(map(_is_unsigned, request.messages)):
         spelled, edits = _as_spelled(incoming, request, passes, pieces)
         return (_signed(spelled, upstream.origin) if upstream.fallback else spelled), edits
     messages, edits = repair(decision.messages)

@@ -11,7 +11,7 @@ from unbroken.wires.anthropic.messages_relay import RelayedBlock, RelayedMessage
 from unbroken.wires.anthropic.messages_requests import encode_call
 from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
-from unbroken.wires.parts import object_from_text, outgoing_arguments
+from unbroken.wires.parts import exact_object, outgoing_arguments
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object, as_list
 from unbroken.wires.wire import DeltaEncoder, ProviderCall
@@ -233,7 +233,7 @@ class MessagesProviderWriter(MessagesEncoder):
         return self._delta({"type": "input_json_delta", "partial_json": text})
 
     def close_call(self, complete: bool) -> bytes:
-        self._content[-1]["input"] = object_from_text("".join(self._fragments)) or {}
+        self._content[-1]["input"] = exact_object("".join(self._fragments)) or {}
         self._fragments.clear()
         return self._stop_block()
 

@@ -45,6 +45,7 @@ from unbroken.wires.parts import (
     cache_mark,
     call_from_text,
     content_before_answer,
+    ids_as_kept,
     outgoing_object,
     own_extra,
     own_tool,
@@ -268,18 +269,12 @@ def _encode_assistant(message: Assistant) -> list[Object]:
 def _encode_native(message: Assistant, native: Native) -> list[Object]:
     """The blocks as they came, but for what happened to the calls since: dropped, cut, or given another id."""
     blocks = dicts(native.value)
-    spoken = {as_text(block.get("id")) for block in blocks if block.get("type") == "tool_use"}
-    minted = iter([id for id in native.ids if id not in spoken])
-    left = set(native.ids)
+    ids = ids_as_kept([as_text(block.get("id")) for block in blocks if block.get("type") == "tool_use"], native.ids)
     calls = {call.id: call for call in message.calls}
     encoded: list[Object] = []
     for block in blocks:
         if block.get("type") == "tool_use":
-            id = as_text(block.get("id"))
-            if id not in left:
-                id = next(minted, "")
-            left.discard(id)
-            if (call := calls.pop(id, None)) is not None:
+            if (call := calls.pop(next(ids), None)) is not None:
                 encoded.append({**block, **encode_call(call)})
         elif is_signed(block):
             encoded.append({**block})

@@ -141,12 +141,13 @@ def _check_call(where: str, block: Object) -> list[str]:
 
 def _check_blocks(where: str, blocks: list[Object], types: set[str] | None = None) -> list[str]:
     problems: list[str] = []
+    texts = [as_text(block.get("text")) for block in blocks if block.get("type") == "text"]
+    if "" in texts or (texts and not any(map(str.strip, texts))):  # a blank one is accepted beside another
+        problems.append(f"{where}: a text block is empty")
     for block in blocks:
         type = block.get("type")
         if types is not None and type not in types:
             problems.append(f"{where}: a block of type {type!r} is not allowed here")
-        if type == "text" and not as_text(block.get("text")).strip():
-            problems.append(f"{where}: a text block is empty")
         if type == "thinking" and not block.get("signature"):
             problems.append(f"{where}: thinking without its signature")
     return problems

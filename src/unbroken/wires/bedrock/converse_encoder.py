@@ -12,7 +12,7 @@ from unbroken.wires.bedrock.converse_requests import encode_call
 from unbroken.wires.framing import EVENT_STREAM
 from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
-from unbroken.wires.parts import object_from_text, outgoing_arguments
+from unbroken.wires.parts import exact_object, outgoing_arguments
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object
 from unbroken.wires.wire import DeltaEncoder
@@ -229,7 +229,7 @@ class ConverseProviderWriter(ConverseEncoder):
         return self._delta({"toolUse": {"input": text}})
 
     def close_call(self, complete: bool) -> bytes:
-        self._content[-1]["toolUse"]["input"] = object_from_text("".join(self._fragments)) or {}
+        self._content[-1]["toolUse"]["input"] = exact_object("".join(self._fragments)) or {}
         self._fragments.clear()
         return self._stop_block()
 

@@ -51,6 +51,7 @@ from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import (
     call_from_text,
     content_before_answer,
+    ids_as_kept,
     outgoing_object,
     own_extra,
     own_native,
@@ -187,18 +188,13 @@ def _encode_assistant(message: Assistant) -> list[Object]:
 def _encode_native(message: Assistant, native: Native) -> list[Object]:
     """The blocks as they came, but for what happened to the calls since: dropped, cut, or given another id."""
     blocks = dicts(native.value)
-    spoken = {as_text(as_dict(block.get("toolUse")).get("toolUseId")) for block in blocks if is_call(block)}
-    minted = iter([id for id in native.ids if id not in spoken])
-    left = set(native.ids)
+    said = [as_text(as_dict(block["toolUse"]).get("toolUseId")) for block in blocks if is_call(block)]
+    ids = ids_as_kept(said, native.ids)
     calls = {call.id: call for call in message.calls}
     encoded: list[Object] = []
     for block in blocks:
         if is_call(block):
-            id = as_text(as_dict(block["toolUse"]).get("toolUseId"))
-            if id not in left:
-                id = next(minted, "")
-            left.discard(id)
-            if (call := calls.pop(id, None)) is not None:
+            if (call := calls.pop(next(ids), None)) is not None:
                 encoded.append({"toolUse": {**as_dict(block["toolUse"]), **encode_call(call)["toolUse"]}})
         elif is_signed(block):
             encoded.append(block)

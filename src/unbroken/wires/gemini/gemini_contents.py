@@ -104,17 +104,21 @@ class _Writer:
         for part in dicts(native.value):
             value = as_dict(part.get("functionCall"))
             if not value:
-                if GROUNDING not in part:
+                if GROUNDING not in part and "functionCall" not in part:
                     parts.append(part)
                 continue
             index, call = calls.pop(ids.popleft() if ids else "", (0, None))
             if call is not None:
-                self._places[call.id] = (index, called_name(call, NAME_RULE), as_text(value.get("id")))
+                name = called_name(call, NAME_RULE)
+                self._places[call.id] = (index, name, as_text(value.get("id")))
                 # Some servers give the arguments as text, or null; the provider itself takes an object alone.
                 odd = call.kind == "function" and (
                     call.arguments is None or not isinstance(value.get("args", {}), dict)
                 )
-                parts.append({**part, "functionCall": {**value, "args": encode_arguments(call)}} if odd else part)
+                if odd or value.get("name") != name:
+                    args: Object = {"args": encode_arguments(call)} if odd else {}
+                    part = {**part, "functionCall": {**value, "name": name, **args}}
+                parts.append(part)
         return parts
 
     def _place(self, result: ToolResult) -> tuple[int, str, str]:

@@ -12,7 +12,7 @@ from unbroken.wires.gemini.gemini_parts import Parts
 from unbroken.wires.gemini.gemini_relay import RelayedGemini
 from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
-from unbroken.wires.parts import object_from_text
+from unbroken.wires.parts import exact_object
 from unbroken.wires.values import Object, as_dict
 from unbroken.wires.wire import DeltaEncoder, ProviderCall
 
@@ -164,7 +164,7 @@ class GeminiProviderWriter(GeminiEncoder):
         return b""
 
     def close_call(self, complete: bool) -> bytes:
-        arguments = object_from_text("".join(self._fragments))
+        arguments = exact_object("".join(self._fragments))
         self._fragments.clear()
         if arguments is None:
             self._malformed = True

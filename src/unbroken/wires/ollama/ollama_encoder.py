@@ -12,7 +12,7 @@ from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.ollama.ollama_messages import encode_call
 from unbroken.wires.ollama.ollama_relay import RelayedOllama
-from unbroken.wires.parts import object_from_text
+from unbroken.wires.parts import exact_object
 from unbroken.wires.values import Object
 from unbroken.wires.wire import DeltaEncoder
 
@@ -145,7 +145,7 @@ class OllamaProviderWriter(OllamaEncoder):
     def close_call(self, complete: bool) -> bytes:
         raw = "".join(self._fragments)
         self._fragments.clear()
-        arguments = object_from_text(raw)
+        arguments = exact_object(raw)
         if arguments is None:
             self._malformed = raw
             return b""

@@ -41,6 +41,7 @@ from unbroken.wires.parts import (
     call_from_text,
     data_url,
     from_data_url,
+    ids_as_kept,
     is_foreign,
     outgoing_arguments,
     own_native,
@@ -90,10 +91,13 @@ def _encode_assistant(message: Assistant, stateless: bool) -> list[Object]:
     left: list[Object] = []
     referenced = False
     given = _with_text(dicts(native.value), message.text)
-    for item, id in zip(given, _our_ids(given, native.ids), strict=True):
-        if id is not None:
-            call = calls.pop(id, None)
+    ids = ids_as_kept([as_text(item.get("call_id")) for item in given if call_kind(item)], native.ids)
+    for item in given:
+        if call_kind(item):
+            call = calls.pop(id := next(ids), None)
             item = _GONE if call is None else {**item, "call_id": fit(id, ID_RULE)}
+            if call is not None and call.kind in ("function", "custom"):
+                item |= _named(call, TOOL_NAME)
             if call is not None and call.kind == "function":
                 item["arguments"] = outgoing_arguments(call)
         elif (
@@ -128,18 +132,6 @@ def _without_orphans(items: Sequence[Object]) -> list[Object]:
     return kept
 
 
-def _our_ids(items: Sequence[Object], ids: Sequence[str]) -> list[str | None]:
-    """For each item our id of its call, None if it is none: the provider's own, else (one was minted) by order."""
-    left = dict.fromkeys(ids)
-    found: list[str | None] = []
-    for item in items:
-        id = as_text(item.get("call_id")) if call_kind(item) else None
-        found.append(id if id in left else None)
-        left.pop(id or "", None)
-    minted = iter(left)
-    return [next(minted, "") if id is None and call_kind(item) else id for id, item in zip(found, items, strict=True)]
-
-
 def _with_text(items: list[Object], text: str) -> list[Object]:
     """The items as they were, unless the text was changed since (a call was recovered from it): then one message."""
     places = [n for n, item in enumerate(items) if item.get("role") == "assistant"]
@@ -159,8 +151,10 @@ def _encode_text(text: str) -> Object:
 
 
 def _named(call: ToolCall, rule: IdRule | None) -> Object:
-    name: Object = {"name": call.name if rule is None else fit_name(call.name, rule)}
-    return {"namespace": call.namespace, **name} if call.namespace else name
+    name, namespace = call.name, call.namespace
+    if rule is not None:
+        name, namespace = fit_name(name, rule), namespace and fit_name(namespace, rule)
+    return {"namespace": namespace, "name": name} if namespace else {"name": name}
 
 
 def encode_call(call: ToolCall, rule: IdRule | None = TOOL_NAME) -> Object:
