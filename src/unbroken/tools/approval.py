@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from unbroken.messages import Json, ToolCall, ToolResult
-from unbroken.tools.caller import Attempt, Prepared, failure, in_words, not_executed
+from unbroken.messages import Json, ToolCall, ToolResult, own, own_call
+from unbroken.tools.caller import NOT_EXECUTED, Attempt, Prepared, failure, in_words, not_executed
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
 from unbroken.tools.threads import call_anywhere
@@ -72,15 +72,19 @@ class Question(ToolCall):
 Approval: TypeAlias = Allow | Deny | Edit | Wait
 OnApproval: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]
 
+NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
+
 
 async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     """Asks the approver. A plain function runs in a thread, because it may wait for a person while other calls
     continue."""
     try:
-        decision: Any = await call_anywhere(on_approval, call)
+        decision: Any = await call_anywhere(on_approval, own_call(call))
     except Exception as error:  # noqa: BLE001 - the user's handler runs here; if it fails, the call is denied
         return Deny(f"the approval failed: {in_words(error)}")
-    if isinstance(decision, Allow | Deny | Edit | Wait):
+    if isinstance(decision, Edit):
+        return Edit(own(decision.arguments))
+    if isinstance(decision, Allow | Deny | Wait):
         return decision
     return Deny(f"the approval failed: on_approval returned {decision!r}, and not Allow, Deny, Edit or Wait")
 
@@ -161,7 +165,7 @@ async def _verified(
     verify: Verify, tool: Tool, call: ToolCall, context: CallContext[Any], limit: int
 ) -> ToolResult | None:
     attempt = Attempt(call, context, tool.timeout, limit)
-    asks = partial(_ask, verify, context.arguments or {}, context.key)
+    asks = partial(_ask, verify, tool.bind(call), context.key)
     found = await attempt.outcome(asks, inspect.iscoroutinefunction(verify))
     if isinstance(found, _DidNotHappen):
         return None
