@@ -75,6 +75,7 @@ class Compaction(Middleware):
     that is logged and reported (`Compacted`), and the run continues with all of its history.
     """
 
+    mutates = False
     edits_answers = False
 
     def __init__(
@@ -235,6 +236,7 @@ class ClearResults(Middleware):
     - `native`: lets the provider do it, where it can (Anthropic).
     """
 
+    mutates = False
     edits_answers = False
 
     def __init__(

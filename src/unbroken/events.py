@@ -123,6 +123,15 @@ class CallStarted(CallEvent):
 
 
 @dataclass
+class CallChanged(CallEvent):
+    """Middleware has changed the arguments of a call that started: it runs with these."""
+
+    arguments: dict[str, Json]
+    by: str
+    """The name of the middleware."""
+
+
+@dataclass
 class CallProgress(CallEvent):
     message: str
     done: float | None = None
@@ -395,6 +404,7 @@ KINDS: tuple[type[Event], ...] = (
     ToolCallsDetected,
     CallWritten,
     CallStarted,
+    CallChanged,
     CallProgress,
     CallBackgrounded,
     CallFinished,

@@ -27,11 +27,11 @@ from unbroken.deltas import (
     Verdict,
 )
 from unbroken.errors import AnswerInvalid, PromptVetoed, UserError, Vetoed
-from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, User
+from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, User, own_messages
 from unbroken.middleware import Ask, CheckInput, CheckOutput, Middleware, RunStart
 from unbroken.models.model import closing
 from unbroken.redacting import HeldAnswer, Redaction, answer_tool
-from unbroken.tools.caller import Caller, in_words, not_executed, prepare
+from unbroken.tools.caller import Caller, in_words, not_executed
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.results import Retry
 from unbroken.tools.threads import call_anywhere
@@ -112,8 +112,9 @@ class _Check(Middleware):
 
     async def _checked(self, value: Any, in_thread: bool = False) -> Any:
         """What the check returned. An error in it is not a veto: the run fails, and nothing passes unchecked."""
-        context = RunContext[Any]() if self._run is None else self._run.context()
-        arguments = (context, value) if self._takes_context else (value,)
+        arguments: tuple[Any, ...] = (value,)
+        if self._takes_context:
+            arguments = (RunContext[Any]() if self._run is None else self._run.context(), value)
         try:
             if in_thread:
                 return await call_anywhere(self._function, *arguments)
@@ -263,7 +264,7 @@ class _AnswerCheck(_Check):
                     if passed := answer.hold(deltas):
                         yield passed
             try:
-                text = await self._checked(answer.message)
+                text = await self._checked(own_messages((answer.message,))[0])
             except Veto as veto:
                 if veto.to != "model":
                     raise Vetoed(str(veto)) from None
@@ -284,7 +285,8 @@ class CallCheck(_Check):
         self._tools = frozenset(tools)
         self._veto = ""
         """Why the run ends after this round. No other call of it starts."""
-        self._toolbox: Toolbox | None = None
+        self._known = False
+        """Its tools were looked for among those of the run."""
         self._answer_tool = ""
         """Takes a typed answer, which `check_output` is for."""
 
@@ -294,9 +296,9 @@ class CallCheck(_Check):
         return started
 
     def on_tools(self, turn: int, toolbox: Toolbox) -> None:
-        if self._toolbox is None and self._tools:
+        if not self._known and self._tools:
             self._refuse_unknown(toolbox)
-        self._toolbox = toolbox
+        self._known = True
 
     def _refuse_unknown(self, toolbox: Toolbox) -> None:
         """A check that names no tool would let every call pass. If a function chooses the tools, a name may come later:
@@ -315,13 +317,7 @@ class CallCheck(_Check):
         arguments, refusal = await self.decide(call)
         if refusal:
             return not_executed(call, refusal)
-        if arguments is None:
-            return await call_next(call, context)
-        call = replace(call, arguments=arguments)
-        context.arguments = None  # they are bound again
-        if not context.approved and self._toolbox is not None and prepare(call, self._toolbox).asks:
-            return not_executed(call, f"the check `{self.name}` has changed its arguments, and so it needs an approval")
-        return await call_next(call, context)
+        return await call_next(call if arguments is None else replace(call, arguments=arguments), context)
 
     async def check_client_call(self, call: ToolCall) -> str:
         try:

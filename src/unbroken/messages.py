@@ -8,8 +8,8 @@ reasoning, block order) is kept in `Assistant.native`, and that wire's encoder s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from unbroken.frozen import quick
 
@@ -104,6 +104,9 @@ class ToolCall:
     agent: str = ""
     """Of a call that an agent in a team makes, where it is shown outside of it: the path of that agent, such as
     `main/researcher`."""
+
+
+CallT = TypeVar("CallT", bound=ToolCall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +419,43 @@ class Request:
     pieces: bool = True
     """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
     that."""
+
+
+_CONTAINERS: tuple[type[Any], ...] = (dict, list)
+_FLAT = frozenset({str, int, float, bool, type(None)})
+
+
+def own(value: Json) -> Json:
+    """A copy of a JSON value that shares no object and no list with it, for code that may change what it gets."""
+    # Most are flat, and then this takes a third of the time.
+    if value.__class__ is dict and _FLAT.issuperset(map(type, value.values())):
+        return value.copy()
+    whole: Any = [value]
+    copies: dict[int, Any] = {}
+    to_do = [whole]
+    for copy in to_do:  # not recursive: arguments may be nested deeper than the stack
+        for key, inner in copy.items() if hasattr(copy, "items") else enumerate(copy):
+            if isinstance(inner, _CONTAINERS):
+                if id(inner) not in copies:
+                    copies[id(inner)] = inner.copy()
+                    to_do.append(copies[id(inner)])
+                copy[key] = copies[id(inner)]
+    return whole[0]
+
+
+def own_call(call: CallT) -> CallT:
+    """The same call with arguments of its own."""
+    return replace(call, arguments=own(call.arguments))
+
+
+def own_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The same messages, and the calls in them with arguments of their own."""
+    return tuple(
+        replace(message, calls=tuple(map(own_call, message.calls)))
+        if isinstance(message, Assistant) and message.calls
+        else message
+        for message in messages
+    )
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

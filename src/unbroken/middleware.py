@@ -9,21 +9,33 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from unbroken.clock import Clock
-from unbroken.deltas import Delta, Ended, PartialResponse, Verdict
+from unbroken.deltas import CallReady, Delta, Ended, PartialResponse, Verdict
 from unbroken.errors import MiddlewareFailed, UnbrokenError, Vetoed
 from unbroken.events import Event, Sink
-from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolResult, ToolSpec, User
+from unbroken.messages import (
+    Assistant,
+    Json,
+    Message,
+    Request,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    User,
+    own_call,
+    own_messages,
+)
 from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.caller import Caller, in_words, log_bug
+from unbroken.tools.caller import Caller, Prepared, in_words, log_bug
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.handles import BackgroundCall
+from unbroken.tools.passing_on import PassingOn
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 
@@ -134,6 +146,10 @@ class Middleware:
     """It reads the answers in `ask_model`, so it receives no `TextAdded` and no `ReasoningAdded` for text that streams:
     there is one for every few characters."""
 
+    mutates: ClassVar[bool] = True
+    """It may change what it is given in place (calls, messages, events), so it gets copies. If it never does, say so:
+    that saves them."""
+
     edits_answers: ClassVar[bool] = True
     """Its `ask_model` may change what the model said. If it never does, say so: that saves a comparison."""
 
@@ -154,7 +170,8 @@ class Middleware:
         a message was added to the history."""
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        """Around each tool call that runs. `call_next` never raises because a tool failed: that is a result."""
+        """Around each tool call that runs. `call_next` never raises because a tool failed: that is a result. The call
+        that you pass on may have other arguments (see `tools.passing_on`), but not another name or id."""
         return await call_next(call, context)
 
     async def check_client_call(self, call: ToolCall) -> str:
@@ -250,29 +267,40 @@ def wrap_model(middleware: Sequence[Middleware], model: Model) -> Ask:
     for each in reversed(middleware):
         if wraps(each, "ask_model"):
             ask = partial(each.ask_model, call_next=ask)
+            if each.mutates:
+                ask = partial(_ask_with_own, ask)
             if each.edits_answers:
                 ask = partial(_agreeing, ask)
     return ask
 
 
+def _ask_with_own(ask: Ask, request: Request) -> AsyncIterator[Sequence[Delta]]:
+    return ask(replace(request, messages=own_messages(request.messages)))
+
+
 async def _agreeing(ask: Ask, request: Request) -> AsyncIterator[Sequence[Delta]]:
     """The message at the end of an answer holds what its deltas say. If they were edited, it is written anew, without
-    what only the provider's own wire knows of the original."""
+    what only the provider's own wire knows of the original. The calls are copies: the middleware may keep its own."""
     response = PartialResponse()
     async with closing(ask(request)) as batches:
-        async for deltas in batches:
+        async for batch in batches:
+            deltas = [CallReady(own_call(each.call)) if isinstance(each, CallReady) else each for each in batch]
             for delta in deltas:
                 response.feed(delta)
             last = deltas[-1] if deltas else None
-            if isinstance(last, Ended) and last.message is not None and not response.matches(last.message):
-                deltas = [*deltas[:-1], Ended(last.verdict, response.message)]
+            if isinstance(last, Ended) and last.message is not None:
+                message = response.message
+                if response.matches(last.message):
+                    message = replace(last.message, calls=message.calls)
+                deltas[-1] = Ended(last.verdict, message)
             yield deltas
 
 
-def wrap_caller(middleware: Sequence[Middleware], caller: Caller) -> Caller:
+def wrap_caller(middleware: Sequence[Middleware], caller: Caller, prepare: Callable[[ToolCall], Prepared]) -> Caller:
+    """`prepare` is called for a call whose arguments were changed."""
     for each in reversed(middleware):
         if wraps(each, "call_tool"):
-            caller = partial(each.call_tool, call_next=caller)
+            caller = PassingOn(each, caller, prepare)
     return caller
 
 

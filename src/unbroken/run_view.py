@@ -16,6 +16,7 @@ from unbroken.events import (
     ApprovalAsked,
     CallAdopted,
     CallBackgrounded,
+    CallChanged,
     CallDropped,
     CallEvent,
     CallFinished,
@@ -60,6 +61,8 @@ class CallView:
     turn: int
     arguments: dict[str, Json] | None = None
     """None if they were cut off."""
+    changed: dict[str, Json] | None = None
+    """Those it runs with, if middleware has changed them."""
     text: str | None = None
     """The result as the model reads it. None if there is none: the call is running or waiting, or the run ended
     first."""
@@ -449,6 +452,9 @@ class RunView:
         call.text = call.outcome = call.finished = None  # these were those of the call that it continues; it runs again
         call.took_over = call.resumed = False
 
+    def _call_changed(self, event: CallChanged) -> None:
+        self._of(event).changed = event.arguments
+
     def _call_progress(self, event: CallProgress) -> None:
         self._of(event).progress = event
 
@@ -488,6 +494,7 @@ class RunView:
         if call.outcome is not None:
             return  # it continued another call before, and has a result
         call.arguments, call.started, call.early = before.arguments, before.started, before.early
+        call.changed = before.changed
         call.resumed = before.resumed or not before.response_broke
         call.written, call.progress, call.late = before.written, before.progress, before.late
         call.text, call.error, call.outcome = before.text, before.error, before.outcome
@@ -544,6 +551,7 @@ class RunView:
         ToolCallsDetected: _calls_detected,
         CallWritten: _call_written,
         CallStarted: _call_started,
+        CallChanged: _call_changed,
         CallProgress: _call_progress,
         InnerEvent: _inner_event,
         CallBackgrounded: _call_backgrounded,

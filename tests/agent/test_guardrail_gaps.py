@@ -33,7 +33,7 @@ from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage
 from unbroken.middleware import Ask
 from unbroken.models.scripted import Answer
 from unbroken.testing import Break, Call, Cut, End, Fail, Say, run_virtual
-from unbroken.tools.approval import Allow
+from unbroken.tools.approval import Allow, Deny
 from unbroken.trajectory.recording import read_recording
 
 
@@ -211,13 +211,18 @@ def test_arguments_that_a_check_has_changed_do_not_go_around_an_approval() -> No
     def more(call: ToolCall) -> dict[str, int]:
         return {"amount": 500}
 
-    def allow(call: ToolCall) -> Allow:
-        return Allow()
+    def small(call: ToolCall) -> Allow | Deny:
+        asked.append(call.arguments)
+        return Allow() if (call.arguments or {})["amount"] < 100 else Deny()
 
-    result = ask(ScriptedModel(Call("send", amount=5), "Done."), check_calls(more), tools=[send], on_approval=allow)
-    assert (sent, "it needs an approval" in result.calls[0].result.text) == ([], True)
-    ask(ScriptedModel(Call("send", amount=50), "Done."), check_calls(more), tools=[send], on_approval=allow)
-    assert sent == [500]  # it was approved
+    asked: list[Any] = []
+    for amount in (5, 50):
+        model = ScriptedModel(Call("send", amount=amount), "Done.")
+        result = ask(model, check_calls(more), tools=[send], on_approval=small)
+        assert (sent, result.calls[0].result.text) == ([], "Error: not executed: denied")
+    assert asked == [{"amount": 500}, {"amount": 50}, {"amount": 500}]
+    result = ask(ScriptedModel(Call("send", amount=5), "Done."), check_calls(more), tools=[send])
+    assert (sent, "nobody is there to give it" in result.calls[0].result.text) == ([], True)
 
 
 def test_a_check_of_calls_does_not_see_the_typed_answer() -> None:

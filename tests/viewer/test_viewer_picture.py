@@ -6,6 +6,7 @@ import json
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import costly
 
-from unbroken import Agent, Schedule, ScriptedModel, tool
+from unbroken import Agent, CallContext, Edit, Middleware, Schedule, ScriptedModel, ToolCall, ToolResult, tool
 from unbroken.errors import UserError
 from unbroken.testing import Answer, Call, Uses, run_virtual
+from unbroken.tools.caller import Caller
 from unbroken.trajectory.recording import read_recording
 from unbroken.viewer.entries import CallLane, Clipper
 from unbroken.viewer.listing import Shelf, recordings_below
@@ -288,6 +290,29 @@ def test_waits_and_approvals_are_between_complete_and_started(tmp_path: Path) ->
     assert (one.asked, one.decided, one.decision, one.state) == (0.6, 1.5, "deny: too dear", "refused")
     assert picture.totals.waited == 1.0
     assert [(mark.at, mark.kind, mark.text) for mark in picture.marks] == [(1.6, "limit", "round_limit: 3")]
+
+
+@pytest.mark.parametrize("by", ["approver", "middleware"])
+def test_a_call_whose_arguments_were_edited_is_shown_as_it_ran(by: str, tmp_path: Path) -> None:
+    class Halves(Middleware):
+        async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+            return await call_next(replace(call, arguments={"amount": 2}), context)
+
+    @tool(approve=by == "approver")
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    path = tmp_path / "edited.jsonl"
+    middleware = [Halves()] if by == "middleware" else []
+    model = ScriptedModel([Call("pay", amount=5)], "Done.")
+    agent = Agent(model, [pay], on_approval=lambda call: Edit({"amount": 2}), middleware=middleware, record=path)
+    run_virtual(agent.run("Pay."))
+    picture = drawn(path)
+    [one] = picture.turns[0].calls
+    assert one.arguments is not None
+    assert one.made is not None
+    assert (one.edited, one.arguments.text, one.made.text) == (True, '{"amount": 2}', '{"amount": 5}')
+    assert "pay (edited) 2" in "\n".join(line.plain for line in picture_lines(picture, 100))
 
 
 def test_a_call_that_died_with_its_process_runs_again_after_the_resume(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from unbroken.events import (
     TextAdded,
     ToolCallsDetected,
 )
-from unbroken.messages import Json, ToolCall, ToolResult
+from unbroken.messages import Json, ToolCall, ToolResult, own
 from unbroken.middleware import Listener, Middleware, wraps
 from unbroken.tools.caller import QUOTED, Prepared
 from unbroken.tools.futures import Futures
@@ -53,7 +53,8 @@ class Emitter:
         """The number of the next call."""
         self._thread = get_ident()
         self._loop = asyncio.get_running_loop()
-        self._listeners: list[Sink] = []
+        self._listeners: list[tuple[Sink, bool]] = []
+        """With each, whether it needs a copy of what it gets."""
         self._of_streams: list[Sink] = []
         """The listeners that receive text as it streams."""
         self.has_listeners = False
@@ -63,7 +64,7 @@ class Emitter:
     def listen(self, middleware: Sequence[Middleware]) -> None:
         """Adds listeners for the events from now on."""
         listening = [each for each in middleware if wraps(each, "on_event")]
-        self._listeners = [_sink(each) for each in listening]
+        self._listeners = [(_sink(each), each.mutates) for each in listening]
         self._of_streams = [_sink(each) for each in listening if not each.sees_deltas]
         self.has_listeners = bool(listening)
 
@@ -83,31 +84,37 @@ class Emitter:
         self.next_seq += 1
         if counted:
             self.counted.append(event)
-        if self._listeners:
-            self._send(self._listeners, event)
+        for sink, mutates in self._listeners:
+            self._send(sink, _own_event(event) if mutates else event)
 
     def emit_streamed(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
         """Text as it streams. The event is numbered if anybody listens to the run, and built if anybody receives it."""
+        if not self._listeners:
+            return
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
         if self._of_streams:
-            event = kind(self.run, self.turn, self.next_seq, self._now(), text)
-            self.next_seq += 1
-            self._send(self._of_streams, event)
-        elif self._listeners:
-            self.next_seq += 1
+            now = self._now()
+            for sink in self._of_streams:
+                self._send(sink, kind(self.run, self.turn, seq, now, text))
 
-    def _send(self, listeners: Sequence[Sink], event: Event) -> None:
-        for sink in listeners:
-            try:
-                sink(event)
-            except BaseException as error:  # noqa: BLE001 - a listener must not break a run
-                self._leave_out(sink, event, error)
+    def _send(self, sink: Sink, event: Event) -> None:
+        try:
+            sink(event)
+        except BaseException as error:  # noqa: BLE001 - a listener must not break a run
+            self._leave_out(sink, event, error)
 
     def _leave_out(self, sink: Sink, event: Event, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt):
             raise error
         LOG.error("A sink failed on %s and is left out from now on", type(event).__name__, exc_info=error)
-        self._listeners = [each for each in self._listeners if each != sink]
+        self._listeners = [each for each in self._listeners if each[0] != sink]
         self._of_streams = [each for each in self._of_streams if each != sink]
+
+
+def _own_event(event: Event) -> Event:
+    copy = object.__new__(type(event))
+    copy.__dict__ = own(vars(event))
+    return copy
 
 
 def _sink(middleware: Middleware) -> Sink:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypedDict
 
 from typing_extensions import TypeVar
@@ -15,7 +16,7 @@ from unbroken.agent.toolset import OrderHint, Tools, ToolSet, ToolSource
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
-from unbroken.messages import UNSET, Choice, Effort, Json, Message, OneTool, Sampling, System
+from unbroken.messages import UNSET, Choice, Effort, Json, Message, OneTool, Sampling, System, ToolCall
 from unbroken.middleware import (
     Ask,
     CheckInput,
@@ -29,7 +30,7 @@ from unbroken.middleware import (
 )
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.caller import Caller, ResultCache, ToolCaller, ToolErrors
+from unbroken.tools.caller import NOT_EXECUTED, Caller, Prepared, ResultCache, ToolCaller, ToolErrors, prepare
 from unbroken.tools.context import RunContext
 from unbroken.tools.results import RESULT_LIMIT
 from unbroken.tools.schedule import Schedule
@@ -56,6 +57,8 @@ Instructions: TypeAlias = str | Callable[[RunContext[Any]], str | Awaitable[str]
 """A text, or a function of the run's context, called before each request."""
 LimitsOf: TypeAlias = Callable[[RunContext[Any]], Limits | Awaitable[Limits]]
 """A function of the run's context, called at the start of a run."""
+
+CHANGED_ANSWER = f"{NOT_EXECUTED}: a typed answer is changed in `check_output`, and not in `call_tool`"
 
 NOTHING: Answers = {}
 
@@ -238,7 +241,14 @@ class Plan:
         caller: Caller = ToolCaller(
             toolbox, self.clock, self.results, self.policy.result_limit, self.policy.tool_errors
         )
-        return wrap_caller(self.middleware, caller) if self.middleware else caller
+        return wrap_caller(self.middleware, caller, partial(self._prepare, toolbox)) if self.middleware else caller
+
+    def _prepare(self, toolbox: Toolbox, call: ToolCall) -> Prepared:
+        """A call whose arguments middleware has changed."""
+        prepared = prepare(call, toolbox, self.policy.tool_errors)
+        if self.output is not None and call.name == ANSWER:  # it is read from the history when the run is resumed
+            prepared.refusal = CHANGED_ANSWER
+        return prepared
 
 
 def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:

@@ -16,8 +16,19 @@ from unbroken.agent.prompts import ANSWER_NOW
 from unbroken.deltas import AttemptFailed, Delta, Ended, PartialResponse, UsageReported, Verdict
 from unbroken.errors import ProviderError, TimedOut, UnbrokenError, UserError
 from unbroken.events import RequestSent
-from unbroken.messages import Assistant, Message, OneTool, Request, System, ToolCall, ToolSpec, Usage, User
-from unbroken.middleware import AsideAnswer, NextRequest, blaming, wrap_model
+from unbroken.messages import (
+    Assistant,
+    Message,
+    OneTool,
+    Request,
+    System,
+    ToolCall,
+    ToolSpec,
+    Usage,
+    User,
+    own_messages,
+)
+from unbroken.middleware import AsideAnswer, Middleware, NextRequest, blaming, wrap_model
 from unbroken.models.model import Model, closing, refuse_single
 from unbroken.tools.caller import in_words
 from unbroken.tools.toolbox import Toolbox
@@ -105,12 +116,28 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
         )
         for each in preparing:
             with blaming(each, "before_request"):
-                await each.before_request(request)
+                await (_prepare_with_own(each, request) if each.mutates else each.before_request(request))
         if len(transcript.messages) == len(history):
             aside.end_turn()
             return request.messages
         if run.tokens:
             _scale(run, tokens, sent)
+
+
+async def _prepare_with_own(middleware: Middleware, request: NextRequest) -> None:
+    given, sent = (*request.messages, *request.history), len(request.messages)
+    copies = own_messages(given)
+    request.messages, request.history = copies[:sent], copies[sent:]
+    await middleware.before_request(request)
+    request.messages, request.history = _put_back(request.messages, copies, given), given[sent:]
+
+
+def _put_back(
+    chosen: Sequence[Message], copies: tuple[Message, ...], given: tuple[Message, ...]
+) -> tuple[Message, ...]:
+    """Messages that were given as copies are those of the history again: a recorder knows them by their identity."""
+    originals = {id(copy): message for copy, message in zip(copies, given, strict=True)}
+    return tuple(originals.get(id(message), message) for message in chosen)
 
 
 async def filter_history(run: Run, filter: Trim, count: int) -> tuple[Message, ...]:
@@ -125,8 +152,9 @@ async def _trimmed(run: Run, trim: Trim, messages: tuple[Message, ...], given_as
     providers require that the user begins."""
     function: Callable[..., Any] = trim
     try:
-        chosen = function(run.run_context(), messages) if takes_two(function) else function(messages)
-        kept = repair(await chosen if inspect.isawaitable(chosen) else chosen)[0]
+        copies = own_messages(messages)
+        chosen = function(run.run_context(), copies) if takes_two(function) else function(copies)
+        kept = repair(_put_back(await chosen if inspect.isawaitable(chosen) else chosen, copies, messages))[0]
     except UserError:
         raise
     except (Exception, SystemExit) as error:

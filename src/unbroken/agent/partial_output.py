@@ -95,6 +95,7 @@ class PartialOutput(Middleware):
     from what was shown, nothing more is shown of it.
     """
 
+    mutates = False
     edits_answers: ClassVar[bool] = False
 
     def __init__(self, output: Output[Any], put: Callable[[Partial], None]) -> None:

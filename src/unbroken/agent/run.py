@@ -33,6 +33,7 @@ from unbroken.messages import (
     ToolResult,
     Usage,
     User,
+    own_messages,
 )
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
@@ -404,7 +405,7 @@ class Run:
             self.emitter.turn,
             plan.deps,
             plan.store,
-            self.transcript.messages,
+            own_messages(self.transcript.messages),
             self.account.usage,
         )
 

@@ -240,6 +240,7 @@ def _without(used: Usage, recording: Recording) -> Usage:
 class Forwarder(Middleware):
     """Sends the events of an inner run to the listeners of the outer one, without text as it streams."""
 
+    mutates = False
     sees_deltas = True
 
     def __init__(self, context: CallContext[Any], path: str) -> None:

@@ -39,6 +39,7 @@ from unbroken.viewer.terminal import (
 class Watch(Middleware):
     """Watches one run: `Agent(…, middleware=[watch])`."""
 
+    mutates = False
     edits_answers = False
 
     def __init__(self) -> None:

@@ -174,7 +174,6 @@ class JobRunner:
         context.say, context.spend = progress.say, progress.spend
         try:
             if claim.was_lost:
-                context.arguments = tool.signature.bind(call.arguments or {})
                 settled = await settle(tool, call, context, job.limit)
                 if settled is not None:
                     return settled

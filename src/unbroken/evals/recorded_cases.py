@@ -181,6 +181,7 @@ def calls_of(view: RunView) -> list[str]:
 class _Again(Course):
     """Answers tool calls from the recording, and raises where the run diverges from it."""
 
+    mutates = False
     edits_answers = False
 
     def __init__(self, recorded: RecordedRun, live_tools: bool) -> None:

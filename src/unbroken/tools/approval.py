@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from unbroken.messages import Json, ToolCall, ToolResult
+from unbroken.messages import Json, ToolCall, ToolResult, own, own_call
 from unbroken.tools.caller import (
+    NOT_EXECUTED,
     Attempt,
     Prepared,
     bare,
@@ -85,6 +86,8 @@ class Question(ToolCall):
 Approval: TypeAlias = Allow | Deny | Edit | Wait
 OnApproval: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]
 
+NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
+
 
 FAILED = "the approval failed: {}"
 
@@ -93,11 +96,13 @@ async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     """Asks the approver. A plain function runs in a thread, because it may wait for a person while other calls
     continue."""
     try:
-        decision: Any = await call_anywhere(on_approval, call)
+        decision: Any = await call_anywhere(on_approval, own_call(call))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's handler runs here; if it fails, the call is denied
         log_bug(logging.WARNING, error, "The approver failed, so tool call %s (id=%s) is denied", call.name, call.id)
         return Deny(FAILED.format(safe_words(error)), bare(error))
-    if isinstance(decision, Allow | Deny | Edit | Wait):
+    if isinstance(decision, Edit):
+        return Edit(own(decision.arguments))
+    if isinstance(decision, Allow | Deny | Wait):
         return decision
     what = f"on_approval returned {type(decision).__name__}, and not Allow(), Deny(), Edit(…) or Wait()"
     LOG.warning("Tool call %s (id=%s) is denied: %s", call.name, call.id, what)
@@ -179,7 +184,7 @@ async def _verified(
     verify: Verify, tool: Tool, call: ToolCall, context: CallContext[Any], limit: int
 ) -> ToolResult | None:
     attempt = Attempt(call, context, tool.timeout, limit)
-    asks = partial(_ask, verify, context.arguments or {}, context.key)
+    asks = partial(_ask, verify, tool.bind(call), context.key)
     found = await attempt.outcome(asks, inspect.iscoroutinefunction(verify))
     if isinstance(found, _DidNotHappen):
         return None

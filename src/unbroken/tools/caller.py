@@ -20,7 +20,7 @@ import orjson
 
 from unbroken.clock import Clock, TimeLimit
 from unbroken.errors import RecordingFailed, UnbrokenError, without_passwords
-from unbroken.events import CallStarted, ToolLate
+from unbroken.events import ToolLate
 from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
 from unbroken.tools.parameters import inexact
@@ -110,10 +110,10 @@ def prepare(call: ToolCall, toolbox: Toolbox, errors: ToolErrors = "full") -> Pr
         prepared.unfit = True
         return prepared
     try:
-        prepared.arguments = tool.signature.bind(call.arguments)
+        prepared.arguments = tool.bind(call)
         if tool.key is not None:
-            prepared.key = plain_key(tool.key(prepared.arguments))
-        prepared.asks = tool.needs_approval(prepared.arguments)
+            prepared.key = plain_key(tool.key(tool.bind(call)))
+        prepared.asks = tool.needs_approval(tool.bind(call) if callable(tool.approve) else {})
     except ArgumentsDoNotFit as error:
         prepared.refusal = f"the arguments of `{call.name}` do not fit: {error}"
         prepared.unfit = True
@@ -276,10 +276,8 @@ class ToolCaller:
                 return failure(call, prepared.refusal, "not_executed")
             arguments = prepared.arguments
         if context.known is not None:
-            if fingerprint(call) == context.fingerprint:
-                context.returned = replace(context.known, call_id=call.id)
-                return context.returned
-            context.say(CallStarted, context.number, call.id, call.name, call.arguments or {})  # middleware changed it
+            context.returned = replace(context.known, call_id=call.id)
+            return context.returned
         if tool.cache is None:
             context.returned = await self._run(tool, call, arguments, context)
             return context.returned
@@ -294,8 +292,6 @@ class ToolCaller:
     async def _run(
         self, tool: Tool, call: ToolCall, arguments: dict[str, Any], context: CallContext[Any]
     ) -> ToolResult:
-        if tool.signature.context:
-            arguments = {**arguments, tool.signature.context: context}
         result = await self._attempt(tool, call, arguments, context)
         if isinstance(result, ToolResult):
             return result
@@ -303,7 +299,7 @@ class ToolCaller:
             if not isinstance(result, Exception) or isinstance(result, Retry):
                 break
             context.attempt += 1
-            result = await self._attempt(tool, call, arguments, context)
+            result = await self._attempt(tool, call, tool.bind(call), context)
         if isinstance(result, ToolResult):
             return result
         if isinstance(result, Retry):
@@ -315,6 +311,8 @@ class ToolCaller:
     ) -> ToolResult | BaseException:
         """What it returned or raised; a time-out is a result, because a retry would only take longer."""
         assert tool.function is not None  # a client tool never gets here
+        if tool.signature.context:
+            arguments = {**arguments, tool.signature.context: context}
         attempt = Attempt(call, context, tool.timeout, self._limit)
         return await attempt.outcome(partial(tool.function, **arguments), tool.signature.is_async)
 
@@ -491,6 +489,12 @@ def _unknown(call: ToolCall, toolbox: Toolbox) -> str:
 def note(result: ToolResult, text: str) -> ToolResult:
     """The same result with a remark for the model."""
     return replace(result, content=(*result.content, *to_parts(f"\n\n{text}")))
+
+
+def with_changed_arguments(result: ToolResult, call: ToolCall) -> ToolResult:
+    """The result of a call that did not run as the model made it: the model reads how it ran."""
+    told = f"[Its arguments were changed before it ran: {quote(call.arguments or {})}]"
+    return result if result.text.endswith(told) else note(result, told)  # a recorded result has it already
 
 
 def quote(arguments: dict[str, Json]) -> str:

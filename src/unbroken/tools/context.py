@@ -86,6 +86,8 @@ class CallContext(Generic[Deps]):
     """If the result is known from an earlier part of the run: how many seconds it took then."""
     known: ToolResult | None = None
     """The result of an identical call, from a cache or an earlier round: the tool does not run."""
+    changed: bool = False
+    """Middleware has changed its arguments: its result is not that of identical calls."""
     returned: ToolResult | None = None
     """The result before middleware, once the tool has returned."""
     elsewhere: bool = False

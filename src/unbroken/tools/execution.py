@@ -22,17 +22,16 @@ from typing import Any
 from unbroken.clock import Clock
 from unbroken.errors import RecordingFailed, Vetoed
 from unbroken.messages import ToolCall, ToolResult
-from unbroken.tools.approval import Approval, OnApproval, ask, decide, refused
+from unbroken.tools.approval import NOBODY_APPROVES, Approval, OnApproval, ask, decide, refused
 from unbroken.tools.caller import (
     NOT_EXECUTED,
     Caller,
     Prepared,
     failure,
     not_executed,
-    note,
-    quote,
     run_safely,
     timed_out,
+    with_changed_arguments,
 )
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import GRACE, Answers, Entry, Observer, Tasks
@@ -47,7 +46,6 @@ LEFT = "the run is no longer driven here"
 NOT_ASKED_AGAIN = "the answer broke off, and when it was asked for again this call was not in it"
 NOT_IN_MESSAGE = "it is not in the message"
 NOT_RECORDED = "the recording of the run cannot be written"
-NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
 
 
 class Batch:
@@ -454,8 +452,7 @@ class Batch:
             if result.call_id != entry.call.id:  # it was adopted meanwhile
                 result = replace(result, call_id=entry.call.id)
             if entry.original is not None:
-                changed = quote(entry.call.arguments or {})
-                result = note(result, f"[Its arguments were changed before it ran: {changed}]")
+                result = with_changed_arguments(result, entry.call)
             self._answers.finish(entry, result)
         if self._left:
             return

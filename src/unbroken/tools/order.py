@@ -375,6 +375,8 @@ class EarlierCalls:
                 continue
             if result is not None and result.outcome in ("done", "cached") and not result.duplicate_of:
                 context = self._begun.get(prepared.fingerprint)
+                if context is not None and context.changed:
+                    continue
                 # Middleware gets the result that is shared, so it is kept as it was before.
                 own = result if context is None or context.returned is None else context.returned
                 self._kept[prepared.fingerprint] = prepared, replace(own, call_id=result.call_id)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, overload
 
 from unbroken.errors import InvalidTool
-from unbroken.messages import Json, ToolSpec
+from unbroken.messages import Json, ToolCall, ToolSpec, own
 from unbroken.tools.schema import Signature, read_signature
 from unbroken.validation import check_options, checked
 
@@ -113,6 +113,10 @@ class Tool:
         if self.after_crash is not None:
             return self.after_crash
         return "rerun" if self.effect == "read" else "report"
+
+    def bind(self, call: ToolCall) -> Arguments:
+        """The bound arguments of a call. They share nothing with the call, so whoever gets them may change them."""
+        return self.signature.bind(own(call.arguments or {}))
 
     def needs_approval(self, arguments: Arguments) -> bool:
         """Is the approver asked before a call with these bound arguments runs?"""

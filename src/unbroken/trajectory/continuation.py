@@ -82,6 +82,8 @@ class Interrupted:
     """Calls of the last answer that were started, by their ids."""
     turn: int = 0
     """Theirs."""
+    changed: dict[tuple[int, str], Line] = field(default_factory=dict[tuple[int, str], Line])
+    """The arguments with which middleware let calls run, by their turns and ids."""
     numbers: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     """The numbers of calls, by their turns and ids; of those with the same id the last."""
     started_numbers: set[int] = field(default_factory=set[int])
@@ -228,6 +230,8 @@ class _Reading:
                 found.started[call.id], found.turn = call, line["turn"]
                 found.uncertain.add(call.id)
                 found.asked_about.discard(call.id)
+            case "call_changed":
+                found.changed[self._turn_of(line), line["call_id"]] = line["arguments"]
             case "checked" if line["value"] == "call":
                 found.vetoes[line["turn"]] = line["text"]
             case "checked" if line["value"] == "input" and line["outcome"] == "replaced":
@@ -302,6 +306,7 @@ class Continuation(Middleware):
     for. A run is `watched` if its listeners have its earlier events and get the new ones too: no text is reported
     twice, and a recorded answer stays whatever has changed."""
 
+    mutates = False
     edits_answers = False
 
     def __init__(self, interrupted: Interrupted, answers: Mapping[str, object], *, watched: bool = False) -> None:
@@ -470,7 +475,9 @@ class Continuation(Middleware):
             context.inner = found.inner.recording(found.recording.path, context.key, context.turn, id)
         tool = self._toolbox.get(call.name) if self._toolbox is not None else None
         if tool is not None and self._is_uncertain(call, context.turn, context.fingerprint):
-            settled = await settle(tool, call, context, self._result_limit)
+            changed = found.changed.get((context.turn, call.id)) if self._is_same(context.turn) else None
+            ran = call if changed is None else replace(call, arguments=changed)
+            settled = await settle(tool, ran, context, self._result_limit)
             if settled is not None:
                 return replace(settled, call_id=call.id, name=call.name)
         return await call_next(call, context)

@@ -54,7 +54,7 @@ from unbroken.deltas import (
     Verdict,
 )
 from unbroken.errors import ProviderError, UnbrokenError, UserError
-from unbroken.events import CallProgress, InnerEvent, TodoUpdated, ToolLate
+from unbroken.events import CallChanged, CallProgress, InnerEvent, TodoUpdated, ToolLate
 from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolCall, ToolSpec, Usage
 from unbroken.server_tools import server_tool_to_json
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
@@ -88,7 +88,7 @@ NAMES: dict[type[Any], str] = {
 """The name of each delta in a recording. (Bytes that a gateway passes on are not recorded.)"""
 
 
-CAUSED_BY_TOOLS = (CallProgress, InnerEvent, TodoUpdated, ToolLate)
+CAUSED_BY_TOOLS = (CallChanged, CallProgress, InnerEvent, TodoUpdated, ToolLate)
 """Events that are inputs of the run: a tool emits them."""
 
 

@@ -62,6 +62,7 @@ class PrometheusMetrics(Middleware):
     """Give it to agents as `middleware`; one for all of them, as a registry takes each name once. `registry` is
     that of `prometheus_client` itself if none is given."""
 
+    mutates = False
     sees_deltas = True  # text is not counted
 
     def __init__(self, registry: Any = None, *, prices: Pricing | None = None) -> None:

@@ -190,6 +190,7 @@ def replay(
 class Playback(Middleware):
     """A recording that takes the place of the model, the tools and the approver of a run. Each can be played once."""
 
+    mutates = False
     sees_deltas = True
     edits_answers = False
 

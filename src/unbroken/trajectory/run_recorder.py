@@ -32,6 +32,7 @@ from unbroken.deltas import (
 )
 from unbroken.errors import RecordingFailed
 from unbroken.events import (
+    CallChanged,
     CallStarted,
     Event,
     RecordingIncomplete,
@@ -78,6 +79,7 @@ class RunRecorder(Middleware):
     """The recording of one run."""
 
     records = True
+    mutates = False
     sees_deltas = True
     edits_answers = False
 
@@ -337,10 +339,7 @@ class RunRecorder(Middleware):
         self._used.pop(id(context), None)
         context.spend = partial(self._spend, id(context), context.spend)
         context.recorders += (self,)
-        if changes and (self.writer.urgent or self.writer.target.later):  # its start must be on record
-            await self.writer.stored()
-        if changes and self.stops and self.writer.broken:
-            raise stopped(self.writer.path, self.writer.reason, f"`{call.name}` did not start", RESUME)
+        await self.before_run(call.name)
         try:
             result = await call_next(call, context)
         except (Exception, SystemExit) as error:
@@ -358,6 +357,15 @@ class RunRecorder(Middleware):
         if changes:  # at once: whatever runs next in this turn of the loop may take long, or end the process
             self.writer.flush_soon()
         return result
+
+    async def before_run(self, name: str) -> None:
+        """The start of a call that may change something must be on record, and how middleware has changed it."""
+        if name in self._reads:
+            return
+        if self.writer.urgent or self.writer.target.later:
+            await self.writer.stored()
+        if self.stops and self.writer.broken:
+            raise stopped(self.writer.path, self.writer.reason, f"`{name}` did not start", RESUME)
 
     def _spend(self, context: int, spend: Callable[[Usage], None], usage: Usage) -> None:
         """Tokens that a call uses itself (an agent as a tool): they count for the run, and are noted on the way."""
@@ -427,6 +435,7 @@ class RunRecorder(Middleware):
             self._put(self._finished_line(cast("RunFinished", event)))
         elif kind in CAUSED_BY_TOOLS:  # what a tool does is an input, and has its time
             self._put({**self._line("event"), **event_to_json(event)})
+            self.writer.urgent = self.writer.urgent or kind is CallChanged
         else:
             self._put_event(event)
             self._note_stage(event)

@@ -267,6 +267,10 @@ class CallLane:
     key: str = ""
     """Its idempotency key, once it had a result."""
     arguments: Clip | None = None
+    """As it ran."""
+    edited: bool = False
+    """An approver or middleware has changed its arguments: `made` has those of the model."""
+    made: Clip | None = None
     result: Clip | None = None
     progress: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     agent: str = ""

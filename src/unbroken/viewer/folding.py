@@ -481,8 +481,12 @@ class Lanes:
         if call.finished is not None:
             lane.ended, lane.seconds = round(call.finished, 6), call.seconds
         lane.error, lane.duplicate_of = call.error, call.duplicate_of
-        if lane.arguments is None and call.arguments is not None:
-            lane.arguments = self._clips.json(call.arguments)
+        ran = call.arguments if call.changed is None else call.changed
+        lane.edited = call.started is not None and (call.changed is not None or lane.decision == "edit")
+        if lane.edited:
+            lane.made, lane.arguments = lane.arguments, None
+        if lane.arguments is None and ran is not None:
+            lane.arguments = self._clips.json(ran)
         if lane.result is None and call.text is not None:
             lane.result = self._clips.text(call.text)
         lane.state = _state(lane, call)

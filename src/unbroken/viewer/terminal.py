@@ -145,7 +145,7 @@ class Waterfall:
         return Text.assemble(title, self._ruler.bar(self._attempts(turn)), (took.rjust(_TOOK), "dim"))
 
     def call(self, call: CallLane) -> Text:
-        name = f"  {in_line(call.name)} {in_line(_values(call.arguments))}"
+        name = f"  {in_line(call.name)}{' (edited)' * call.edited} {in_line(_values(call.arguments))}"
         text = Text.assemble(fit(name, self._label), self._ruler.bar(self._stretches(call)))
         took = "" if call.started is None else seconds_in_words(self._end(call) - call.started)
         if call.state == "running" and not self.active:

@@ -82,6 +82,7 @@ def _place(shared: dict[str, str] | None) -> tuple[Context, list[Link]]:
 class RunTrace(Middleware):
     """The trace of one run. Its parent is the span that is current where the run is awaited."""
 
+    mutates = False
     sees_deltas = True
     edits_answers = False
 

@@ -36,7 +36,8 @@ const detailOfCall = (turn, call, jump) => {
       ...call.died.map(([start, end]) => ["died", `${moment(start)} to ${moment(end)}, with its process`]),
     ])], texts: [
     call.problem ? [make("h3", {}, "Problem"), make("p", {}, call.problem)] : [],
-    make("h3", {}, "Arguments"), body(call.arguments),
+    make("h3", {}, call.edited ? "Arguments as they ran (edited)" : "Arguments"), body(call.arguments),
+    call.made ? [make("h3", {}, "Arguments as the model made them"), body(call.made)] : [],
     make("h3", {}, call.error ? "Error" : "Result"), body(call.result, call.error),
     call.steps.length ? [make("h3", {}, `Agent ${call.agent}`), pairs(call.steps.slice(-200).map(([at, agent, text]) => [moment(at), agent === call.agent ? text : `${agent.slice(call.agent.length + 1)}: ${text}`]))] : call.progress.length ? [make("h3", {}, "Progress"), pairs(call.progress.slice(-50).map(([at, text]) => [moment(at), text]))] : [],
     call.notes.length ? [make("h3", {}, "Notes"), ...call.notes.map((note) => make("p", {}, note))] : [],

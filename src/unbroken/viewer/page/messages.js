@@ -21,7 +21,7 @@ const showMessages = () => {
     const turn = turns.get(request.turn);
     if (!turn) return null;
     const parts = [turn.reasoning ? { kind: "reasoning", body: turn.reasoning } : null, turn.said ? { kind: "text", body: turn.said } : null,
-      ...turn.calls.filter((call) => call.state !== "withdrawn" && call.state !== "dropped").map((call) => ({ kind: "call", body: call.arguments ?? { text: "", size: 0, cut: false }, name: call.name, id: call.id, error: call.state === "spoiled" })),
+      ...turn.calls.filter((call) => call.state !== "withdrawn" && call.state !== "dropped").map((call) => ({ kind: "call", body: call.made ?? call.arguments ?? { text: "", size: 0, cut: false }, name: call.name, id: call.id, error: call.state === "spoiled" })),
       turn.failed ? { kind: "text", body: { text: turn.failed, size: 0, cut: false } } : null].filter(Boolean);
     return parts.length ? message({ role: "assistant", parts }, "answer", "its answer") : null;
   };

@@ -43,7 +43,7 @@ const showWaterfall = () => {
     if (!byId("detail").hidden) open(lanes[row]);
   });
   const words = ({ turn, call, inner }) => inner ? `${inner.name} of agent ${inner.agent}: ${inner.ended === null ? "no end" : inner.error ? "failed" : "done"}, started at ${moment(inner.started)}` : call
-    ? `${call.name} ${brief(call.arguments)}: ${WORDS[call.state]}${call.early ? ", started early" : ""}, ${call.started === null ? "" : `started at ${moment(call.started)}, `}ran ${seconds(call.seconds)}`
+    ? `${call.name} ${brief(call.arguments)}: ${WORDS[call.state]}${call.edited ? ", edited" : ""}${call.early ? ", started early" : ""}, ${call.started === null ? "" : `started at ${moment(call.started)}, `}ran ${seconds(call.seconds)}`
     : `${titleOf(turn)}, asked at ${moment(turn.asked)}, answered at ${moment(turn.ended)}, ${many(turn.calls.length, "call")}`;
 
   let used = 0; // a track keeps its elements when it is drawn again: they only move
@@ -95,7 +95,7 @@ const showWaterfall = () => {
     const label = inner
       ? make("div", { class: `label inner depth-${Math.min(inner.depth, 3)}`, title: inner.agent }, make("span", { class: "name" }, inner.name || "(no name)"), make("span", { class: "more" }, brief({ text: inner.arguments, cut: false }).slice(0, SEEN)))
       : call
-      ? make("div", { class: "label" }, make("span", { class: "name" }, call.name || "(no name)"), make("span", { class: "more", title: brief(call.arguments) }, brief(call.arguments).slice(0, SEEN)))
+      ? make("div", { class: "label" }, make("span", { class: "name" }, call.name || "(no name)"), make("span", { class: "more", title: brief(call.arguments) }, (call.edited ? "(edited) " : "") + brief(call.arguments).slice(0, SEEN)))
       : make("div", { class: "label" }, make("span", { class: "name" }, titleOf(turn)), make("span", { class: "more" }, turnInShort(turn).slice(0, SEEN)));
     return make("div", { class: `lane ${call ? "" : "turn"} ${place % 2 ? "odd" : ""}`, "aria-label": words({ turn, call, inner }) }, label, trackOf({ turn, call, inner }));
   };
@@ -237,7 +237,7 @@ const showWaterfall = () => {
   }) : detailOfTurn(turn));
   const filter = () => {
     const wanted = state.filter.toLowerCase();
-    const found = new Set(all.filter(({ call, inner }) => call && `${inner ? `${inner.name} ${inner.agent} ` : ""}${call.name} ${call.id} ${WORDS[call.state]} ${call.state} ${call.early ? "early" : ""} ${call.arguments?.text.slice(0, 2000) ?? ""} ${call.result?.text.slice(0, 2000) ?? ""}`.toLowerCase().includes(wanted)));
+    const found = new Set(all.filter(({ call, inner }) => call && `${inner ? `${inner.name} ${inner.agent} ` : ""}${call.name} ${call.id} ${WORDS[call.state]} ${call.state} ${call.early ? "early" : ""} ${call.edited ? "edited" : ""} ${call.arguments?.text.slice(0, 2000) ?? ""} ${call.result?.text.slice(0, 2000) ?? ""}`.toLowerCase().includes(wanted)));
     const turns = new Set([...found].map((lane) => lane.place));
     lanes = wanted ? all.filter((lane) => (lane.call ? found.has(lane) : turns.has(lane.place))) : all;
     list.set(lanes.length);
