@@ -47,6 +47,8 @@ Kind: TypeAlias = Literal[
     "torn",
     "unreadable",
     "unusable",
+    "harmed",
+    "endless",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
