@@ -11,14 +11,17 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from child_processes import Child, Tell, load_first
 
 from torture.checker import Report
+from torture.rounds import write_violations
 from unbroken import Agent, ScriptedModel, tool
 from unbroken.agent.recorded_results import ended_result
-from unbroken.durable import Journal, RunRow, Worker, open_journal
+from unbroken.durable import Journal, Worker, open_journal
+from unbroken.durable.deaths import DEATHS
 from unbroken.messages import Assistant, Request
 from unbroken.models.scripted import Answer, Call
 from unbroken.tools.tool import Effect
@@ -28,7 +31,8 @@ load_first(__name__)
 WORKERS = 2
 CONCURRENCY = 10
 WRITES = 3
-BAD: tuple[Effect, ...] = ("read", "write")
+EFFECTS: tuple[Effect, ...] = ("read", "write")
+"""Of the tools that end their process: a read runs again, and after a write the model asks for another one."""
 
 
 def script(request: Request) -> Answer:
@@ -53,7 +57,7 @@ def agents() -> dict[str, Agent]:
 
         return Agent(ScriptedModel(lambda request: [Call("crash")]), [crash])
 
-    return {"payer": Agent(ScriptedModel(script), [transfer]), **{f"bad-{effect}": bad(effect) for effect in BAD}}
+    return {"payer": Agent(ScriptedModel(script), [transfer]), **{f"bad-{effect}": bad(effect) for effect in EFFECTS}}
 
 
 def work(tell: Tell, url: str, deaths: int) -> None:
@@ -67,17 +71,28 @@ def work(tell: Tell, url: str, deaths: int) -> None:
     asyncio.run(main())
 
 
-def torture_poison(folder: Path, *, others: int, deaths: int, known: bool, seconds: float) -> Report:
+def torture_poison(
+    folder: Path,
+    *,
+    bad: Sequence[Effect] = EFFECTS,
+    others: int = 30,
+    deaths: int = DEATHS,
+    known: bool,
+    seconds: float = 90.0,
+) -> Report:
     """Runs that end their processes, and others; until all have ended, or the time is over. `known`: the others are
     started when the bad runs have been driven as often as is needed to know them."""
     folder.mkdir(parents=True, exist_ok=True)
-    return asyncio.run(_torture(f"sqlite:///{folder / 'runs.db'}", others, deaths, known, time.monotonic() + seconds))
+    url, end = f"sqlite:///{folder / 'runs.db'}", time.monotonic() + seconds
+    report = asyncio.run(_torture(url, bad, others, deaths, known, end))
+    write_violations(report, folder)
+    return report
 
 
-async def _torture(url: str, others: int, deaths: int, known: bool, end: float) -> Report:
+async def _torture(url: str, bad: Sequence[Effect], others: int, deaths: int, known: bool, end: float) -> Report:
     report, workers = Report(), list[Child]()
     async with await open_journal(url, deaths=deaths) as journal:
-        for effect in BAD:
+        for effect in bad:
             await journal.start(f"bad-{effect}", "Go.", run_id=f"bad-{effect}")
         left = others
         try:
@@ -95,18 +110,17 @@ async def _torture(url: str, others: int, deaths: int, known: bool, end: float) 
         finally:
             for worker in workers:
                 worker.kill()
-        report.counts["start"] = others + len(BAD)
-        await check_poison(report, journal, await journal.runs(), deaths, known)
+        report.counts["start"] = others + len(bad)
+        await check_poison(report, journal, deaths * len(bad), known)
     return report
 
 
-async def check_poison(report: Report, journal: Journal, rows: list[RunRow], deaths: int, known: bool) -> None:
-    shared = deaths * len(BAD)
-    """How many workers may die with other runs in them, and as many without."""
+async def check_poison(report: Report, journal: Journal, shared: int, known: bool) -> None:
+    """`shared`: how many workers may die with other runs in them, and as many without."""
     harmed = 0
     if report.counts["killed"] > 2 * shared:
         report.add("endless", "the workers", f"{report.counts['killed']} of them died, at most {2 * shared} may")
-    for row in rows:
+    for row in await journal.runs():
         if row.agent.startswith("bad-"):
             if row.state != "failed" or not row.error.startswith("DriversDied: "):
                 report.add("endless", row.run_id, f"it is {row.state} after {row.drives} drives: {row.error}")

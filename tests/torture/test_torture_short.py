@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from torture.plan import ROUNDS, Round, plan_rounds
+from torture.poison_runs import torture_poison
 from torture.recorded_runs import torture_run
 from torture.rounds import run_round
 
@@ -41,6 +42,12 @@ def test_a_recorded_run_that_is_killed_and_resumed_by_several_writes_nothing_twi
     assert report.violations == []
     assert report.counts["killed"] > 0
     assert report.counts["effect"] > 0
+
+
+def test_a_run_that_ends_its_workers_fails_and_harms_no_other(tmp_path: Path) -> None:
+    report = torture_poison(tmp_path, bad=("read",), others=10, deaths=1, known=True)
+    assert report.violations == []
+    assert report.counts["killed"] == 2
 
 
 def test_the_plan_of_a_round_depends_only_on_its_seed() -> None:

@@ -343,8 +343,8 @@ class Journal:
         if always or not self._deaths.are_final(row.fruitless):
             return claim
         error = DriversDied(
-            f"{row.fruitless} processes died in a row while they drove it, {self._deaths.limit} of them without another "
-            f"run, and none came further; mend its agent, then start it again with journal.retry({run_id!r})"
+            f"{row.fruitless} processes died in a row while they drove it, {self._deaths.limit} of them with no other "
+            f"run, and none came further; mend its agent, then start it again: `unbroken runs retry {run_id}`"
         )
         return await self._end(claim, "failed", error)
 
