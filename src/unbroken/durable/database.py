@@ -330,12 +330,13 @@ class Database:
         """Is it driven alone, and not with other runs of this journal in this process? Raises `Busy` if not now. Once
         it has waited long, no other starts here before it."""
         if self._alone is not None:
-            raise busy(row.run_id, "a run whose drivers have died is driven alone here")
+            raise busy(row.run_id, "a run whose drivers have died is driven alone here", "wait for its end")
         if not self.deaths.isolate(row.fruitless):
             return False
         waited = self.deaths.waited(row, row.fruitless, now)
         if waited < 0 or (self._held and waited < OVERDUE):
-            raise busy(row.run_id, f"its last {row.fruitless} drivers have died, so it is driven alone, and later")
+            why = f"its last {row.fruitless} drivers have died, so it is driven alone, and later"
+            raise busy(row.run_id, why, "drive it again in a minute")
         return True
 
     @property
@@ -537,12 +538,11 @@ def unknown_agent(row: RunRow, agents: Iterable[str]) -> UnknownAgent:
     return UnknownAgent(f"run `{row.run_id}` is of agent `{row.agent}`, which is not among those given: {known}")
 
 
-def busy(run_id: str, why: str = "another driver has it, and is alive") -> Busy:
-    return Busy(
-        f"run `{run_id}` cannot be driven now: {why}; wait for its end, or use take_over=True if you know that the "
-        f"driver is lost",
-        run_id,
-    )
+_WAY_OUT = "wait for its end, or use take_over=True if you know that the driver is lost"
+
+
+def busy(run_id: str, why: str = "another driver has it, and is alive", way_out: str = _WAY_OUT) -> Busy:
+    return Busy(f"run `{run_id}` cannot be driven now: {why}; {way_out}", run_id)
 
 
 def already_answered(run_id: str, call_id: str) -> AlreadyAnswered:
