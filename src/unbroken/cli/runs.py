@@ -1,4 +1,4 @@
-"""`unbroken runs`: start, list, show, answer, cancel, drive and export the durable runs of a journal."""
+"""`unbroken runs`: start, list, show, answer, cancel, retry, drive and export the durable runs of a journal."""
 
 from __future__ import annotations
 
