@@ -316,7 +316,10 @@ def test_after_a_crash_at_any_line_nothing_that_was_recorded_runs_again(tmp_path
         assert not set(done) & set(desk.names), count
         assert ("put" in desk.names) == ("put" not in started), count
         if "put" in done or "put" not in started:  # otherwise its outcome is unknown, and the inner agent reads that
-            assert (texts(result), result.usage, result.call_count) == (["Put."], whole.usage, 3), count
+            assert (texts(result), result.call_count) == (["Put."], 3), count
+            assert result.usage.total_tokens >= whole.usage.total_tokens, (
+                count
+            )  # an answer that was cut off is paid, too
 
 
 def _is_waiting(record: Path) -> bool:

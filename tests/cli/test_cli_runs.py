@@ -240,6 +240,24 @@ def test_a_run_that_another_driver_has_is_refused_unless_it_is_taken_over() -> N
     assert shown("r")["supersessions"] == 1
 
 
+def test_a_run_whose_drivers_died_says_so_and_is_started_again_by_hand() -> None:
+    runs("start", "support", "hello", "--id", "r")
+    refused = runs("retry", "r")
+    assert (refused.exit_code, "it is ready, and only failed runs can" in refused.stderr) == (1, True)
+    database = connect(JOURNAL)
+    with database.transaction():
+        database.change(
+            "UPDATE unbroken_runs SET state = 'failed', deaths = 7, fruitless = 6, error = 'DriversDied: 6'"
+        )
+    database.close()
+    assert "died      7 of its drivers, 6 in a row" in runs("show", "r").stdout.splitlines()
+    done = drive("r")
+    assert (done.exit_code, "DriversDied: 6" in done.stderr) == (3, True)
+    assert runs("retry", "r").stdout == "run `r` is ready\n"
+    assert drive("r").exit_code == 0
+    assert (shown("r")["deaths"], shown("r")["fruitless"]) == (7, 0)
+
+
 def test_the_recording_is_printed_or_written_into_a_folder(tmp_path: Path) -> None:
     waiting()
     printed = in_pipe("runs", "export", "r", "-").stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_runs import ANSWER, Ledger, agents_of, all_events, drive_to_the_end, in_a_child, kill_as_planned
+from durable_runs import ANSWER, OFTEN, Ledger, agents_of, all_events, drive_to_the_end, in_a_child, kill_as_planned
 
 from unbroken import Agent, Deny, RunView, ScriptedModel
 from unbroken.durable import drive, open_journal
@@ -34,7 +34,7 @@ def boss_of(ledger: Ledger, **options: Any) -> dict[str, Agent]:
 def drive_in_a_child(url: str, ledger: Ledger, run_id: str, kill: tuple[int, bool] | None = None) -> int:
     async def main() -> None:
         kill_as_planned(kill)
-        async with await open_journal(url) as journal:
+        async with await open_journal(url, deaths=OFTEN) as journal:
             await journal.start("boss", "Pay what is open.", run_id=run_id)
             await drive_to_the_end(journal, boss_of(ledger), run_id)
 
@@ -43,7 +43,7 @@ def drive_in_a_child(url: str, ledger: Ledger, run_id: str, kill: tuple[int, boo
 
 def finish(url: str, ledger: Ledger, run_id: str) -> None:
     async def main() -> None:
-        async with await open_journal(url) as journal:
+        async with await open_journal(url, deaths=OFTEN) as journal:
             outcome = await drive_to_the_end(journal, boss_of(ledger), run_id)
             assert outcome.result is not None
             assert outcome.result.text == "Paid, says my clerk."

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from durable_runs import Ledger, agents_of, all_events, check, count_appends, drive_to_the_end, run_in_a_child
+from durable_runs import OFTEN, Ledger, agents_of, all_events, check, count_appends, drive_to_the_end, run_in_a_child
 
 from unbroken.durable import open_journal
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are f
 
 def finish(url: str, ledger: Ledger, run_id: str) -> None:
     async def main() -> None:
-        async with await open_journal(url) as journal:
+        async with await open_journal(url, deaths=OFTEN) as journal:
             outcome = await drive_to_the_end(journal, agents_of(ledger), run_id)
             check(outcome, await all_events(journal, run_id), ledger)
 

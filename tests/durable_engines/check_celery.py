@@ -132,3 +132,20 @@ def test_a_task_is_kept_until_the_database_is_back(tmp_path: Path) -> None:
 
         scene.play(act)
         assert [*scene.ledger.executions("step").values()] == [1]
+
+
+def test_however_many_workers_look_one_task_is_sent_for_a_run(scene: CeleryScene) -> None:
+    workers: list[Process] = []
+
+    async def act(app: Celery, journal: Journal) -> None:
+        for number in range(10):
+            await journal.start("worker", "steps 1", run_id=f"found-{number}")
+        workers.extend(scene.worker(seconds=0.5, look=0.3) for _ in range(2))
+        for number in range(10):
+            await scene.start(app, journal, "steps 1", f"sent-{number}")
+        for run_id in (f"{kind}-{number}" for kind in ("found", "sent") for number in range(10)):
+            await until_state(journal, run_id, "answered")
+
+    scene.play(act)
+    assert sum(worker.log.count("unbroken.drive") for worker in workers if worker.log) > 0
+    assert sum(worker.log.count("received") for worker in workers) == 20

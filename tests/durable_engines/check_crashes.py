@@ -23,6 +23,7 @@ import pytest
 from child_processes import Child
 from durable_engines.crash_workers import SUPERSEDED, Engine
 from durable_runs import (
+    OFTEN,
     QUESTION,
     Ledger,
     agents_of,
@@ -62,7 +63,7 @@ def engine(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Generato
 
 def finish(url: str, ledger: Ledger, run_id: str, **options: Any) -> None:
     async def main() -> None:
-        async with await open_journal(url) as journal:
+        async with await open_journal(url, deaths=OFTEN) as journal:
             outcome = await drive_to_the_end(journal, agents_of(ledger), run_id, **options)
             taken_over = (await journal.run(run_id)).supersessions > 0
             check(outcome, await all_events(journal, run_id), ledger, taken_over=taken_over)

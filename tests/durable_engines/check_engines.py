@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +239,37 @@ def test_a_result_of_10_mb_comes_back_and_progress_and_cancellation_travel(with_
 
     scene.play(act)
     assert scene.ledger.rows("tool, stopped") == [("large", 0), ("slow", 1)]
+
+
+def test_a_run_that_ends_its_workers_fails_and_the_others_do_not(scene: Scene) -> None:
+    """A supervisor starts a worker again when it has died; Celery starts its child processes again itself."""
+
+    async def supervise() -> None:
+        worker = None
+        while True:
+            if worker is None or worker.has_ended:
+                with suppress(AssertionError):  # it has died before it was ready
+                    worker = await asyncio.to_thread(scene.worker)
+            await asyncio.sleep(0.1)
+
+    async def act(client: Any, journal: Journal) -> None:
+        await scene.start(client, journal, "crash", "bad")
+        for number in range(6):
+            await scene.start(client, journal, "steps 2", f"good-{number}")
+        supervisor = asyncio.create_task(supervise())
+        try:
+            for number in range(6):
+                await until_state(journal, f"good-{number}", "answered")
+            while (row := await journal.run("bad")).state != "failed":
+                await journal.changed(1)
+        finally:
+            supervisor.cancel()
+        assert row.error.startswith(
+            "DriversDied: 6 processes died in a row while they drove it, 3 of them with no other"
+        )
+        assert row.deaths == 6
+        goods = [await journal.run(f"good-{number}") for number in range(6)]
+        assert max(row.deaths for row in goods) <= 3  # only before it was known
+
+    scene.play(act)
+    assert set(scene.ledger.executions("step").values()) == {1}

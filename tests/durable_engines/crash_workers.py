@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from child_processes import Child, Tell, load_first
-from durable_runs import QUESTION, Ledger, agents_of, drive_to_the_end, kill_at_append
+from durable_runs import OFTEN, QUESTION, Ledger, agents_of, drive_to_the_end, kill_at_append
 from temporalio.client import Client
 
 from unbroken import Agent, Allow
@@ -124,7 +124,7 @@ def kill_at_each_append(folder: Path, appends: int, after: bool) -> None:
 
 async def _work_until_killed(tell: Tell, engine: Engine) -> None:
     workers = await engine.connect()
-    async with await open_journal(engine.url) as journal:
+    async with await open_journal(engine.url, deaths=OFTEN) as journal:
         working = asyncio.create_task(workers.work(journal, agents_of(engine.ledger)))
         tell("it works")
         while not working.done():
@@ -143,7 +143,7 @@ async def allow_what_waits(workers: PlainWorkers, journal: Journal) -> None:
 
 def _drive_slowly(tell: Tell, engine: Engine, run_id: str) -> None:
     async def main() -> None:
-        async with await open_journal(engine.url) as journal:
+        async with await open_journal(engine.url, deaths=OFTEN) as journal:
             await journal.start("payer", QUESTION, run_id=run_id)
             tell("it drives")
             await drive_to_the_end(journal, agents_of(engine.ledger, pause=0.3), run_id)

@@ -46,6 +46,10 @@ class Process:
             )
         self.pid = self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def kill(self) -> None:
         """`kill -9`, with all its children."""
         self._signal(signal.SIGKILL)
@@ -99,7 +103,7 @@ class Processes:
 
 
 def _raise(process: Process) -> bool:
-    if process._process.poll() is not None:
+    if process.has_ended:
         raise AssertionError(f"the process ended:\n{process.log}")
     return False
 

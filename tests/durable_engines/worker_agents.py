@@ -4,6 +4,8 @@ so far, so it continues in any process."""
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,8 @@ LARGE = 10_000_000
 def answer(request: Request, folder: Path) -> Answer:
     """`steps 4`: four writes, one after another. `pay 5`: a write that needs an approval, `pays 2`: two
     of them. `render 3`: three calls at
-    once on other machines. `large`, `slow`: one call elsewhere. The provider is down while the folder has a file
+    once on other machines. `large`, `slow`: one call elsewhere. `crash` ends each
+    process that drives it. The provider is down while the folder has a file
     `down`."""
     if (folder / "down").exists():
         raise ProviderError("the provider is down")
@@ -40,6 +43,8 @@ def answer(request: Request, folder: Path) -> Answer:
             return [Call("render", number=each, id=f"render-{each}") for each in range(number)]
         case "large" if said == 0:
             return [Call("large", id="large-1")]
+        case "crash":
+            return [Call("crash")]
         case "slow" if said == 0:
             return [Call("slow", id="slow-1")]
         case _:
@@ -69,7 +74,11 @@ def local_tools(ledger: Ledger, seconds: float = 0.2) -> list[Tool]:
         with ledger.execution("pay", context.key):
             return f"paid {amount}"
 
-    return [step, look, pay]
+    @tool(effect="read")
+    async def crash() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return [step, look, pay, crash]
 
 
 def remote_tools(ledger: Ledger, seconds: float = 0.2) -> list[Tool]:

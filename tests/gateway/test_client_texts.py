@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -190,7 +191,64 @@ def bedrock_part(part: Any) -> Any:
 
 HI = [{"role": "user", "content": "Hi"}]
 PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}}
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "tea"}}
+FOUND = {"type": "web_search_result", "url": "https://x.example", "title": WORDS, "encrypted_content": "aGk="}
+RAN = {"type": "mcp_call", "id": "mcp_1", "server_label": "l", "name": "f", "arguments": "{}", "output": WORDS}
+REFUSED = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": False, "reason": WORDS}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "description": WORDS}}}
+
+
+def after(*items: Any, wire: str) -> tuple[str, Any]:
+    """A request whose last answer has these items, as its client says."""
+    if wire == "openai-responses":
+        return wire, {"input": [*HI, *items, *HI]}
+    if wire == "gemini":
+        hi = {"role": "user", "parts": [{"text": "Hi"}]}
+        return wire, {"contents": [hi, {"role": "model", "parts": [*items]}, hi]}
+    hi = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
+    return wire, {"max_tokens": 9, "messages": [hi, {"role": "assistant", "content": [*items]}, hi]}
+
+
+def answered_as(field: str, wire: str, **value: Any) -> tuple[str, Any]:
+    """A request that describes its answer."""
+    body = {"input": "Hi"} if wire == "openai-responses" else {"messages": HI}
+    if wire == "gemini":
+        body = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+    return wire, {**body, field: value, **({"max_tokens": 9} if wire == "anthropic-messages" else {})}
+
+
 HIDDEN: dict[str, tuple[str, Any]] = {
+    "in what a search found": after(
+        SEARCH,
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [FOUND]},
+        wire="anthropic-messages",
+    ),
+    "in the output of a program that ran there": after(
+        {"executableCode": {"language": "PYTHON", "code": "1"}},
+        {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": WORDS}},
+        wire="gemini",
+    ),
+    "in the result of an MCP server": after(RAN, wire="openai-responses"),
+    "in the reason of an approval": after({**RAN, "output": "x"}, REFUSED, wire="openai-responses"),
+    "in an unknown item": after({"type": "rumour", "text": WORDS}, wire="openai-responses"),
+    "in the schema of a chat's answer": answered_as(
+        "response_format", "openai-chat", type="json_schema", json_schema={"name": "x", "schema": SCHEMA}
+    ),
+    "in the description of a chat's answer": answered_as(
+        "response_format",
+        "openai-chat",
+        type="json_schema",
+        json_schema={"name": "x", "description": WORDS, "schema": {}},
+    ),
+    "in the schema of a response": answered_as(
+        "text", "openai-responses", format={"type": "json_schema", "name": "x", "schema": SCHEMA}
+    ),
+    "in the schema of a message": answered_as(
+        "output_config", "anthropic-messages", format={"type": "json_schema", "schema": SCHEMA}
+    ),
+    "in the schema of Gemini": answered_as(
+        "generationConfig", "gemini", responseMimeType="application/json", responseSchema=SCHEMA
+    ),
     "in lines": ("gemini", gemini_file(in_base64(WORDS, lambda data: f"{data[:8]}\n{data[8:]}"))),
     "without padding": ("gemini", gemini_file(in_base64(WORDS + "!", lambda data: data.rstrip("=")))),
     "for addresses": ("gemini", gemini_file(in_base64(WORDS + ">>>>???", lambda data: data.replace("+", "-")))),
@@ -308,3 +366,12 @@ def test_an_image_keeps_its_content_if_its_name_is_replaced_and_marks_are_no_tex
     assert changed == User.of("Hi", "[name].png", Media("image/png", "AAAA"))
     file = Native("openai-chat", {"type": "file", "file": {"file_id": "file-abc123"}})
     assert texts_of(User.of("Hi", Media(native=file))) == ["Hi"]
+
+
+def test_what_a_model_wrote_is_no_text_of_the_client_and_a_refused_result_of_a_search_leaves_with_its_call() -> None:
+    items = [{"type": "text", "text": "The password?"}, SEARCH, {"type": "web_search_tool_result", "content": [FOUND]}]
+    said = Assistant("The password?", native=Native("anthropic-messages", items))
+    assert texts_of(said) == [f"https://x.example\n{WORDS}"]
+    assert with_texts(said, ["[removed]"]) == Assistant("The password?")
+    assert with_texts(replace(said, text=""), ["[removed]"]) == Assistant("[removed]")
+    assert texts_of(Assistant("The password?", native=Native("anthropic-messages", items[:2]))) == []

@@ -32,7 +32,10 @@ is killed.
 
 `simulation` is the same with 200 gateways and up to a million conversations, on virtual time (`make simulate`).
 
-The third part (`write_faults`) fails every write, sync and opening of a recording and of SQLite once, one at a time.
+The third part (`poison_runs`) drives durable runs that end every process that drives them, among others: these must
+not be `harmed`, and the bad ones not driven `endless`ly.
+
+The fourth part (`write_faults`) fails every write, sync and opening of a recording and of SQLite once, one at a time.
 
 The plan (which faults, which conversations, who does what) comes from the seed alone. The order in which processes get
 the CPU does not, so a run with the same seed tries the same things and may see something else.

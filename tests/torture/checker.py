@@ -48,6 +48,8 @@ Kind: TypeAlias = Literal[
     "unreadable",
     "unusable",
     "overrun",
+    "harmed",
+    "endless",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

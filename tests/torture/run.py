@@ -15,6 +15,7 @@ from rich.table import Table
 from torture.checker import Report
 from torture.overrun import torture_budgets
 from torture.plan import ROUNDS, plan_rounds
+from torture.poison_runs import torture_poison
 from torture.processes import SmallDisk
 from torture.recorded_runs import torture_run
 from torture.rounds import Skipped, run_round, write_violations
@@ -23,7 +24,9 @@ from torture.write_faults import build, compiler, sweep
 RUNS = "recorded-runs"
 WRITES = "write-faults"
 OVERRUN = "overrun"
-_OTHERS = (RUNS, WRITES, OVERRUN)
+POISON = "poison-runs"
+OTHERS = (RUNS, OVERRUN, POISON, WRITES)
+"""What is no round with gateways."""
 SHOWN = 12
 """Violations that are printed; all of them are in the folder."""
 
@@ -51,14 +54,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=240.0, help="for all rounds together, without their ends")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", default=[], choices=[*(one.name for one in ROUNDS), *_OTHERS])
+    names = [*(one.name for one in ROUNDS), *OTHERS]
+    parser.add_argument("--only", action="append", default=[], choices=names)
     parser.add_argument("--folder", default="", help="where the histories are left")
     return parser.parse_args()
 
 
 def _outcomes(options: argparse.Namespace, folder: Path, console: Console) -> Generator[tuple[str, Report | str]]:
     """The result of each round, as it ends; a text explains why one was skipped."""
-    seconds, only = options.seconds, [name for name in options.only if name not in _OTHERS]
+    seconds, only = options.seconds, [name for name in options.only if name not in OTHERS]
     if only or not options.only:
         for one in plan_rounds(options.seed, seconds, only):
             with console.status(f"{one.name}: {one.about} ({one.seconds:.0f} s)"):
@@ -74,6 +78,11 @@ def _outcomes(options: argparse.Namespace, folder: Path, console: Console) -> Ge
     if OVERRUN in options.only or not options.only:
         with console.status(f"{OVERRUN}: many clients spend a budget and a limit per minute"):
             yield OVERRUN, torture_overrun(folder / OVERRUN)
+    if POISON in options.only or not options.only:
+        for known in (False, True):
+            with console.status(f"{POISON}: runs that end their workers, among 30 others (up to 90 s)"):
+                name = f"{POISON}-known" if known else POISON
+                yield name, torture_poison(folder / name, known=known)
     if WRITES in options.only or not options.only:
         with console.status(f"{WRITES}: every write, sync and opening of recordings and SQLite fails once"):
             yield WRITES, fail_every_write(folder / WRITES) if compiler() else "no C compiler is here"

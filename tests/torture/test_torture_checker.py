@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torture.checker import KINDS, check
+from torture.checker import KINDS, Report, check
 from torture.history import Record, account_mark, turn_mark
 from torture.overrun import BUDGET, CENT, MONEY, PER_MINUTE, TOKENS, check_overrun
+from torture.poison_runs import check_poison, script
 from torture.recorded_runs import check_runs
+from unbroken import Agent, ScriptedModel, tool
+from unbroken.durable import drive, open_journal
 from unbroken.messages import Assistant, ToolCall, ToolMessage, ToolResult, User
+from unbroken.tools.approval import OUTCOME_UNKNOWN
 from unbroken.transcript import to_json
 
 MINE, YOURS = account_mark("mine"), account_mark("yours")
@@ -208,6 +214,7 @@ PLANTED: dict[Callable[[list[Record]], None], str] = {
     crash: "crashed",
 }
 OF_RUNS = {"ran twice", "unanswered", "invented", "unfinished"}
+OF_POISON = {"harmed", "endless"}
 OF_WRITES = {"damaged", "torn", "unreadable", "unusable"}
 
 
@@ -236,7 +243,7 @@ def test_nothing_counts_as_late_on_an_overloaded_machine() -> None:
 
 
 def test_every_kind_of_violation_is_planted() -> None:
-    assert set(PLANTED.values()) | OF_RUNS | OF_WRITES | {"overrun"} == set(KINDS)
+    assert set(PLANTED.values()) | OF_RUNS | OF_POISON | OF_WRITES | {"overrun"} == set(KINDS)
 
 
 @pytest.mark.parametrize("plant", [lose_the_rest, send_back_less], ids=lambda plant: plant.__name__)
@@ -345,6 +352,32 @@ def run_history(results: dict[int, list[str]], *effects: tuple[str, int, str]) -
 )
 def test_the_ledger_and_the_history_of_a_run_are_compared(records: list[Record], kinds: list[str]) -> None:
     assert [violation.kind for violation in check_runs(records, "run").violations] == kinds
+
+
+def test_a_bad_run_that_is_driven_for_ever_and_a_write_that_it_made_unknown_are_reported(tmp_path: Path) -> None:
+    @tool
+    async def transfer(number: int) -> str:
+        """Its process died in it."""
+        return OUTCOME_UNKNOWN
+
+    async def main() -> Report:
+        report = Report()
+        report.counts["killed"] = 79
+        async with await open_journal(f"sqlite:///{tmp_path}/runs.db") as journal:
+            await journal.start("bad-read", "Go.", run_id="bad-read")
+            for name in ("run-0", "run-1"):
+                await journal.start("payer", "Pay.", run_id=name)
+            await drive({"payer": Agent(ScriptedModel(script), [transfer])}, journal, "run-0")
+            await check_poison(report, journal, 3, known=True)
+        return report
+
+    found = {(violation.kind, violation.where) for violation in asyncio.run(main()).violations}
+    assert found == {
+        ("endless", "the workers"),
+        ("endless", "bad-read"),
+        ("unfinished", "run-1"),
+        ("harmed", "the others"),
+    }
 
 
 # Budgets

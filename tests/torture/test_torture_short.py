@@ -10,6 +10,7 @@ import pytest
 
 from torture.overrun import torture_budgets
 from torture.plan import ROUNDS, Round, plan_rounds
+from torture.poison_runs import torture_poison
 from torture.recorded_runs import torture_run
 from torture.rounds import run_round
 
@@ -49,6 +50,12 @@ def test_many_clients_of_four_workers_spend_a_budget_to_its_end_and_no_further(t
     assert report.violations == []
     assert report.counts["money 402"] > 0
     assert report.counts["tokens 429"] > 1
+
+
+def test_a_run_that_ends_its_workers_fails_and_harms_no_other(tmp_path: Path) -> None:
+    report = torture_poison(tmp_path, bad=("read",), others=10, deaths=1, known=True)
+    assert report.violations == []
+    assert report.counts["killed"] == 2
 
 
 def test_the_plan_of_a_round_depends_only_on_its_seed() -> None:

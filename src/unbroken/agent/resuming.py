@@ -18,6 +18,7 @@ from unbroken.agent.output import ANSWER
 from unbroken.agent.recorded_results import records_of, unmasked, verdicts_of, waiting_result
 from unbroken.agent.result import Result, inside_id
 from unbroken.agent.run_lifecycle import Performance
+from unbroken.agent.saved_state import lost_usage
 from unbroken.clock import Deadlock
 from unbroken.errors import UserError
 from unbroken.events import Compacted, RunFinished, TextFinished, ToolCallsDetected
@@ -173,7 +174,7 @@ def _prepare_recorded(
         if cut.answer and limit is not None and cut.seconds >= limit:  # its last answer belongs to the history
             account.extra = cut.seconds - limit + FINISHING
         performance = agent.performance(recording.run, Transcript(cut.messages), account, options, output)
-        performance.question, performance.state = cut.question, cut.state
+        performance.question, performance.state, performance.lost = cut.question, cut.state, lost_usage(cut)
         if not performance.transcript.closed:
             continuation.continue_with_same_calls()
         performance.background = background = background_calls(recording, interrupted=True)

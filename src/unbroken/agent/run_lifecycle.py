@@ -13,7 +13,7 @@ from typing import Any, cast
 from unbroken.agent.emitter import Emitter
 from unbroken.agent.handoff_state import Changing, read_taken
 from unbroken.agent.handoffs import change_agent_again
-from unbroken.agent.limits import Account, models_of
+from unbroken.agent.limits import NOTHING_USED, Account, models_of
 from unbroken.agent.loop import Decisions, play
 from unbroken.agent.options import OpenCalls, Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
@@ -25,7 +25,7 @@ from unbroken.deltas import ServerCallSeen, Verdict
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
 from unbroken.frozen import plain_factories
-from unbroken.messages import Json, Message, ToolMessage, ToolResult, User
+from unbroken.messages import Json, Message, ToolMessage, ToolResult, Usage, User
 from unbroken.middleware import Middleware, RunStart, as_middleware, end, start
 from unbroken.tools.caller import in_words
 from unbroken.tools.handles import BackgroundCall
@@ -59,6 +59,8 @@ class Performance:
     """The events of that part that are counted."""
     continued: bool = False
     """It was started by another process."""
+    lost: Usage = NOTHING_USED
+    """What the last request of the earlier part used, or may have, if its process died."""
     next_seq: int = 0
     """The number of its first event."""
     next_call: int = 0
@@ -111,6 +113,8 @@ class Performance:
         if plan.choose_limits is not None:
             await run.choose_limits()
         await self.account.load_prices(models_of(plan.model), plan.clock)
+        if self.lost.total_tokens:
+            self.account.spend(self.account.priced(self.lost, plan.model.name, plan.clock))
         middleware = self._start(run, (*outermost, *self.middleware, *as_middleware(sinks)))
         self.account.start(plan.clock)
         emitter.emit(RunStarted, plan.model.name, plan.schedule.value)

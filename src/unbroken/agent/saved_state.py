@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from unbroken.agent.aside import estimate
 from unbroken.agent.limits import NOTHING_USED
-from unbroken.messages import Json
-from unbroken.trajectory.lines import read_usage
+from unbroken.deltas import AttemptFailed, PartialResponse, UsageReported
+from unbroken.messages import Json, Usage
+from unbroken.trajectory.continuation import Interrupted
+from unbroken.trajectory.lines import read_delta, read_usage
+from unbroken.transcript import from_json
+from unbroken.transcript.shorten import characters
 
 if TYPE_CHECKING:
     from unbroken.agent.run import Run
@@ -58,6 +63,27 @@ def saved_state(run: Run) -> dict[str, Json]:
     if run.changing is not None and run.changing.taken:
         state["handoffs"] = [asdict(each) for each in run.changing.taken]
     return state
+
+
+def lost_usage(cut: Interrupted) -> Usage:
+    """What the last request has used, or may have, if its answer was cut off: as reported, or else estimated by its
+    characters. An attempt that failed before anything arrived has used nothing."""
+    if cut.request is None or cut.lost is None:
+        return NOTHING_USED
+    sent, failed = sum(map(characters, from_json([*cut.request.messages]))), False
+    total, reported, response = NOTHING_USED, None, PartialResponse()
+    for line in cut.lost:
+        delta = None if line["line"] == "failed" else read_delta(line, response)
+        failed = delta is None or isinstance(delta, AttemptFailed)
+        if failed:
+            if reported is not None or not response.is_empty:
+                total += reported or estimate(sent, response.message)
+            reported, response = None, PartialResponse()
+        elif isinstance(delta, UsageReported):
+            reported = delta.usage if delta.usage.total_tokens else reported
+        elif delta is not None:
+            response.feed(delta)
+    return total if failed else total + (reported or estimate(sent, response.message))
 
 
 def recall(run: Run, state: Mapping[str, Any]) -> None:

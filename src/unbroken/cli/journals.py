@@ -16,6 +16,7 @@ from unbroken.cli.options import shown_place
 from unbroken.cli.progress_line import progress
 from unbroken.durable import AlreadyAnswered, Busy, Journal, JournalUnavailable, Superseded, open_journal
 from unbroken.durable.database_urls import refuse_missing
+from unbroken.durable.deaths import DEATHS
 from unbroken.errors import MissingKey, UnbrokenError, UserError
 from unbroken.models.http import HTTPModel
 
@@ -79,7 +80,14 @@ def _as_options(message: str) -> str:
     return message
 
 
-def in_journal(url: str, work: Callable[[Journal], Awaitable[T]], *, create: bool = False, prints: bool = False) -> T:
+def in_journal(
+    url: str,
+    work: Callable[[Journal], Awaitable[T]],
+    *,
+    create: bool = False,
+    prints: bool = False,
+    deaths: int = DEATHS,
+) -> T:
     """Runs `work` with the opened journal. Without `create`, an SQLite file has to be there. If `work` prints, it shows
     its progress itself."""
     if not url:
@@ -89,7 +97,7 @@ def in_journal(url: str, work: Callable[[Journal], Awaitable[T]], *, create: boo
 
     async def run() -> T:
         with progress(f"opening {shown_place(url)}") if prints else nullcontext():
-            opened = await open_journal(url)
+            opened = await open_journal(url, deaths=deaths)
         async with opened as journal:
             return await work(journal)
 

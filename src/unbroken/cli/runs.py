@@ -1,4 +1,4 @@
-"""`unbroken runs`: start, list, show, answer, cancel, drive and export the durable runs of a journal."""
+"""`unbroken runs`: start, list, show, answer, cancel, retry, drive and export the durable runs of a journal."""
 
 from __future__ import annotations
 
@@ -167,6 +167,7 @@ def show_command(id: RunId, journal: JournalUrl = "", json: AsJson = False) -> N
         "created": time.strftime(form, time.localtime(row.created)),
         "changed": time.strftime(form, time.localtime(row.updated)),
         "drives": f"{row.drives}, superseded {row.supersessions}" if row.supersessions else str(row.drives),
+        "died": f"{row.deaths} of its drivers, {row.fruitless} in a row" if row.deaths else "",
         "error": row.error,
         "expires": "" if row.expires is None else time.strftime(form, time.localtime(row.expires)),
     }
@@ -266,6 +267,27 @@ def cancel_command(
 
 
 cancel_command.__doc__ = f"""End a run, wherever it is driven: its driver stops, and running calls are cancelled.
+
+    {EXIT_CODES}
+    """
+
+
+@app.command("retry")
+def retry_command(id: RunId, journal: JournalUrl = "") -> None:
+    with ending_durable():
+
+        async def work(opened: Journal) -> None:
+            row = await opened.run(id)
+            if row.state != "failed":
+                print_line(f"run `{id}` cannot be retried: it is {row.state}, and only failed runs can")
+                raise typer.Exit(REFUSED)
+            await opened.retry(id)
+
+        in_journal(journal, work)
+    typer.echo(f"run `{clean_line(id)}` is ready")
+
+
+retry_command.__doc__ = f"""Start a run again that has failed, also if its drivers died: workers drive it.
 
     {EXIT_CODES}
     """

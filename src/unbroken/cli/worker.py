@@ -25,6 +25,7 @@ from unbroken.cli.options import LogLevelName
 from unbroken.cli.progress_line import ProgressLine, progress
 from unbroken.cli.terminal_text import clean, clean_line, counted, one_line, seconds
 from unbroken.durable import Journal, Progress, Worker
+from unbroken.durable.deaths import DEATHS
 from unbroken.durable.worker import CONCURRENCY
 from unbroken.logs import chosen_level, set_up_logs
 
@@ -50,6 +51,15 @@ def worker_command(
             show_default="no limit",
         ),
     ] = None,
+    deaths: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="A run so many of whose drivers have died in a row is driven alone; after as many again it fails. "
+            "Give it to every worker.",
+        ),
+    ] = DEATHS,
     once: Annotated[bool, typer.Option("--once", help="Drive what can be driven now, then exit.")] = False,
     metrics_port: Annotated[
         int | None,
@@ -81,7 +91,7 @@ def worker_command(
                     return await _until_stopped(worker, once)
 
         with redirect_stdout(sys.stderr):  # what tools print is no progress
-            code = in_journal(journal, work, create=True, prints=True)
+            code = in_journal(journal, work, create=True, prints=True, deaths=deaths)
     raise typer.Exit(code)
 
 

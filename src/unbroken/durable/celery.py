@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar, Unpack
+from functools import partial
+from math import inf
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.prompts import Prompt
 from unbroken.clock import current_clock
-from unbroken.durable.driving import Outcome, drive, unknown_agent
+from unbroken.durable.database import Database
+from unbroken.durable.deaths import DEATHS
+from unbroken.durable.driving import Outcome, drive
 from unbroken.durable.errors import AlreadyAnswered, Busy, JournalUnavailable, Superseded, UnknownAgent
 from unbroken.durable.journal import Journal, open_journal
 from unbroken.durable.records import RunRow, StartOptions
@@ -31,6 +35,7 @@ except ImportError:
 
 LOG = logging.getLogger("unbroken.durable")
 T = TypeVar("T")
+_Opening: TypeAlias = Callable[[], Awaitable[Journal]]
 
 NAME = "unbroken.drive"
 """The name of the task, which takes a run's id."""
@@ -58,7 +63,7 @@ async def start_run(
     """Starts a run, sends the task that drives it, and returns its id. Called again with the same id, it starts no
     second run; a run that failed is driven again."""
     id = await journal.start(agent, prompt, **options)
-    await wake_run(app, id)
+    await _wake(app, journal, id)
     return id
 
 
@@ -67,9 +72,14 @@ async def answer_run(app: Celery, journal: Journal, run_id: str, answers: Mappin
     try:
         await journal.answer(run_id, answers)
     except AlreadyAnswered:  # the process that answered may have died before this
-        await wake_run(app, run_id)
+        await _wake(app, journal, run_id)
         raise
+    await _wake(app, journal, run_id)
+
+
+async def _wake(app: Celery, journal: Journal, run_id: str) -> None:
     await wake_run(app, run_id)
+    await journal.work(partial(_mark_sent, run_id=run_id, now=current_clock().now()))
 
 
 async def wake_run(app: Celery, run_id: str) -> None:
@@ -92,14 +102,17 @@ def register_runs(
     *,
     per_tenant: int | None = None,
     look: float | None = LOOK,
+    deaths: int = DEATHS,
 ) -> Task:
     """Adds the task that drives runs to a Celery app, in the module that its workers load. `agents`: by name, or a
     function that returns them, which is called in each worker process. `journal` is a URL, because each process opens
     it for itself. `per_tenant`: how many runs of a tenant may be active at the same time, on all workers. `look`: every
-    so many seconds each worker looks for runs that nobody has sent a task for; None: never."""
-    drives = _Drives(agents, journal, per_tenant)
+    so many seconds each worker looks for runs that nobody has sent a task for; None: never. `deaths`: see
+    `open_journal`."""
+    opening = partial(open_journal, journal, deaths=deaths)
+    drives = _Drives(agents, opening, per_tenant)
     if look is not None:
-        looking = _Looking(app, journal, None if callable(agents) else tuple(agents), per_tenant, look)
+        looking = _Looking(app, opening, None if callable(agents) else tuple(agents), per_tenant, look)
         worker_ready.connect(looking.start, weak=False)
 
     @app.task(name=NAME, bind=True, acks_late=True, reject_on_worker_lost=True, max_retries=None, ignore_result=True)
@@ -128,14 +141,13 @@ class _Looking:
     those whose driver has died. In a thread of the worker's main process, which drives nothing itself."""
 
     def __init__(
-        self, app: Celery, url: str, agents: tuple[str, ...] | None, per_tenant: int | None, seconds: float
+        self, app: Celery, opening: _Opening, agents: tuple[str, ...] | None, per_tenant: int | None, seconds: float
     ) -> None:
         self._app = app
-        self._url = url
+        self._opening = opening
         self._agents = agents
         self._per_tenant = per_tenant
         self._seconds = seconds
-        self._sent: dict[str, _Sent] = {}
 
     def start(self, sender: Any, **_: Any) -> None:
         if sender.app == self._app:
@@ -146,32 +158,38 @@ class _Looking:
         while True:
             await asyncio.sleep(self._seconds)
             try:
-                journal = journal or await open_journal(self._url)
-                await self._send(await journal.drivable(_MOST, agents=self._agents, per_tenant=self._per_tenant))
+                journal = journal or await self._opening()
+                await self._send(
+                    journal, await journal.drivable(_MOST, agents=self._agents, per_tenant=self._per_tenant)
+                )
             except Exception as error:  # noqa: BLE001 - of the database or of the broker: they come back
                 LOG.warning("runs that are ready cannot be looked for now: %s", error)
 
-    async def _send(self, rows: Sequence[RunRow]) -> None:
-        now = current_clock().now()
-        self._sent = {run_id: sent for run_id, sent in self._sent.items() if now - sent.at < 2 * LONGEST}
+    async def _send(self, journal: Journal, rows: Sequence[RunRow]) -> None:
         for row in rows:
-            sent = self._sent.get(row.run_id)
-            if sent is None:
-                wait = 0.0 if row.state != "ready" else row.updated + self._seconds - now
-            else:  # the task may be in the queue; or it has failed, and fails again
-                wait = sent.at + (LONGEST if sent.updated == row.updated else sent.pause) - now
-            if wait <= 0:
-                pause = self._seconds if sent is None else min(2 * sent.pause, LONGEST)
-                self._sent[row.run_id] = _Sent(row.updated, now, pause)
+            now = current_clock().now()
+            if row.state == "ready" and now - row.updated < self._seconds:
+                continue  # whoever has made it ready sends one
+            changed = row.expires if row.state == "waiting" else row.updated
+            if not await journal.work(partial(_mark_sent, run_id=row.run_id, now=now, changed=changed)):
+                continue
+            try:
                 await asyncio.to_thread(self._app.send_task, NAME, (row.run_id,), {"found": True})
+            except BaseException:
+                await journal.work(partial(_mark_sent, run_id=row.run_id, now=0.0))
+                raise
 
 
-class _Sent(NamedTuple):
-    """A task that was sent for a run that was found, and the pause before the next one."""
-
-    updated: float
-    at: float
-    pause: float
+def _mark_sent(database: Database, run_id: str, now: float, changed: float = inf) -> bool:
+    """Notes that a task was sent for a run. False if somebody has sent one since the run `changed`: not long ago, or it
+    is in the queue still."""
+    with database.transaction():
+        return bool(
+            database.change(
+                "UPDATE unbroken_runs SET sent = ? WHERE run_id = ? AND (sent < ? OR sent < ?)",
+                *(now, run_id, changed, now - LONGEST),
+            )
+        )
 
 
 class _Drives:
@@ -180,11 +198,11 @@ class _Drives:
     def __init__(
         self,
         agents: Mapping[str, Agent[Any, Any]] | Callable[[], Mapping[str, Agent[Any, Any]]],
-        url: str,
+        opening: _Opening,
         per_tenant: int | None,
     ) -> None:
         self._agents = agents
-        self._url = url
+        self._open_journal = opening
         self._per_tenant = per_tenant
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -198,9 +216,6 @@ class _Drives:
         async with self._opening:
             if self._journal is None:
                 await self._open()
-        row = await self._journal.run(run_id)
-        if row.agent not in self._agents:  # before the claim, which would change the run
-            raise unknown_agent(row, self._agents)
         try:
             return await drive(self._agents, self._journal, run_id, per_tenant=self._per_tenant)
         except (Busy, Superseded):
@@ -213,7 +228,7 @@ class _Drives:
         if callable(self._agents):
             self._agents = self._agents()
         try:
-            self._journal = await open_journal(self._url)
+            self._journal = await self._open_journal()
         except UserError as error:  # it cannot be reached, or is not up to date
             raise JournalUnavailable(str(error)) from None
 

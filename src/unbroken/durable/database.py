@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
+from unbroken.durable.deaths import OVERDUE, Deaths
 from unbroken.durable.errors import (
     AlreadyAnswered,
     AnswerTooLate,
@@ -18,6 +19,7 @@ from unbroken.durable.errors import (
     JournalUnavailable,
     RunExists,
     Superseded,
+    UnknownAgent,
     UnknownRun,
 )
 from unbroken.durable.large_values import put_back, take_out
@@ -30,7 +32,7 @@ T = TypeVar("T")
 
 _ROW = (
     "run_id, agent, tenant, state, created, updated, question, pending, expires, error, token, supersessions, number, "
-    "chunks"
+    "chunks, deaths, fruitless"
 )
 
 
@@ -99,6 +101,9 @@ class Database:
         _OPEN.add(self)
         self._held: set[tuple[int, int]] = set()
         """The runs that drivers of this journal have, and their tokens."""
+        self.deaths = Deaths()
+        self._alone: tuple[int, int] | None = None
+        """The one of them that is driven alone."""
 
     # What differs
 
@@ -224,7 +229,7 @@ class Database:
 
     def drivable(self, now: float, wanted: Drivable) -> list[RunRow]:
         """Runs that a driver may take. The tenant with the fewest active runs comes first, and of its runs the one that
-        has waited longest; before them those whose drivers have died."""
+        has waited longest; behind them, for a while, those whose drivers have died."""
         marks = ", ".join("?" for _ in wanted.agents or ())
         of_agents = "" if wanted.agents is None else f" AND agent IN ({marks or 'NULL'})"
         values = wanted.agents or ()
@@ -247,7 +252,9 @@ class Database:
             others = {str(row[-1]) for row in left} - {self.driver}
             locked = {driver for driver in others if self.is_locked(driver)}
         orphans = [_row(row) for row in left if str(row[-1]) not in locked and not self._has(row)]
-        return [*sorted(orphans, key=lambda row: row.updated), *map(_row, rows)][: wanted.limit]
+        if self._alone is not None:
+            return []
+        return self.deaths.in_turn([*map(_row, rows)], orphans, now, busy=bool(self._held))[: wanted.limit]
 
     def _has(self, row: tuple[Any, ...]) -> bool:
         """Does a driver of this journal have it?"""
@@ -263,13 +270,14 @@ class Database:
         with self.transaction(writes=False):
             return {str(row[0]) for row in self.query("SELECT DISTINCT agent FROM unbroken_runs WHERE state = 'ready'")}
 
-    def count(self) -> list[tuple[str, int, float, int, int]]:
-        """By state: how many, since when the oldest is in it, and how many drives and supersessions."""
+    def count(self) -> list[tuple[str, int, float, int, int, int]]:
+        """By state: how many, since when the oldest is in it, and how many drives, supersessions and deaths."""
         with self.transaction(writes=False):
             rows = self.query(
-                "SELECT state, COUNT(*), MIN(updated), SUM(token), SUM(supersessions) FROM unbroken_runs GROUP BY state"
+                "SELECT state, COUNT(*), MIN(updated), SUM(token), SUM(supersessions), SUM(deaths) FROM unbroken_runs "
+                "GROUP BY state"
             )
-        return [(str(row[0]), int(row[1]), float(row[2]), int(row[3]), int(row[4])) for row in rows]
+        return [(str(row[0]), int(row[1]), float(row[2]), int(row[3]), int(row[4]), int(row[5])) for row in rows]
 
     def running_of(self, tenant: str) -> int:
         return int(
@@ -279,19 +287,30 @@ class Database:
     # Drivers
 
     def claim(
-        self, run_id: str, now: float, *, take_over: bool = False, per_tenant: int | None = None, always: bool = False
+        self,
+        run_id: str,
+        now: float,
+        *,
+        agents: Collection[str] | None = None,
+        take_over: bool = False,
+        per_tenant: int | None = None,
+        always: bool = False,
     ) -> Claim | RunRow:
-        """Makes the caller the driver of the run. `Busy` if another one is alive, unless `take_over`. A run that has
-        ended, or waits, is only returned, unless `always`."""
+        """Makes the caller the driver of the run, as `Journal.claim` describes."""
         with self.transaction():
             self.hold_lock()
             found = self._select(f"{_ROW}, trace, input, driver", run_id, self.for_update)
             row, driver = _row(found), str(found[-1])
-            if not always and not _is_drivable(row, now):
+            if not always and not self._is_drivable(row, now):
                 return row
+            if agents is not None and row.agent not in agents:
+                raise unknown_agent(row, agents)
             alive = self._is_alive(row, driver)
             if alive and not take_over:
                 raise busy(run_id)
+            died = row.state == "running" and not alive and driver != self.driver
+            row = replace(row, deaths=row.deaths + died, fruitless=row.fruitless + died)
+            alone = not always and self._is_alone(row, now)
             if per_tenant is not None and row.state != "running":
                 self.serialize(f"tenant {row.tenant}")
                 if self.running_of(row.tenant) >= per_tenant:
@@ -299,11 +318,46 @@ class Database:
             token = row.drives + 1
             self.change(
                 "UPDATE unbroken_runs SET token = ?, driver = ?, state = 'running', updated = ?, "
-                "supersessions = supersessions + ? WHERE number = ?",
-                *(token, self.driver, now, int(alive), row.number),
+                "supersessions = supersessions + ?, deaths = ?, fruitless = ? WHERE number = ?",
+                *(token, self.driver, now, int(alive), row.deaths, row.fruitless, row.number),
             )
         self._held.add((row.number, token))
-        return Claim(row, token, json.loads(found[-2]), trace=str(found[-3]))
+        if alone:
+            self._alone = row.number, token
+        return Claim(row, token, json.loads(found[-2]), trace=str(found[-3]), died=died, alone=alone)
+
+    def _is_alone(self, row: RunRow, now: float) -> bool:
+        """Is it driven alone, and not with other runs of this journal in this process? Raises `Busy` if not now. Once
+        it has waited long, no other starts here before it."""
+        if self._alone is not None:
+            raise busy(row.run_id, "a run whose drivers have died is driven alone here", "wait for its end")
+        if not self.deaths.isolate(row.fruitless):
+            return False
+        waited = self.deaths.waited(row, row.fruitless, now)
+        if waited < 0 or (self._held and waited < OVERDUE):
+            why = f"its last {row.fruitless} drivers have died, so it is driven alone, and later"
+            raise busy(row.run_id, why, "drive it again in a minute")
+        return True
+
+    @property
+    def has_others(self) -> bool:
+        """Are other runs driven here beside the one that is to be driven alone?"""
+        return bool(self._held - {self._alone})
+
+    def retry(self, run_id: str, now: float) -> None:
+        with self.transaction():
+            row = self._find(run_id, self.for_update)
+            if row.state != "failed":
+                raise UserError(f"run `{run_id}` cannot be retried: it is {row.state}, and only failed runs can")
+            self.change(
+                "UPDATE unbroken_runs SET state = 'ready', fruitless = 0, updated = ? WHERE number = ?", now, row.number
+            )
+            self.notify([row.number])
+
+    def _is_drivable(self, row: RunRow, now: float) -> bool:
+        if row.state == "waiting":
+            return row.expires is not None and now >= row.expires
+        return row.state in ("ready", "running") or (row.state == "failed" and not self.deaths.are_final(row.fruitless))
 
     def _is_alive(self, row: RunRow, driver: str) -> bool:
         """Does its last driver live and drive it?"""
@@ -321,7 +375,7 @@ class Database:
         try:
             with self.transaction():
                 self.change(
-                    "UPDATE unbroken_runs SET state = ?, updated = ? WHERE number = ? AND token = ? "
+                    "UPDATE unbroken_runs SET state = ?, updated = ?, fruitless = 0 WHERE number = ? AND token = ? "
                     "AND state = 'running'",
                     *(state, now, run, token),
                 )
@@ -332,6 +386,8 @@ class Database:
     def forget(self, run: int, token: int) -> None:
         """The run has no driver in this journal any more."""
         self._held.discard((run, token))
+        if self._alone == (run, token):
+            self._alone = None
 
     def append(self, batch: Sequence[Append]) -> list[UnbrokenError | None]:
         """Stores lines of several runs in one transaction. Those of a driver that was superseded are refused: the error
@@ -350,6 +406,8 @@ class Database:
         if each.trace:
             changed += ", trace = ?"
             values.append(each.trace)
+        if each.progress:
+            changed += ", fruitless = 0"
         guard = [each.run, each.token, each.position]
         stored = self.change(
             f"UPDATE unbroken_runs SET chunks = chunks + {int(bool(each.data))}, updated = ?{changed} "
@@ -475,18 +533,16 @@ def storable(text: str) -> str:
     return without_halves(text).replace("\0", "\ufffd")
 
 
-def _is_drivable(row: RunRow, now: float) -> bool:
-    if row.state == "waiting":
-        return row.expires is not None and now >= row.expires
-    return row.state in ("ready", "running", "failed")
+def unknown_agent(row: RunRow, agents: Iterable[str]) -> UnknownAgent:
+    known = ", ".join(f"`{name}`" for name in agents) or "none"
+    return UnknownAgent(f"run `{row.run_id}` is of agent `{row.agent}`, which is not among those given: {known}")
 
 
-def busy(run_id: str, why: str = "another driver has it, and is alive") -> Busy:
-    return Busy(
-        f"run `{run_id}` cannot be driven now: {why}; wait for its end, or use take_over=True if you know that the "
-        f"driver is lost",
-        run_id,
-    )
+_WAY_OUT = "wait for its end, or use take_over=True if you know that the driver is lost"
+
+
+def busy(run_id: str, why: str = "another driver has it, and is alive", way_out: str = _WAY_OUT) -> Busy:
+    return Busy(f"run `{run_id}` cannot be driven now: {why}; {way_out}", run_id)
 
 
 def already_answered(run_id: str, call_id: str) -> AlreadyAnswered:
@@ -514,4 +570,6 @@ def _row(row: tuple[Any, ...]) -> RunRow:
         supersessions=int(row[11]),
         number=int(row[12]),
         chunks=int(row[13]),
+        deaths=int(row[14]),
+        fruitless=int(row[15]),
     )

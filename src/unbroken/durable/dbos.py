@@ -278,7 +278,6 @@ class _DriveWorker:
         driver are cancelled: they would count for the limit of the tenant."""
         for row in await self._journal.drivable(agents=self._agents):
             if row.state == "running":
-                LOG.warning("run %s: its driver has died", row.run_id)
                 for suffix in ("", "-expiry"):
                     await _cancel(_drive_id(self._journal, row, suffix, before=1))
             await _enqueue_drive(DBOS, self._journal, row, self._queue)

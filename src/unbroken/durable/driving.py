@@ -4,7 +4,7 @@ process, continues where the journal ends."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from unbroken.agent.resuming import prepare_durable, replace_recorder
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import current_clock
 from unbroken.durable.answers import expired_answers, read_answers
-from unbroken.durable.errors import Superseded, UnknownAgent
+from unbroken.durable.errors import Superseded
 from unbroken.durable.journal import Journal
 from unbroken.durable.recorder import JournalRecorder
 from unbroken.durable.records import Claim, PendingCall, RunRow, State
@@ -65,36 +65,29 @@ async def drive(
     """Carries the run as far as it goes: to its answer, to a call that waits for somebody, or to an error. It may be
     called again, anywhere and any time.
 
-    Raises `Busy` if another driver is alive. `take_over=True` supersedes that one: nothing more of it is stored, and it
+    Raises `Busy` if another driver is alive, or if earlier drivers died and the run is to be driven alone and later.
+    `take_over=True` supersedes that one: nothing more of it is stored, and it
     ends with `Superseded`. `per_tenant`: how many runs of a tenant may be active at the same time; `Busy` if there are
     as many already.
 
     When `stop` is set, no new request and no new call starts; calls that run may finish, and the run is then `ready`
     for another driver.
     """
-    claim = await journal.claim(run_id, take_over=take_over, per_tenant=per_tenant)
+    claim = await journal.claim(run_id, agents=agents, take_over=take_over, per_tenant=per_tenant)
     if isinstance(claim, RunRow):
         return await _resting(agents, journal, claim)
     try:
-        agent = agents.get(claim.row.agent)
-        if agent is None:
-            raise unknown_agent(claim.row, agents)
-        drive = _Drive(agent, journal, claim, sinks, stop)
+        drive = _Drive(agents[claim.row.agent], journal, claim, sinks, stop)
     except BaseException:
-        await journal.leave(claim, claim.row.state if claim.row.state != "running" else "ready")
+        await journal.give_back(claim)
         raise
     return await drive.run()
 
 
-def unknown_agent(row: RunRow, agents: Iterable[str]) -> UnknownAgent:
-    known = ", ".join(f"`{name}`" for name in agents) or "none"
-    return UnknownAgent(f"run `{row.run_id}` is of agent `{row.agent}`, which is not among those given: {known}")
-
-
 async def _resting(agents: Mapping[str, Agent[Any, Any]], journal: Journal, row: RunRow) -> Outcome:
     """A run for which there is nothing to do."""
-    if row.state == "cancelled":
-        return Outcome(row.run_id, "cancelled", error=row.error)
+    if row.state in ("cancelled", "failed"):
+        return Outcome(row.run_id, row.state, error=row.error)
     recording = await journal.recording(row.run_id)
     if row.state == "waiting":
         return Outcome(row.run_id, "waiting", waiting_result(recording), expires=row.expires)

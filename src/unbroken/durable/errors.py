@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unbroken.errors import RecordingFailed, RunTaken, UserError
+from unbroken.errors import RecordingFailed, RunTaken, UnbrokenError, UserError
 
 
 class UnknownRun(UserError):
@@ -31,6 +31,11 @@ class AlreadyAnswered(UserError):
 
 class AnswerTooLate(AlreadyAnswered):
     """The time for an answer (`answer_within`) is over: the calls that have none are denied."""
+
+
+class DriversDied(UnbrokenError):
+    """The run has failed, because the processes that drove it died, also when they drove nothing else. It is not driven
+    again until `Journal.retry`."""
 
 
 class JournalUnavailable(RecordingFailed):

@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -19,10 +19,11 @@ from unbroken.agent.prompts import Prompt, to_user
 from unbroken.agent.streaming import Buffered
 from unbroken.clock import current_clock
 from unbroken.durable.answers import encode_answers
-from unbroken.durable.changes import Changes, Waiter
+from unbroken.durable.changes import POLL, Changes, Waiter
 from unbroken.durable.database import Database, Disconnected, Drivable, NewRun, storable
 from unbroken.durable.database_urls import connect
-from unbroken.durable.errors import JournalUnavailable
+from unbroken.durable.deaths import DEATHS, Deaths
+from unbroken.durable.errors import DriversDied, JournalUnavailable
 from unbroken.durable.records import (
     ENDED,
     LONGEST_NAME,
@@ -36,7 +37,7 @@ from unbroken.durable.records import (
     is_too_long,
     is_wait,
 )
-from unbroken.durable.run_lines import RunEvents, cancelled_lines, file_name, parse
+from unbroken.durable.run_lines import RunEvents, file_name, last_lines, parse
 from unbroken.errors import UserError
 from unbroken.events import Event
 from unbroken.trajectory.otel import current_traceparent
@@ -61,13 +62,16 @@ _QUESTION = 200
 """Characters of the question that lists show."""
 
 
-async def open_journal(url: str, *, secrets: Iterable[str] = (), patience: float = PATIENCE) -> Journal:
+async def open_journal(
+    url: str, *, secrets: Iterable[str] = (), patience: float = PATIENCE, deaths: int = DEATHS
+) -> Journal:
     """Opens the journal at `sqlite:///runs.db` or `postgresql://…`, and makes its tables if there are none.
 
     What is in `secrets`, and in environment variables that are named like secrets, is masked in what is stored of a
-    run. `patience`: for how many seconds a database that cannot be reached is tried again.
+    run. `patience`: for how many seconds a database that cannot be reached is tried again. `deaths`: a run so many of
+    whose drivers have died in a row is driven alone, and after as many again it fails with `DriversDied`.
     """
-    journal = Journal(url, secrets=secrets, patience=patience)
+    journal = Journal(url, secrets=secrets, patience=patience, deaths=deaths)
     try:
         await journal.open()
     except BaseException:
@@ -80,10 +84,15 @@ async def open_journal(url: str, *, secrets: Iterable[str] = (), patience: float
 class Journal:
     """Made by `open_journal`. Use it as an async context, or `close` it."""
 
-    def __init__(self, url: str, *, secrets: Iterable[str] = (), patience: float = PATIENCE) -> None:
+    def __init__(
+        self, url: str, *, secrets: Iterable[str] = (), patience: float = PATIENCE, deaths: int = DEATHS
+    ) -> None:
+        if deaths < 1:
+            raise UserError(f"open_journal(deaths={deaths}): give a number from 1")
         self.redactor = Redactor((*secrets, *secrets_in_environment()))
         self._url = url
         self._patience = patience
+        self._deaths = Deaths(deaths)
         self._thread = ThreadPoolExecutor(1, "unbroken-journal")
         self._database: Database | None = None
         self._changes = Changes(url, self._in_thread, self._now)
@@ -109,6 +118,7 @@ class Journal:
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._database = await self._in_thread(lambda: connect(self._url))
+        self._database.deaths = self._deaths
         await self.work(Database.migrate)
         self._changes.database = self._database
 
@@ -224,15 +234,27 @@ class Journal:
         if claim.row.state in ("answered", "cancelled"):
             await self.leave(claim, claim.row.state)
             raise UserError(f"run `{run_id}` cannot be cancelled: it has ended ({claim.row.state})")
-        reason, data = storable(self.redactor.text(reason)), b""
+        return await self._end(claim, "cancelled", asyncio.CancelledError(reason))
+
+    async def _end(self, claim: Claim, state: State, error: BaseException) -> RunRow:
+        """Ends a run from outside, in its recording too."""
+        kind, reason, data = type(error).__name__, storable(self.redactor.text(str(error))), b""
         with suppress(UserError):  # if the recording cannot be read, only the row says it
-            data = cancelled_lines(claim, reason) if claim.data else b""
-        end = Append(claim.row.number, claim.token, claim.row.chunks, data, 0.0, "cancelled", error=reason)
+            data = last_lines(claim, kind, reason) if claim.data else b""
+        shown = f"{kind}: {reason}" if state == "failed" else reason
+        end = Append(claim.row.number, claim.token, claim.row.chunks, data, 0.0, state, error=shown)
         try:
             await self.append(end)
         finally:
             await self.leave(claim, None)
-        return await self.run(run_id)
+        return await self.run(claim.row.run_id)
+
+    async def retry(self, run_id: str) -> None:
+        """Starts a run again that has failed: it is `ready`. `drive` does that too, unless the drivers of the run died
+        (`DriversDied`)."""
+        now = current_clock().now()
+        await self.work(lambda database: database.retry(run_id, now), small=True)
+        self._changes.ring()
 
     # What happened
 
@@ -277,15 +299,22 @@ class Journal:
     # For drivers and workers
 
     async def claim(
-        self, run_id: str, *, take_over: bool = False, per_tenant: int | None = None, always: bool = False
+        self,
+        run_id: str,
+        *,
+        agents: Collection[str] | None = None,
+        take_over: bool = False,
+        per_tenant: int | None = None,
+        always: bool = False,
     ) -> Claim | RunRow:
         """Makes the caller the run's driver: only appends with this claim's token are stored. `Busy` if another driver
-        is alive, unless `take_over`, or if the tenant has as many active runs as it may. Returns the row of a run that
-        has ended, or waits, and leaves it as it is, unless `always`."""
+        is alive, unless `take_over`, if the tenant has as many active runs as it may, or if its drivers died and it may
+        not be driven alone now. `UnknownAgent` if its agent is not among `agents`. Returns the row of a run that has
+        ended, or waits, and leaves it as it is, unless `always`. A run too many of whose drivers died has failed."""
         now = current_clock().now()
 
         def work(database: Database) -> Claim | RunRow:
-            return database.claim(run_id, now, take_over=take_over, per_tenant=per_tenant, always=always)
+            return database.claim(run_id, now, agents=agents, take_over=take_over, per_tenant=per_tenant, always=always)
 
         try:
             claim = self._now(work)
@@ -296,13 +325,29 @@ class Journal:
             except asyncio.CancelledError:  # the thread cannot be stopped: what it claims is given back
                 self._releasing.add(asyncio.create_task(self._give_back(claiming)))
                 raise
-        if isinstance(claim, Claim) and claim.row.chunks:
-            try:
-                claim.data, claim.answers = await self.work(lambda database: database.history(claim.row.number))
-            except BaseException:
-                await self.leave(claim, claim.row.state)
-                raise
-        return claim
+        if isinstance(claim, RunRow):
+            return claim
+        row = claim.row
+        if claim.died:
+            counts = row.deaths, row.fruitless
+            LOG.warning(
+                "run %s: its driver has died: %d by now, %d in a row without a result of a call", run_id, *counts
+            )
+        try:
+            if row.chunks:
+                claim.data, claim.answers = await self.work(lambda database: database.history(row.number))
+            while claim.alone and self._opened().has_others:
+                await asyncio.sleep(POLL)
+        except BaseException:
+            await self.give_back(claim)
+            raise
+        if always or not self._deaths.are_final(row.fruitless):
+            return claim
+        error = DriversDied(
+            f"{row.fruitless} processes died in a row while they drove it, {self._deaths.limit} of them with no other "
+            f"run, and none came further; mend its agent, then start it again: `unbroken runs retry {run_id}`"
+        )
+        return await self._end(claim, "failed", error)
 
     def watch(self, claim: Claim, on_lost: Callable[[], object]) -> None:
         """Calls `on_lost` when another driver has taken over the run, or somebody has cancelled it."""
@@ -323,11 +368,15 @@ class Journal:
             # This process lives, so nobody else would take the run as long as the journal says that it is driven here.
             self._releasing.add(asyncio.create_task(self._release_later(run, token, state)))
 
+    async def give_back(self, claim: Claim) -> None:
+        """Leaves a run as it was: nobody drives it."""
+        await self.leave(claim, "ready" if claim.row.state == "running" else claim.row.state)
+
     async def _give_back(self, claiming: asyncio.Task[Claim | RunRow]) -> None:
         """Leaves a run whose claim nobody waits for any more."""
         await asyncio.wait([claiming])
         if claiming.exception() is None and isinstance(claim := claiming.result(), Claim):
-            await self.leave(claim, "ready" if claim.row.state == "running" else claim.row.state)
+            await self.give_back(claim)
         current = asyncio.current_task()
         if current is not None:
             self._releasing.discard(current)
@@ -393,8 +442,9 @@ class Journal:
         per_tenant: int | None = None,
         orphans: bool = True,
     ) -> list[RunRow]:
-        """Runs that may be driven: ready ones, waiting ones whose time is over, and `orphans`, whose drivers have died.
-        The tenant with the fewest active runs comes first; none of a tenant that has `per_tenant` of them."""
+        """Runs that may be driven: ready ones, waiting ones whose time is over, and `orphans`, whose drivers have died;
+        of those that are driven alone one, if there is nothing else. The tenant with the fewest active runs comes
+        first; none of a tenant that has `per_tenant` of them."""
         now, names = current_clock().now(), None if agents is None else tuple(agents)
         return await self.work(lambda database: database.drivable(now, Drivable(limit, names, per_tenant, orphans)))
 
@@ -406,8 +456,8 @@ class Journal:
         """The names of the agents of runs that are ready."""
         return await self.work(Database.agents)
 
-    async def count(self) -> list[tuple[str, int, float, int, int]]:
-        """For each state: how many runs, the time since when the oldest is in it, drives, supersessions."""
+    async def count(self) -> list[tuple[str, int, float, int, int, int]]:
+        """For each state: how many runs, the time since when the oldest is in it, drives, supersessions, deaths."""
         return await self.work(Database.count)
 
     def ring(self) -> None:

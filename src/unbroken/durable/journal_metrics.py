@@ -35,7 +35,7 @@ class JournalMetrics:
         self._journal = journal
         self._worker = worker
         self._registry = registry if registry is not None else self._client.REGISTRY
-        self._counts: list[tuple[str, int, float, int, int]] = []
+        self._counts: list[tuple[str, int, float, int, int, int]] = []
         self._now = 0.0
         self._ended: Counter[str] = Counter()
         self._registry.register(self)
@@ -58,7 +58,7 @@ class JournalMetrics:
 
     def collect(self) -> Iterator[Any]:
         gauge, counter = self._core.GaugeMetricFamily, self._core.CounterMetricFamily
-        found = {state: (count, since) for state, count, since, _, _ in self._counts}
+        found = {state: (count, since) for state, count, since, *_ in self._counts}
         runs = gauge("unbroken_runs", "Runs in the journal, by state.", labels=["state"])
         oldest = gauge("unbroken_runs_oldest_seconds", "Since when the oldest run is in its state.", labels=["state"])
         for state in STATES:
@@ -71,6 +71,11 @@ class JournalMetrics:
         yield counter("unbroken_drives", "Drives of the journal's runs.", value=sum(row[3] for row in self._counts))
         yield counter(
             "unbroken_supersessions", "Drivers that lost a run while alive.", value=sum(row[4] for row in self._counts)
+        )
+        yield counter(
+            "unbroken_deaths",
+            "Drivers that died, and whose runs were taken over.",
+            value=sum(row[5] for row in self._counts),
         )
         if self._worker is not None:
             yield gauge("unbroken_worker_active", "Runs that this worker drives now.", value=len(self._worker.active))

@@ -53,6 +53,8 @@ class JournalTarget(Target):
         self.on_error: Any = None
         self.ending: dict[str, Any] = {}
         """What becomes of the run with the next lines."""
+        self.progress = False
+        """A call of this drive has a result since the last lines."""
         self._journal = journal
         self._claim = claim
         self._position = claim.row.chunks
@@ -65,6 +67,7 @@ class JournalTarget(Target):
 
     def write(self, data: bytes, urgent: bool) -> None:
         append = Append(self._claim.row.number, self._claim.token, self._position, data, 0.0, **self.ending)
+        append.progress, self.progress = self.progress or bool(self.ending), False
         if self.trace and not self._claim.trace:
             append.trace = self._claim.trace = self.trace["traceparent"]
         self._position += 1
@@ -235,7 +238,9 @@ class DurableRunRecorder(RunRecorder):
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         if self._held_back and context.number not in self._active:
             await _until_cancelled()
-        return await super().call_tool(call, context, call_next)
+        result = await super().call_tool(call, context, call_next)
+        self._drive.target.progress |= context.number in self._active and result.outcome != "unknown"
+        return result
 
 
 async def _wait(call: ToolCall) -> Approval:  # a function that is not async would run in a thread

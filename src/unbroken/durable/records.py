@@ -98,6 +98,10 @@ class RunRow:
     """How many drivers it has had."""
     supersessions: int = 0
     """How often a driver that was alive lost it to another one."""
+    deaths: int = 0
+    """How many of its drivers have died: each is counted by the next one."""
+    fruitless: int = 0
+    """How many of these were the last ones, and died without a result of a call."""
     number: int = 0
     """Its number in this journal."""
     chunks: int = 0
@@ -118,6 +122,10 @@ class Claim:
     """All answers so far, by the numbers of the calls."""
     trace: str = ""
     """The span that all drives belong to, as a `traceparent` header; empty if there is none yet."""
+    died: bool = False
+    """The driver before has died."""
+    alone: bool = False
+    """Nothing else is driven in this process."""
 
 
 @dataclass(slots=True)
@@ -135,3 +143,5 @@ class Append:
     error: str = ""
     trace: str = ""
     """The span of the first drive."""
+    progress: bool = False
+    """The driver has come further: it is not one of those that died in a row."""

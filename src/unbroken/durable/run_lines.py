@@ -38,12 +38,12 @@ def parse(data: bytes, run_id: str) -> Recording:
     return parse_recording(data.splitlines(keepends=True), Path(f"run `{run_id}`"))
 
 
-def cancelled_lines(claim: Claim, reason: str) -> bytes:
-    """The last line of a run that is cancelled: its `RunFailed` event."""
+def last_lines(claim: Claim, kind: str, reason: str) -> bytes:
+    """The last line of a run that is ended from outside: its `RunFailed` event."""
     recording = parse(claim.data, claim.row.run_id)
     last = recording.events[-1] if recording.events else None
     turn, seq = (last.turn, last.seq + 1) if last is not None else (0, 1)
-    event = RunFailed(claim.row.run_id, turn, seq, current_clock().now(), "CancelledError", reason)
+    event = RunFailed(claim.row.run_id, turn, seq, current_clock().now(), kind, reason)
     return encode({"line": "event", **event_to_json(event)}) + b"\n"
 
 

@@ -79,5 +79,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE unbroken_runs ADD COLUMN trace TEXT NOT NULL DEFAULT ''",),
     # The journal's own id: an engine may serve several journals, with runs of the same id.
     ("ALTER TABLE unbroken_version ADD COLUMN journal TEXT NOT NULL DEFAULT ''",),
+    # How many drivers of a run have died: all, and the last ones in a row. When an engine was sent a task for it last.
+    (
+        "ALTER TABLE unbroken_runs ADD COLUMN deaths BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE unbroken_runs ADD COLUMN fruitless BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE unbroken_runs ADD COLUMN sent DOUBLE PRECISION NOT NULL DEFAULT 0",
+    ),
 )
 """The statements that lead from each version to the next. Never change one that was released: add another."""

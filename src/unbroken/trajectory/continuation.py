@@ -70,6 +70,8 @@ class Interrupted:
     request: RecordedRequest | None = None
     answer: list[Line] = field(default_factory=list[Line])
     """The deltas of the answer, if it was complete."""
+    lost: list[Line] | None = None
+    """What had arrived of it otherwise: it has to be paid, too."""
     results: dict[str, RecordedResult] = field(default_factory=dict[str, "RecordedResult"])
     """The results of calls, by their keys."""
     by_id: dict[tuple[int, str], RecordedResult] = field(default_factory=dict[tuple[int, str], "RecordedResult"])
@@ -136,6 +138,7 @@ def find_interruption(recording: Recording) -> Interrupted:
     found.messages = from_json(reading.history)
     if found.request is not None:
         found.answer = reading.complete.get(found.request.turn, [])
+        found.lost = None if found.answer else reading.arriving
     return found
 
 
@@ -150,7 +153,8 @@ class _Reading:
         self._noted: list[Line] = []
         self._next_history: list[Line] | None = None
         """What the next request is sent with, if the recording notes it."""
-        self._arriving: list[Line] = []
+        self.arriving: list[Line] = []
+        """What has arrived of an answer, and how it failed."""
         self.complete: dict[int, list[Line]] = {}
         """The deltas of answers, by their turns."""
         self._starts: dict[tuple[int, str], float] = {}
@@ -166,9 +170,11 @@ class _Reading:
             case "request":
                 self._take_request(line)
             case "delta":
-                self._arriving.append(line)
+                self.arriving.append(line)
                 if line["delta"] == "ended" and line["verdict"]["kind"] == "whole":
-                    self.complete[line["turn"]] = self._arriving
+                    self.complete[line["turn"]] = self.arriving
+            case "failed":
+                self.arriving = [*self.arriving, line]
             case "event":
                 self._take_event(line)
             case "result":
@@ -194,7 +200,7 @@ class _Reading:
         self.history = noted if noted is not None else list(sent[1:] if is_system else sent)
         if self._replaced and found.request.turn == 0:  # it is checked again
             self.history = [*self.history[:-1], self._recording.head.get("question") or self._prompt]
-        self._next_history, self._arriving, found.question = None, [], None
+        self._next_history, self.arriving, found.question = None, [], None
         if before is None or before.turn != found.request.turn:
             found.decisions, found.started, found.loose = {}, {}, {}
             found.uncertain, found.asked_about = set(), set()
@@ -207,7 +213,7 @@ class _Reading:
         found = self._found
         match line["event"]:
             case "tool_calls_detected":
-                self.complete.setdefault(line["turn"], self._arriving)  # cut, and its complete calls ran
+                self.complete.setdefault(line["turn"], self.arriving)  # cut, and its complete calls ran
             case "call_written":
                 call = ToolCall(line["call_id"], line["name"], line["arguments"])
                 found.numbers[line["turn"], call.id] = line["call"]

@@ -77,7 +77,9 @@ class InnerRecorder(Middleware):
     def start(self, run: RunStart) -> RunRecorder:
         redactor = self._outer.cover(run.secrets())
         target = InnerTarget(self._outer, self._context, self._begun)
-        return RunRecorder(target, run, redactor, "stop" if self._outer.stops else "continue")
+        recorder = RunRecorder(target, run, redactor, "stop" if self._outer.stops else "continue")
+        recorder.reserves |= self._outer.reserves
+        return recorder
 
     def resume(self, path: Path, run: str, size: int) -> Self:
         return self

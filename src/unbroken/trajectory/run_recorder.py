@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from operator import is_not
@@ -42,7 +42,7 @@ from unbroken.events import (
     ToolCallsDetected,
     event_to_json,
 )
-from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolResult, ToolSpec, Usage
+from unbroken.messages import Assistant, Json, Message, Request, System, ToolCall, ToolResult, ToolSpec, Usage
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval, ask
@@ -98,6 +98,9 @@ class RunRecorder(Middleware):
         self.writer.on_broken, self.writer.reason = self._tell_broken, why
         self.stops = on_failure == "stop"
         """No tool that may change something starts if the recording cannot be written."""
+        limits = cast("Mapping[str, Json]", head.settings.get("limits") or {})
+        self.reserves = target.later and not {"cost", "tokens"}.isdisjoint(limits)
+        """Each request is stored before the model is asked: what it may use counts though this process dies."""
         self._put = self.writer.put
         self._put_event = self.writer.put_event
         self._redactor = redactor
@@ -202,6 +205,8 @@ class RunRecorder(Middleware):
 
     async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         self.requested(request)
+        if self.reserves:
+            await self.writer.stored()
         response, fresh = PartialResponse(), True
         try:
             async with closing(call_next(request)) as batches:

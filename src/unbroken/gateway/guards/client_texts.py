@@ -1,5 +1,6 @@
-"""The texts of a message that a client writes for the model to read: prompts, system texts, results of tools, and files
-in any of them, as far as they are text. `check_input` gets each of them, and may replace it. Pure.
+"""The texts of a message that a client writes for the model to read: prompts, system texts, results of tools (also of
+those that the provider ran, as the client has it), and files in any of them, as far as they are text. `check_input`
+gets each of them, and may replace it. Pure.
 
 What an assistant wrote is none of them, and neither are the definitions of tools.
 """
@@ -14,7 +15,19 @@ from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import unquote
 
-from unbroken.messages import Json, Media, Message, Native, Part, System, Text, ToolMessage, ToolResult, User
+from unbroken.messages import (
+    Assistant,
+    Json,
+    Media,
+    Message,
+    Native,
+    Part,
+    System,
+    Text,
+    ToolMessage,
+    ToolResult,
+    User,
+)
 
 _TEXTUAL = re.compile(r"(?i)text/|json|xml|yaml|csv|javascript")
 """Types of files that are text."""
@@ -23,13 +36,26 @@ _BINARY = re.compile(r"(?i)(?:image|audio|video|font)/|application/(?:pdf|zip|vn
 _DATA_URL = re.compile(r"(?is)\s*data:([^,]*),(.*)")
 _STANDARD = str.maketrans("-_", "+/", " \t\r\n")
 _TOKEN = re.compile(r"[A-Za-z0-9._/+-]{1,64}")
-_ABOUT = frozenset(
-    {"detail", "file_id", "format", "id", "language", "media_type", "mimeType", "mime_type", "outcome", "role", "type"}
-)
+_ABOUT = re.compile(r"detail|format|language|media_type|mime_?[Tt]ype|outcome|role|status|type|\w*[Ii]d")
 """Fields of a part that describe it in one word: the model does not read them."""
-_MARKS = frozenset({"cache_control", "cachePoint"})
+_MARKS = frozenset({"cache_control", "cachePoint", "encrypted_content", "encrypted_stdout"})
+_BY_MODEL = re.compile(
+    r"text|(?:redacted_)?thinking|reasoning(?:Content)?|thought(?:Signature)?|message|compaction|citationsContent|"
+    r"(?:server_|mcp_)?tool_use|toolUse|toolCall|function_?[Cc]all|custom_tool_call|executableCode|"
+    r"mcp_approval_request|item_reference"
+)
+"""Kinds of items in an answer that a model writes."""
+_ASKED = frozenset({"action", "arguments", "code", "input", "queries"})
+"""Fields of the other items that it does."""
 _READ = ("documents", "prediction", "promptVariables", "suffix", "chat_template", "template", "system")
 """Fields of a request, beside its messages, whose texts a model reads. Of `prompt`, those are its variables."""
+_FORMATS = (
+    *("response_format", "text", "output_format", "output_config", "outputConfig", "format", "generationConfig"),
+    *("guided_json", "structured_outputs"),
+)
+"""Fields that describe the answer, with a schema."""
+_DESCRIBING = frozenset({"$comment", "const", "default", "description", "enum", "examples", "schema", "title"})
+"""Fields of a schema whose texts a model reads."""
 
 
 def texts_of(message: Message) -> list[str]:
@@ -41,8 +67,9 @@ def texts_of(message: Message) -> list[str]:
             return [message.text]
         case ToolMessage(results):
             return [text for result in results for text in _texts_of_result(result)]
-        case _:
-            return []
+        case Assistant():
+            claimed = _claimed_results(message)
+            return [claimed] if claimed else []
 
 
 def with_texts(message: Message, changed: Sequence[str | None]) -> Message:
@@ -56,15 +83,17 @@ def with_texts(message: Message, changed: Sequence[str | None]) -> Message:
             return message if text is None else System.of(text)
         case ToolMessage(results):
             return ToolMessage(tuple(_with_texts_of_result(result, texts) for result in results))
-        case _:
-            return message
+        case Assistant():  # they may be signed, so they cannot be changed
+            return replace(message, text=message.text or next(texts) or "", native=None)
 
 
 def texts_beside(extra: Mapping[str, Json]) -> Iterator[str]:
-    """The texts that a model reads in the other fields of a request: documents, the variables of a prompt, and so
-    on."""
+    """The texts that a model reads in the other fields of a request: documents, the variables of a prompt, what
+    describes the answer, and so on."""
     for field in _READ:
         yield from (text for _, text in _strings(extra.get(field)))
+    for field in _FORMATS:
+        yield from (text for name, text in _strings(extra.get(field)) if name in _DESCRIBING)
     prompt = extra.get("prompt")
     if isinstance(prompt, Mapping):
         yield from (text for _, text in _strings(cast("Mapping[str, Json]", prompt).get("variables")))
@@ -80,7 +109,8 @@ def with_texts_beside(extra: Mapping[str, Json], changed: Mapping[str, str]) -> 
             return {name: write(each) for name, each in cast("Mapping[str, Json]", value).items()}
         return [write(each) for each in cast("list[Json]", value)] if isinstance(value, list) else value
 
-    return {name: write(value) if name in _READ or name == "prompt" else value for name, value in extra.items()}
+    read = {*_READ, *_FORMATS, "prompt"}
+    return {name: write(value) if name in read else value for name, value in extra.items()}
 
 
 def text_in(mime: str, data: str) -> str | None:
@@ -157,6 +187,22 @@ def _with_texts_of_result(result: ToolResult, texts: Iterator[str | None]) -> To
     return result if content == result.content else replace(result, content=content, native=None)
 
 
+def _claimed_results(message: Assistant) -> str:
+    """What the provider's own tools returned, as the client has it, and what else is in the message that no model
+    wrote."""
+    value: object = None if message.native is None else message.native.value
+    claimed: list[Json] = []
+    for item in cast("list[Any]", value) if isinstance(value, list) else ():
+        if not isinstance(item, Mapping):
+            continue
+        fields = cast("Mapping[str, Json]", item)
+        if "type" not in fields:
+            claimed += [each for name, each in fields.items() if not _BY_MODEL.fullmatch(name)]
+        elif not _BY_MODEL.fullmatch(str(fields["type"])):
+            claimed += [{name: each for name, each in fields.items() if name not in _ASKED}]
+    return "\n".join(_own_texts(Native("", claimed))) if claimed else ""
+
+
 def _text_beside(result: ToolResult) -> str:
     """What only its own wire reads of a result."""
     if result.native is None:
@@ -180,7 +226,7 @@ def _content_of(file: Media) -> str | None:
 def _own_texts(native: Native, file: Media | None = None) -> Iterator[str]:
     known = "" if file is None else f"{file.name}\n{file.url}\n{_content_of(file) or ''}"
     for name, value in _strings(native.value, skip=_MARKS):
-        if (name in _ABOUT and _TOKEN.fullmatch(value)) or (
+        if (_ABOUT.fullmatch(name) and _TOKEN.fullmatch(value)) or (
             file is not None and file.data and value.endswith(file.data)
         ):
             continue
