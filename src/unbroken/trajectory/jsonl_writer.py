@@ -13,6 +13,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
 import orjson
@@ -105,6 +106,9 @@ class RecordingFile(Target):
 
     def close(self) -> None:
         if self.is_open:
+            if not self.has_lines():  # a full disk: it would be listed as a recording that is damaged
+                with suppress(OSError):
+                    os.unlink(self.path)
             os.close(self._file)
             self.is_open = False
 
