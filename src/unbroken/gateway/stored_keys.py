@@ -89,11 +89,11 @@ class StoredKeyRing(KeyRing):
         self._keys = {}
         self._version = 0
         self._read_at: float | None = None
-        self._problem = "it was not read yet"
+        self._problem, self._error = "it was not read yet", StoreUnavailable
 
     def find(self, secret: str) -> GatewayKey | None:
         if self._read_at is None or self._clock.elapsed() - self._read_at > self.keep:
-            raise StoreUnavailable(f"no key can be checked, because the keys are in the store: {self._problem}")
+            raise self._error(f"no key can be checked, because the keys are in the store: {self._problem}")
         return self._find(secret)
 
     async def read(self, store: Store) -> None:
@@ -105,11 +105,12 @@ class StoredKeyRing(KeyRing):
                 self._keys, self._version = _keys_in(record.value), record.version
                 log.info("gateway keys read again: %d in %s", len(self._keys), WHERE)
         except StoreEmptied as error:
-            self._read_at, self._problem = self._read_at and self._clock.elapsed(), str(error)
+            self._read_at = None if self._read_at is None else self._clock.elapsed()
+            self._problem, self._error = str(error), StoreEmptied
         except (StoreUnavailable, UserError) as error:
             if not self._problem:
                 log.error("reading the gateway keys failed, the old ones stay valid for %g s: %s", self.keep, error)
-            self._problem = str(error)
+            self._problem, self._error = str(error), StoreUnavailable
         else:
             self._read_at, self._problem = self._clock.elapsed(), ""
 

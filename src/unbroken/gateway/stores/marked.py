@@ -59,7 +59,6 @@ class MarkedStore:
         self._store = store
         self.parts = store.parts
         self.get, self.put, self.stats, self.aclose = store.get, store.put, store.stats, store.aclose
-        self.replace_record = store.replace_record  # who changes a record reads it first
         self.problem = ""
         self.may_restore = False
         """No gateway knows better than this one what the store held, and nobody has used it since."""
@@ -69,6 +68,8 @@ class MarkedStore:
         """As last seen with this mark."""
         self._amounts: dict[str, int] = {}
         """The counters, as last seen with this mark, by `GROUP NAME`."""
+        self._behind = False
+        """Another gateway has seen later changes of the records."""
         self._looking = asyncio.Lock()
 
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
@@ -107,7 +108,9 @@ class MarkedStore:
         ]
 
     async def record(self, name: str, known: int = 0) -> Record | None:
-        self._refuse()
+        if self.problem:
+            await self.look()
+            self._refuse()
         seen = self._records.get(name)
         # The same version may be another record, if it was not seen with this mark.
         record = await self._store.record(name, known if seen else -1)
@@ -119,6 +122,13 @@ class MarkedStore:
         self._refuse()
         self._records[name] = record
         return record if known or record.version else None
+
+    async def replace_record(self, name: str, value: bytes, version: int) -> bool:
+        """Who changes a record has just read it, so the mark was there."""
+        is_written = await self._store.replace_record(name, value, version)
+        if is_written:
+            self._records[name] = Record(version + 1, value)
+        return is_written
 
     async def ping(self) -> None:
         await self._store.ping()
@@ -159,6 +169,8 @@ class MarkedStore:
         """Writes back what is known, or forgets it. Of several gateways, the first one writes; the others add what they
         have counted beyond that."""
         marks = {await self._known_mark(): 2 * (RESTORED if decision == "restore" else ACCEPTED), token_hex(8): 1}
+        if decision == "restore" and self._behind:
+            raise StoreEmptied("another gateway knows later changes of the keys or the configuration: restore there")
         if decision == "accept":
             self._amounts.clear()
             self._records.clear()
@@ -187,8 +199,9 @@ class MarkedStore:
 
     async def _note_loss(self, marks: Mapping[str, int], present: str) -> None:
         seen = [int(name.partition(" ")[2]) for name in marks if name.startswith(f"{self._mark} ")]
+        self._behind = max(seen, default=0) > self._version
         # Others had a second to add what they have seen, since this one has.
-        self.may_restore = not present and max(seen, default=-1) == self._version
+        self.may_restore = not present and not self._behind and self._version in seen
         if self._version not in seen:
             await self._add_marks({f"{self._mark} {self._version}": RESTORED})
         self._report(REPLACED if present else EMPTIED)
