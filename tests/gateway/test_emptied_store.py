@@ -252,7 +252,7 @@ def test_a_gateway_that_starts_on_a_store_that_others_found_empty_refuses_instea
         with pytest.raises(StoreEmptied, match="only gateways that used it before"):
             await spent(new)
         await ring.read(new)
-        with pytest.raises(StoreUnavailable, match="no key can be checked.* the store was emptied"):
+        with pytest.raises(StoreUnavailable, match=r"no key can be checked.* the store was emptied"):
             ring.find(secret)
         with pytest.raises(StoreEmptied):
             await create(new, "bob")

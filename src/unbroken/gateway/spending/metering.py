@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 
 from unbroken.asgi import Refused
 from unbroken.gateway.admin.gateway_metrics import GatewayMetrics, is_possible
@@ -73,8 +74,8 @@ class Metering:
         self._warned: dict[str, str] = {}
         """By the budget's name: the period in which it was reported."""
         self._unpriced: set[str] = set()
-        self._alone = False
-        """The store cannot be used."""
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+        """By the line and the key's id: when it was logged last, and how many were left out since."""
         self._started = False
 
     def use(self, settings: GatewaySettings, upstreams: Mapping[str, Upstream]) -> None:
@@ -125,9 +126,8 @@ class Metering:
         spending = [cap for cap in caps if cap.unit != "requests"]
         try:
             await self.ledger.refresh([(cap.group(now), cap.counter) for cap in spending])
-            self._note_store(None)
         except StoreUnavailable as error:
-            self._note_store(error)
+            self._note_store(error, key)
         warnings: list[str] = []
         for cap in spending:
             spent = self.ledger.value(cap.group(now), cap.counter)
@@ -152,25 +152,30 @@ class Metering:
         try:
             (counted,) = await self._store.add([Addition(minute_group(now), amounts, 2 * MINUTE)])
         except StoreUnavailable as error:
-            self._note_store(error)
+            self._note_store(error, key)
             self.ledger.add(minute_group(now), amounts, 2 * MINUTE)
             counted = {name: self.ledger.value(minute_group(now), name) for name in amounts}
         for cap in caps:
             if counted[cap.counter] > cap.most:
                 raise self._refusal(cap, cap.most, now, key)
 
-    def _note_store(self, error: StoreUnavailable | None) -> None:
-        """Logs it once if the store cannot be used; raises `Refused` then, if that is configured."""
-        if error is None:
-            self._alone = False
-            return
+    def _note_store(self, error: StoreUnavailable, key: GatewayKey | None) -> None:
+        """Logs that the store cannot be used; raises `Refused`, if that is configured."""
         if self._settings.without_store == "refuse":
             wait = f"{max(1.0, error.retry_after):.0f}"
             words = "the gateway's store does not answer, and budgets cannot be checked without it: try again"
             raise Refused(503, words, {"retry-after": wait}) from None
-        if not self._alone:
-            log.warning("limits_local: the store cannot be used, so budgets and limits count only this process")
-        self._alone = True
+        self._log_once("limits_local", "the store cannot be used, so budgets and limits count only this process", key)
+
+    def _log_once(self, what: str, words: str, key: GatewayKey | None) -> None:
+        """Once a minute for each key, so that a client that does not stop leaves room for other lines."""
+        now, id, name = self._now(), *(("", "-") if key is None else (key.id, key.name))
+        at, left_out = self._logged.get((what, id), (-inf, 0))
+        if now - at < MINUTE:
+            self._logged[what, id] = at, left_out + 1
+            return
+        self._logged[what, id] = now, 0
+        log.warning(f"{what} key=%s left_out=%d: %s", name, left_out, words)
 
     def _refusal(self, cap: Cap, spent: int, now: float, key: GatewayKey | None) -> Refused:
         resets = cap.resets(now)
@@ -180,7 +185,7 @@ class Metering:
             words = f"{cap.name} may use {cap.most:,} {cap.unit} a minute: wait {wait:.0f} s"
             return Refused(429, words, {"retry-after": str(int(-(-wait // 1)))})
         self._metrics.over_limit("budget")
-        log.warning("budget_refused %s", state_of(cap, spent, now))
+        self._log_once("budget_refused", state_of(cap, spent, now), key)
         state = _shown(cap, spent, now, key)
         # 402 and this header: SDKs retry neither, while they retry a 429 for as long as they are configured to.
         return Refused(402, f"the budget is spent: {state}", {"x-should-retry": "false", BUDGET: state})
