@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import os
+import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -106,7 +107,8 @@ class RecordingFile(Target):
 
     def close(self) -> None:
         if self.is_open:
-            if not self.has_lines():  # a full disk: it would be listed as a recording that is damaged
+            found = os.fstat(self._file)
+            if stat.S_ISREG(found.st_mode) and not found.st_size:  # a full disk, and no recording that could be read
                 with suppress(OSError):
                     os.unlink(self.path)
             os.close(self._file)
