@@ -224,6 +224,43 @@ def test_a_first_key_with_the_version_of_the_lost_ones_is_not_taken_for_them() -
     run(work)
 
 
+def test_a_store_that_is_emptied_again_before_it_was_read_again_has_lost_nothing() -> None:
+    async def work() -> None:
+        store, ring = Losing(), StoredKeyRing(300, VirtualClock(1_000_000))
+        one, other = MarkedStore(store), MarkedStore(store)
+        secret = await create(one, "ann")
+        await ring.read(one)
+        await other.record("keys")
+        for _ in range(3):
+            store.lose_everything()
+            await one.look()
+            await other.look()
+            await one.decide("restore")
+        await other.look()
+        await ring.read(one)
+        assert ring.find(secret) is not None
+        assert await names(other) == ["ann"]
+
+    run(work)
+
+
+def test_whoever_lists_the_keys_first_leaves_them_for_the_others_to_read() -> None:
+    async def work() -> None:
+        store, ring = Losing(), StoredKeyRing(300, VirtualClock(1_000_000))
+        marked = MarkedStore(store)
+        secret = await create(marked, "ann")
+        await ring.read(marked)
+        store.lose_everything()
+        await create(store, "bob")  # of the same version
+        await marked.look()
+        await marked.decide("accept")
+        assert await names(marked) == ["bob"]
+        await ring.read(marked)
+        assert ring.find(secret) is None
+
+    run(work)
+
+
 def test_the_loss_is_accepted_for_all_gateways() -> None:
     async def work() -> None:
         store = Losing()

@@ -37,6 +37,8 @@ class Round:
     hold_timeout: float = 3600.0
     keys: int = 0
     """So many gateway keys, each shared by many; 0: none is asked for."""
+    keys_in_store: bool = False
+    """Keys and budgets are in the store, and are written back if it comes back empty."""
     seconds: float = 20.0
     plan: tuple[FaultPlan, ...] = field(default=())
 
@@ -49,6 +51,14 @@ ROUNDS = (
     Round("pause-store", "Valkey is paused", "valkey", ("pause store",)),
     Round("lose-store", "Valkey is killed, and starts empty", "valkey", ("lose store",)),
     Round("flush", "Valkey is emptied", "valkey", ("flush store",)),
+    Round(
+        "emptied",
+        "Valkey with the keys and the budgets is emptied",
+        "valkey",
+        ("flush store", "lose store"),
+        keys=2,
+        keys_in_store=True,
+    ),
     Round("paused", "gateways and the model are paused", "valkey", ("pause gateway", "pause upstream")),
     Round("skew", "clocks differ by five minutes", "valkey", ("kill gateway",), (-150.0, 150.0)),
     Round("skew-sqlite", "clocks differ by ten minutes, SQLite", "sqlite", ("pause gateway",), (0.0, 600.0)),

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from secrets import token_hex
 from typing import Literal, TypeAlias
 
-from unbroken.gateway.stores.records import Record
+from unbroken.gateway.stores.records import NO_RECORD, Record
 from unbroken.gateway.stores.store import Addition, Store, StoreUnavailable
 
 log = logging.getLogger("unbroken.gateway")
@@ -33,6 +33,7 @@ Decision: TypeAlias = Literal["restore", "accept"]
 FOR_EVER = 100 * 365 * 86400.0
 KEPT = 400 * 86400.0
 """Seconds for which amounts are kept that were written back; later additions to them may extend it."""
+_BASE = 1 << 32
 MOST = 20_000
 """Amounts that are remembered."""
 
@@ -66,6 +67,8 @@ class MarkedStore:
         """The mark that was seen last; empty before the first use."""
         self._records: dict[str, Record] = {}
         """As last seen with this mark."""
+        self._base = 0
+        """Added to the versions that callers get: those of another mark are never the same."""
         self._amounts: dict[str, int] = {}
         """The counters, as last seen with this mark, by `GROUP NAME`."""
         self._behind = False
@@ -111,23 +114,27 @@ class MarkedStore:
         if self.problem:
             await self.look()
             self._refuse()
-        seen = self._records.get(name)
-        # The same version may be another record, if it was not seen with this mark.
-        record = await self._store.record(name, known if seen else -1)
+        base, seen = self._base, self._records.get(name, NO_RECORD)
+        record = await self._store.record(name, max(known - base, 0) or -1)
         if record is None:
             return None
-        if seen and seen.version > record.version:  # evicted, or deleted by hand: this happens to no record otherwise
+        if seen.version > record.version:  # evicted, or deleted by hand: this happens to no record otherwise
             await self._add_marks({self._mark: -1})
         await self.look()
         self._refuse()
+        if base != self._base:  # it was read before the decision
+            return await self.record(name, known)
         self._records[name] = record
-        return record if known or record.version else None
+        if not record.version:
+            return record if known else None
+        return Record(record.version + base, record.value)
 
     async def replace_record(self, name: str, value: bytes, version: int) -> bool:
         """Who changes a record has just read it, so the mark was there."""
-        is_written = await self._store.replace_record(name, value, version)
+        before = version and version - self._base
+        is_written = before >= 0 and await self._store.replace_record(name, value, before)
         if is_written:
-            self._records[name] = Record(version + 1, value)
+            self._records[name] = Record(before + 1, value)
         return is_written
 
     async def ping(self) -> None:
@@ -160,7 +167,11 @@ class MarkedStore:
             if not present:
                 await self._add_marks({(present := token_hex(8)): 1})
             if present != self._mark:
-                self._records.clear()
+                records = {name: await self._store.record(name, -1) or NO_RECORD for name in self._records}
+                (marks,) = await self._store.counters([MARKS])
+                if present not in marks:  # emptied once more: what is known is not forgotten for that
+                    return
+                self._records, self._base = records, self._base + _BASE
             if self.problem:
                 log.warning("store_decided: what the store has now is in force")
             self._mark, self.problem, self.may_restore = present, "", False
@@ -168,7 +179,11 @@ class MarkedStore:
     async def decide(self, decision: Decision) -> None:
         """Writes back what is known, or forgets it. Of several gateways, the first one writes; the others add what they
         have counted beyond that."""
-        marks = {await self._known_mark(): 2 * (RESTORED if decision == "restore" else ACCEPTED), token_hex(8): 1}
+        mark = await self._known_mark()
+        (lines,) = await self._store.counters([MARKS])
+        # Gateways that miss an older mark have nothing to add.
+        marks = {name.partition(" ")[0]: 2 * ACCEPTED for name in lines if " " in name}
+        marks |= {mark: 2 * (RESTORED if decision == "restore" else ACCEPTED), token_hex(8): 1}
         if decision == "restore" and self._behind:
             raise StoreEmptied("another gateway knows later changes of the keys or the configuration: restore there")
         if decision == "accept":
