@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -24,8 +24,7 @@ T = TypeVar("T")
 HEALTH_EVERY = 0.3
 HEALTH_PATIENCE = 10.0
 KEYS_EVERY = 0.25
-FEW = 3.0
-"""Seconds after which every gateway has read the keys again."""
+WAITED_FOR: Sequence[tuple[KeyState, int]] = (("spent", 402), ("revoked", 401))
 STARVED = 1.0
 """Seconds without CPU for this process: then the machine is too busy to judge others by the clock."""
 
@@ -121,24 +120,35 @@ class Faults:
                 return (valkey.pause, valkey.resume) if fault.kind == "pause store" else (valkey.kill, valkey.start)
 
     async def begin(self) -> None:
-        """Before the first fault, so that the gateways have seen it."""
-        if self._keys is not None:
-            await self._keys.revoke()
-            await asyncio.sleep(FEW)
+        """Before the first fault: every gateway has seen that a key is revoked, and that a budget is spent."""
+        if self._keys is None:
+            return
+        await self._keys.revoke()
+        async with aiohttp.ClientSession() as session:
+            for number in range(len(self._gateways.urls)):
+                for state, status in WAITED_FOR:
+                    while await self._ask(session, number, state) != status:
+                        await asyncio.sleep(KEYS_EVERY)
 
     async def watch_keys(self) -> None:
         """What the gateways do with the watched keys, until it is cancelled."""
         timeout = aiohttp.ClientTimeout(total=HEALTH_PATIENCE)
-        body = {"model": aliases()[0][0], "messages": [{"role": "user", "content": "What do I owe?"}]}
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while self._keys is not None:
                 await asyncio.sleep(KEYS_EVERY)
-                for number, url in enumerate(self._gateways.urls):
-                    for state, secret in self._keys.secrets.items():
-                        headers = {"Authorization": f"Bearer {secret}"}
+                for number in range(len(self._gateways.urls)):
+                    for state in self._keys.secrets:
                         with suppress(aiohttp.ClientError, TimeoutError, OSError):
-                            async with session.post(f"{url}/v1/chat/completions", headers=headers, json=body) as answer:
-                                self._history.write("key", gateway=number, state=state, status=answer.status)
+                            status = await self._ask(session, number, state)
+                            self._history.write("key", gateway=number, state=state, status=status)
+
+    async def _ask(self, session: aiohttp.ClientSession, number: int, state: KeyState) -> int:
+        assert self._keys is not None
+        body = {"model": aliases()[0][0], "messages": [{"role": "user", "content": "What do I owe?"}]}
+        headers = {"Authorization": f"Bearer {self._keys.secrets[state]}"}
+        url = f"{self._gateways.urls[number]}/v1/chat/completions"
+        async with session.post(url, headers=headers, json=body) as answer:
+            return answer.status
 
     async def watch_health(self) -> None:
         """Runs until it is cancelled. Requests while the gateway was down do not count."""

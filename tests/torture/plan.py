@@ -16,6 +16,11 @@ FaultKind: TypeAlias = Literal[
 ]
 
 
+SETTLING = 3.0
+"""Seconds until the gateways have written back what an emptied store held, and read it again. What is spent in between
+is lost if it is emptied again."""
+
+
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
     """`at` seconds into its round, `lasting` so many seconds; `target` is the number of a gateway."""
@@ -92,7 +97,7 @@ def _plan_faults(seed: str, one: Round, seconds: float) -> list[FaultPlan]:
         longest = max(0.3, min(6.0, seconds / 3, seconds - at - 1.0))
         lasting = 0.2 if kind in ("kill gateway", "flush store") else dice.uniform(min(1.0, longest), longest)
         faults.append(FaultPlan(at, kind, lasting, dice.randrange(2)))
-        at += lasting + dice.uniform(0.4, 1.5)
+        at += lasting + dice.uniform(0.4, 1.5) + (SETTLING if one.keys_in_store else 0.0)
     return faults
 
 
