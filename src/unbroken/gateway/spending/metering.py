@@ -1,16 +1,16 @@
 """Counts what requests cost, and refuses those over a budget or a limit. One for each process.
 
-A request is checked before a model is asked, never later: an answer that has begun is completed. It is counted when it
-has ended, however it ended, with what the providers reported, attempts that failed included. Minutes, days and months
-are those of UTC. What other processes have spent is known about a second later, so requests that begin at the same time
-may together exceed a budget.
+A request is checked before a model is asked, never later: an answer that has begun is completed. With the check, and in
+one operation of the store, it is counted for its limits and reserves what it will probably use, so that all processes
+know of it. It is counted when it has ended, however it ended, with what the providers reported, attempts that failed
+included; its reservation is released then. Minutes, days and months are those of UTC.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -25,18 +25,19 @@ from unbroken.gateway.spending.budgets import (
     MINUTE,
     Budgets,
     Cap,
+    Counted,
     minute_group,
     period_group,
     scopes_of,
     state_for_client,
     state_of,
 )
-from unbroken.gateway.spending.estimates import Estimate, Tally, choices_in, together
-from unbroken.gateway.spending.ledger import Ledger
+from unbroken.gateway.spending.estimates import Average, Estimate, Reservation, Tally, choices_in, together
+from unbroken.gateway.spending.ledger import Ledger, Values
 from unbroken.gateway.spending.prices import Prices
 from unbroken.gateway.spending.report import SPEND_GROUP
 from unbroken.gateway.stores import Store, StoreUnavailable
-from unbroken.gateway.stores.store import Addition
+from unbroken.gateway.stores.store import Addition, Limit
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Json, Request, Usage
 from unbroken.models.model import ResponseHead
@@ -47,6 +48,7 @@ log = logging.getLogger("unbroken.gateway")
 BUDGET = "x-unbroken-budget"
 FOR_EVER = 100 * 365 * 86400.0
 _PERIODS: tuple[Period, ...] = ("day", "month", "total")
+_MOST_AVERAGES = 4096
 
 
 @lru_cache(4096)
@@ -73,6 +75,8 @@ class Metering:
         self._warned: dict[str, str] = {}
         """By the budget's name: the period in which it was reported."""
         self._unpriced: set[str] = set()
+        self._averages: dict[tuple[str, str], Average] = {}
+        """By the id of the key and the alias."""
         self._alone = False
         """The store cannot be used."""
         self._started = False
@@ -105,10 +109,12 @@ class Metering:
 
     # Before a request
 
-    async def check(self, key: GatewayKey | None, alias: str, *, counts: bool = True) -> dict[str, str]:
-        """Raises `Refused` if the request is over a budget or a limit, otherwise counts it for its limits, unless
-        `counts` is false: then it was counted before. Returns the headers of its response: those that warn of a budget
-        that is nearly spent."""
+    async def check(
+        self, key: GatewayKey | None, alias: str, tally: Tally | None = None, *, counts: bool = True
+    ) -> dict[str, str]:
+        """Raises `Refused` if the request is over a budget or a limit. Otherwise counts it for its limits, unless
+        `counts` is false: then it was counted before; and reserves what it will probably use, for the tally's request.
+        Returns the headers of its response: those that warn of a budget that is nearly spent."""
         if self.records and not self._started:
             await self.start()
         caps = self._caps(key, alias)
@@ -116,48 +122,73 @@ class Metering:
             caps = tuple(cap for cap in caps if cap.unit != "requests")
         if not caps:
             return {}
+        if tally is not None and tally.size:
+            tally.estimate_input()
         if (home := MAIN_LOOP.get()) is not None:  # the ledger belongs to the main loop
-            return await on_main_loop(home, lambda: self._check(caps, key))
-        return await self._check(caps, key)
+            return await on_main_loop(home, lambda: self._check(caps, key, alias, tally, counts))
+        return await self._check(caps, key, alias, tally, counts)
 
-    async def _check(self, caps: tuple[Cap, ...], key: GatewayKey | None) -> dict[str, str]:
+    async def _check(
+        self, caps: Sequence[Cap], key: GatewayKey | None, alias: str, tally: Tally | None, counts: bool
+    ) -> dict[str, str]:
         now = self._now()
-        spending = [cap for cap in caps if cap.unit != "requests"]
-        try:
-            await self.ledger.refresh([(cap.group(now), cap.counter) for cap in spending])
-            self._note_store(None)
-        except StoreUnavailable as error:
-            self._note_store(error)
-        warnings: list[str] = []
-        for cap in spending:
-            spent = self.ledger.value(cap.group(now), cap.counter)
-            if spent >= cap.most:
-                raise self._refusal(cap, spent, now, key)
-            if cap.period != "minute" and spent >= cap.warn_at * cap.most:
-                warnings.append(self._warn(cap, spent, now, key))
-        await self._count_requests([cap for cap in caps if cap.unit == "requests"], now, key)
+        # A connection that has reserved before is over a budget only if that is spent.
+        limits = [cap.limit(now, with_reserved=counts or tally is not None) for cap in caps]
+        reserved = self._reservation(caps, key, alias, tally, now)
+        values = await self._reserve(reserved.additions, limits)
+        for cap, limit, found in zip(caps, limits, values, strict=True):
+            if not limit.has_room(found):
+                raise self._refusal(cap, found[0], now, key)
+        if tally is not None:
+            tally.reserved = reserved
+        spending = [(cap, found[0]) for cap, found in zip(caps, values, strict=True) if cap.period != "minute"]
+        warnings = [self._warn(cap, spent, now, key) for cap, spent in spending if spent >= cap.warn_at * cap.most]
         return {BUDGET: "; ".join(warnings[:5])} if warnings else {}
 
-    def _caps_now(self, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
-        caps = self._budgets.caps_of(key, alias)
-        if not self._in_memory:
-            return caps
-        # With one process, `KeyLimits` counts the requests of a key, in any 60 seconds.
-        return tuple(cap for cap in caps if cap.unit != "requests" or not cap.whose.startswith("key:"))
+    def _reservation(
+        self, caps: Sequence[Cap], key: GatewayKey | None, alias: str, tally: Tally | None, now: float
+    ) -> Reservation:
+        amounts: dict[Counted, int] = {"requests": 1, "tokens": 0, "usd": 0}
+        if tally is not None and tally.size:
+            average = self._average(key, alias)
+            expected = average.expect(tally)
+            cost = tally.prices.cost(alias, tally.model_name, expected, now) if self.records else 0
+            # What an agent's answer costs is known afterwards.
+            amounts["tokens"], amounts["usd"] = expected.total_tokens, round(average.cost) if cost is None else cost
+        groups: dict[tuple[str, float], dict[str, int]] = {}
+        for cap in caps:
+            if amount := amounts[cap.unit]:
+                groups.setdefault(cap.reserves_in(now), {})[cap.counter] = amount
+        additions = [Addition(group, counters, ttl) for (group, ttl), counters in groups.items()]
+        return Reservation(additions, minute_group(now), amounts["tokens"])
 
-    async def _count_requests(self, caps: list[Cap], now: float, key: GatewayKey | None) -> None:
-        if not caps:
-            return
-        amounts = {cap.counter: 1 for cap in caps}
+    async def _reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> Values:
         try:
-            (counted,) = await self._store.add([Addition(minute_group(now), amounts, 2 * MINUTE)])
+            values = await self.ledger.reserve(additions, limits)
+            if any(
+                not limit.has_room(found) and found[0] < limit.most for limit, found in zip(limits, values, strict=True)
+            ):
+                await self.ledger.flush()  # what has ended here may release enough
+                values = await self.ledger.reserve(additions, limits)
         except StoreUnavailable as error:
             self._note_store(error)
-            self.ledger.add(minute_group(now), amounts, 2 * MINUTE)
-            counted = {name: self.ledger.value(minute_group(now), name) for name in amounts}
-        for cap in caps:
-            if counted[cap.counter] > cap.most:
-                raise self._refusal(cap, cap.most, now, key)
+            return self.ledger.reserve_here(additions, limits)
+        self._note_store(None)
+        return values
+
+    def _average(self, key: GatewayKey | None, alias: str) -> Average:
+        whose = key.id if key is not None else "", alias
+        if whose not in self._averages and len(self._averages) >= _MOST_AVERAGES:
+            self._averages.clear()
+        return self._averages.setdefault(whose, Average())
+
+    def _caps_now(self, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
+        """Those of requests are last: the others explain more."""
+        caps = sorted(self._budgets.caps_of(key, alias), key=lambda cap: cap.unit == "requests")
+        if self._in_memory:
+            # With one process, `KeyLimits` counts the requests of a key, in any 60 seconds.
+            caps = [cap for cap in caps if cap.unit != "requests" or not cap.whose.startswith("key:")]
+        return tuple(caps)
 
     def _note_store(self, error: StoreUnavailable | None) -> None:
         """Logs it once if the store cannot be used; raises `Refused` then, if that is configured."""
@@ -182,6 +213,9 @@ class Metering:
         self._metrics.over_limit("budget")
         log.warning("budget_refused %s", state_of(cap, spent, now))
         state = _shown(cap, spent, now, key)
+        if spent < cap.most:
+            words = f"what is left of the budget is reserved for requests in flight: {state}; try again when they end"
+            return Refused(429, words, {"retry-after": "1", BUDGET: state})
         # 402 and this header: SDKs retry neither, while they retry a 429 for as long as they are configured to.
         return Refused(402, f"the budget is spent: {state}", {"x-should-retry": "false", BUDGET: state})
 
@@ -221,24 +255,39 @@ class Metering:
         if last is not None and asked and not (reports and reports[-1][1] is last):
             reports.append((head.model or alias, last))
         reports = [(model, usage) for model, usage in reports if is_possible(usage)]
-        if not self.records:
-            for usage in (*(usage for _, usage in reports), *(each.more for each in estimates)):
-                self._add_minute(key, alias, usage)
-            return
-        if not reports and not estimates and head.model and answered:
+        if self.records and (reports or estimates):
+            costs = [self._charge_one(key, alias, model, usage, prices) for model, usage in reports]
+            named = [replace(each, model=each.model or alias) for each in estimates]
+            costs += [self._charge_estimate(key, alias, each, prices) for each in named]
+            outcome.cost = None if None in costs else sum(cost or 0 for cost in costs)
+            outcome.is_estimated = bool(estimates)
+        elif self.records and head.model and answered:
             self._metrics.uncounted(alias, "usage")
             self._add_row(key, alias, head.model, {"unreported": 1})
-            return
-        known = True
-        total = 0
-        for model, usage in reports:
-            cost = self._charge_one(key, alias, model, usage, prices)
-            known, total = known and cost is not None, total + (cost or 0)
-        for each in estimates:
-            cost = self._charge_estimate(key, alias, replace(each, model=each.model or alias), prices)
-            known, total = known and cost is not None, total + (cost or 0)
-        outcome.cost = total if (reports or estimates) and known else None
-        outcome.is_estimated = bool(estimates)
+        self._settle(key, alias, outcome, [*(usage for _, usage in reports), *(each.more for each in estimates)])
+
+    def _settle(self, key: GatewayKey | None, alias: str, outcome: Outcome, used: Sequence[Usage]) -> None:
+        """Releases what was reserved, and counts the tokens for the limits per minute: up to what was reserved in the
+        minute in which the request began, and what is beyond in this one."""
+        tally = outcome.tally
+        reserved = tally.reserved if tally is not None else None
+        minute = minute_group(self._now())
+        tokens = {minute: sum(usage.total_tokens for usage in used)}
+        if tally is not None and reserved is not None:
+            tally.reserved = None
+            self.ledger.release(reserved.additions)
+            if reserved.tokens and used:
+                self._average(key, alias).learn(tally, used, outcome.cost)
+            before = min(reserved.tokens, tokens[minute])
+            tokens[minute] -= before
+            tokens[reserved.minute] = tokens.get(reserved.minute, 0) + before
+        caps = self._caps(key, alias)
+        counters = [cap.counter for cap in caps if (cap.unit, cap.period) == ("tokens", "minute")]
+        for group, amount in tokens.items():
+            if counters and amount:
+                self.ledger.add(group, dict.fromkeys(counters, amount), 2 * MINUTE)
+        if caps:
+            self.ledger.write_soon()
 
     def _charge_one(self, key: GatewayKey | None, alias: str, model: str, usage: Usage, prices: Prices) -> int | None:
         now = self._now()
@@ -281,7 +330,7 @@ class Metering:
         return cost
 
     def _add_spent(self, key: GatewayKey | None, alias: str, usage: Usage, cost: int | None, now: float) -> None:
-        """Counts for the budgets, and for the limits per minute."""
+        """Counts for the budgets."""
         tokens = usage.total_tokens
         whose = scopes_of(key.id if key is not None else "", key.team if key is not None else "", alias)
         spent = {f"tokens {each}": tokens for each in whose}
@@ -290,13 +339,6 @@ class Metering:
         for period in _PERIODS:
             ttl = FOR_EVER if period == "total" else self._settings.spend_kept
             self.ledger.add(period_group(period, now), spent, ttl)
-        self._add_minute(key, alias, usage)
-
-    def _add_minute(self, key: GatewayKey | None, alias: str, usage: Usage) -> None:
-        caps = self._caps(key, alias) if key is not None else ()
-        counters = {cap.counter: usage.total_tokens for cap in caps if (cap.unit, cap.period) == ("tokens", "minute")}
-        if counters:
-            self.ledger.add(minute_group(self._now()), counters, 2 * MINUTE)
 
     def _add_row(self, key: GatewayKey | None, alias: str, model: str, amounts: Mapping[str, int]) -> None:
         id, name, team = (key.id, key.name, key.team) if key is not None else ("", "", "")
