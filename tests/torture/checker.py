@@ -47,6 +47,7 @@ Kind: TypeAlias = Literal[
     "torn",
     "unreadable",
     "unusable",
+    "overrun",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

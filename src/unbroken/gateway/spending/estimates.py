@@ -35,7 +35,7 @@ BYTES_PER_TOKEN = 4
 FILE_TOKENS = 1000
 """Of an image or another file that is not text. Each provider counts them differently."""
 MOST_CHOICES = 128
-FIRST_OUTPUT = 4000
+FIRST_OUTPUT = 1000
 """Tokens of output that are expected while no answer is known."""
 _RECENT = 16
 """About how many answers an average is of."""

@@ -211,11 +211,11 @@ class Metering:
             words = f"{cap.name} may use {cap.most:,} {cap.unit} a minute: wait {wait:.0f} s"
             return Refused(429, words, {"retry-after": str(int(-(-wait // 1)))})
         self._metrics.over_limit("budget")
-        log.warning("budget_refused %s", state_of(cap, spent, now))
         state = _shown(cap, spent, now, key)
         if spent < cap.most:
             words = f"what is left of the budget is reserved for requests in flight: {state}; try again when they end"
             return Refused(429, words, {"retry-after": "1", BUDGET: state})
+        log.warning("budget_refused %s", state_of(cap, spent, now))
         # 402 and this header: SDKs retry neither, while they retry a 429 for as long as they are configured to.
         return Refused(402, f"the budget is spent: {state}", {"x-should-retry": "false", BUDGET: state})
 
