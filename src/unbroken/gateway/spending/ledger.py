@@ -106,9 +106,12 @@ class Ledger:
         return value
 
     async def flush(self) -> None:
-        """Writes everything. Raises `StoreUnavailable`; what is not written is kept for the next time."""
+        """Writes everything that was added until now, and not what is added meanwhile: on a busy gateway that would
+        never end. Raises `StoreUnavailable`; what is not written is kept for the next time."""
         async with self._lock:
-            while self._batch is not None or self._pending:
+            if self._batch is not None:
+                await self._write()
+            if self._pending:
                 await self._write()
 
     async def aclose(self) -> None:
