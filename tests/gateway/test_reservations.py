@@ -161,19 +161,6 @@ def test_what_a_killed_gateway_had_reserved_is_held_for_an_hour_and_not_for_ever
     run(story)
 
 
-def test_a_reservation_of_a_clock_that_is_ahead_counts() -> None:
-    async def story() -> None:
-        store = MemoryStore()
-        async with desks(store, budgets=budgets(total="1usd/total")) as (ahead,):
-            ahead.clock.time = HELD_FOR * 472_223 + 1
-            await ahead.begin()
-            ahead.clock.time -= 30
-            with pytest.raises(Refused, match="reserved for requests in flight"):
-                await ahead.begin()
-
-    run(story)
-
-
 def test_tokens_count_in_the_minute_in_which_they_were_reserved_and_what_is_more_when_it_ends() -> None:
     async def story() -> None:
         async with desks(MemoryStore()) as (worker,):
@@ -340,7 +327,7 @@ def test_a_ledger_forgets_the_values_that_are_oldest(monkeypatch: pytest.MonkeyP
     async def story() -> None:
         store = MemoryStore()
         await store.add([Addition("g", {"a": 1, "b": 2, "c": 3}, 60)])
-        ledger, limits = Ledger(store, 1.0), [Limit([("g", name)], 9) for name in "abc"]
+        ledger, limits = Ledger(store, 1.0), [Limit((("g", name),), 9) for name in "abc"]
         assert await ledger.reserve([], limits) == [[1], [2], [3]]
         assert ledger.reserve_here([], limits) == [[0], [2], [3]]
 

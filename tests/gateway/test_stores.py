@@ -855,8 +855,8 @@ def test_a_reservation_is_made_if_every_limit_has_room_and_otherwise_nothing_is(
     async def main() -> None:
         async with place.opened() as store:
             await store.add([Addition("day", {"ann": 6, "é\udc80": 1}, HOUR), Addition("held", {"ann": -3}, HOUR)])
-            ann = Limit([("day", "ann"), ("held", "ann"), ("none", "ann")], 10)
-            team = Limit([("day", "é\udc80"), ("held", "é\udc80")], 8)
+            ann = Limit((("day", "ann"), ("held", "ann"), ("none", "ann")), 10)
+            team = Limit((("day", "é\udc80"), ("held", "é\udc80")), 8)
             more = [Addition("held", {"é\udc80": 7}, HOUR), Addition("new", {"a": 1}, HOUR)]
             assert await store.reserve(more, [ann, team]) == [[6, -3, 0], [1, 0]]
             assert await store.reserve(more, [ann, team]) == [[6, -3, 0], [1, 7]]  # the team's is full
@@ -865,8 +865,8 @@ def test_a_reservation_is_made_if_every_limit_has_room_and_otherwise_nothing_is(
             assert await store.reserve([], []) == []
             assert await store.reserve([Addition("short", {"ann": 4}, 0.005)], [ann]) == [[6, 1, 0]]
             await place.wait(0.01)
-            assert await store.reserve([], [Limit([("short", "ann")], 1)]) == [[0]]
-            below = Limit([("held", "less"), ("day", "ann")], 6)
+            assert await store.reserve([], [Limit((("short", "ann"),), 1)]) == [[0]]
+            below = Limit((("held", "less"), ("day", "ann")), 6)
             await store.add([Addition("held", {"less": -5}, HOUR)])
             assert await store.reserve([Addition("new", {"a": 1}, HOUR)], [below]) == [[-5, 6]]
             assert await store.counters(["new"]) == [{"a": 1}]  # less than nothing is reserved: no room
@@ -883,7 +883,7 @@ from unbroken.gateway.stores import open_store
 from unbroken.gateway.stores.store import Addition, Limit
 async def main():
     store = open_store(sys.argv[1])
-    more, limit = [Addition("day", {"a": 1}, 60.0)], Limit([("day", "a")], 100)
+    more, limit = [Addition("day", {"a": 1}, 60.0)], Limit((("day", "a"),), 100)
     for n in range(20):
         await asyncio.gather(*(store.reserve(more, [limit]) for _ in range(5)))
     await store.aclose()

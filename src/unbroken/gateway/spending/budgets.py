@@ -35,7 +35,7 @@ class Cap:
     unit: Counted
     period: Every
     most: int
-    warn_at: float = 1.0
+    warn_at: float = inf
 
     @property
     def counter(self) -> str:
@@ -50,13 +50,13 @@ class Cap:
     def limit(self, now: float, *, with_reserved: bool) -> Limit:
         """The first of its counters is what is spent, the others what is reserved."""
         groups = [self.group(now), *(self._reserved(now) if with_reserved else ())]
-        return Limit([(group, self.counter) for group in groups], self.most)
+        return Limit(tuple((group, self.counter) for group in groups), self.most)
 
     def reserves_in(self, now: float) -> tuple[str, float]:
         """The group in which a request reserves, and for how many seconds. A request is simply counted."""
         if self.period == "minute":
             return self.group(now) if self.unit == "requests" else self._reserved(now)[0], 2 * MINUTE
-        return reserved_groups(now)[1], 2 * HELD_FOR
+        return reserved_groups(now)[0], 2 * HELD_FOR
 
     def _reserved(self, now: float) -> Sequence[str]:
         if self.unit == "requests":
@@ -77,9 +77,9 @@ def minute_group(now: float) -> str:
 
 
 def reserved_groups(now: float) -> list[str]:
-    """Of the hour before, of this one, and of the next: the clock of another gateway may be ahead."""
+    """Of this hour, and of the one before."""
     hour = int(now // HELD_FOR)
-    return [f"{RESERVED}{each}" for each in (hour - 1, hour, hour + 1)]
+    return [f"{RESERVED}{hour}", f"{RESERVED}{hour - 1}"]
 
 
 def scopes_of(key_id: str, team: str, alias: str) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import TypeAlias
@@ -66,8 +66,7 @@ class Ledger:
             asked.add_done_callback(partial(self._release_unused, additions, limits))
             raise
         for limit, found in zip(limits, values, strict=True):
-            for counter, value in zip(limit.counters, found, strict=True):
-                self._know(counter, value)
+            self._know(zip(limit.counters, found, strict=True))
         return values
 
     def reserve_here(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> Values:
@@ -124,10 +123,9 @@ class Ledger:
             lost = sum(len(each.amounts) for each in self._batch[1]) if self._batch is not None else 0
             log.error("spend_lost counters=%d: the store cannot be written to: %s", lost, error)
 
-    def _know(self, counter: tuple[str, str], value: int) -> None:
-        self._known.pop(counter, None)
-        self._known[counter] = value
-        if len(self._known) > _MOST_KNOWN:
+    def _know(self, values: Iterable[tuple[tuple[str, str], int]]) -> None:
+        self._known.update(values)
+        while len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
 
     def _begin_later(self, seconds: float) -> None:
@@ -158,6 +156,5 @@ class Ledger:
         values = await self._store.add(additions, once)
         self._batch = None
         for each, counted in zip(additions, values, strict=True):
-            for name, value in counted.items():
-                if (each.group, name) in self._known:
-                    self._know((each.group, name), value)
+            known = {(each.group, name): value for name, value in counted.items()}
+            self._know((counter, value) for counter, value in known.items() if counter in self._known)

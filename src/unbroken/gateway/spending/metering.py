@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from unbroken.asgi import Refused
@@ -51,6 +51,17 @@ _PERIODS: tuple[Period, ...] = ("day", "month", "total")
 _MOST_AVERAGES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of the store for a request, in one minute."""
+
+    caps: Sequence[Cap]
+    limits: Sequence[Limit]
+    """Of each cap."""
+    places: Sequence[tuple[Counted, str, tuple[str, float]]]
+    """In what, in which counter, and in which group and for how long each cap reserves."""
+
+
 @lru_cache(4096)
 def _row(*names: str) -> str:
     return json.dumps(names, ensure_ascii=True, separators=(",", ":"))
@@ -87,7 +98,7 @@ class Metering:
         self._upstreams = upstreams
         self._prices = Prices(settings.upstreams, upstreams)
         self._budgets = Budgets(settings)
-        self._caps = lru_cache(4096)(self._caps_now)
+        self._plan = lru_cache(4096)(self._plan_now)
         self._in_memory = settings.store.startswith("memory")
         self.records = settings.spend or bool(settings.budgets) or self._for_keys
         """Whether it is counted what requests cost; otherwise only limits per minute are."""
@@ -117,36 +128,30 @@ class Metering:
         Returns the headers of its response: those that warn of a budget that is nearly spent."""
         if self.records and not self._started:
             await self.start()
-        caps = self._caps(key, alias)
-        if not counts:
-            caps = tuple(cap for cap in caps if cap.unit != "requests")
-        if not caps:
+        plan = self._plan(key, alias, int(self._now() // MINUTE), counts, counts or tally is not None)
+        if not plan.caps:
             return {}
         if tally is not None and tally.size:
             tally.estimate_input()
         if (home := MAIN_LOOP.get()) is not None:  # the ledger belongs to the main loop
-            return await on_main_loop(home, lambda: self._check(caps, key, alias, tally, counts))
-        return await self._check(caps, key, alias, tally, counts)
+            return await on_main_loop(home, lambda: self._check(plan, key, alias, tally))
+        return await self._check(plan, key, alias, tally)
 
-    async def _check(
-        self, caps: Sequence[Cap], key: GatewayKey | None, alias: str, tally: Tally | None, counts: bool
-    ) -> dict[str, str]:
+    async def _check(self, plan: Plan, key: GatewayKey | None, alias: str, tally: Tally | None) -> dict[str, str]:
         now = self._now()
-        # A connection that has reserved before is over a budget only if that is spent.
-        limits = [cap.limit(now, with_reserved=counts or tally is not None) for cap in caps]
-        reserved = self._reservation(caps, key, alias, tally, now)
-        values = await self._reserve(reserved.additions, limits)
-        for cap, limit, found in zip(caps, limits, values, strict=True):
+        reserved = self._reservation(plan, key, alias, tally, now)
+        values = await self._reserve(reserved.additions, plan.limits)
+        for cap, limit, found in zip(plan.caps, plan.limits, values, strict=True):
             if not limit.has_room(found):
                 raise self._refusal(cap, found[0], now, key)
         if tally is not None:
             tally.reserved = reserved
-        spending = [(cap, found[0]) for cap, found in zip(caps, values, strict=True) if cap.period != "minute"]
-        warnings = [self._warn(cap, spent, now, key) for cap, spent in spending if spent >= cap.warn_at * cap.most]
+        spent = [(cap, found[0]) for cap, found in zip(plan.caps, values, strict=True)]
+        warnings = [self._warn(cap, each, now, key) for cap, each in spent if each >= cap.warn_at * cap.most]
         return {BUDGET: "; ".join(warnings[:5])} if warnings else {}
 
     def _reservation(
-        self, caps: Sequence[Cap], key: GatewayKey | None, alias: str, tally: Tally | None, now: float
+        self, plan: Plan, key: GatewayKey | None, alias: str, tally: Tally | None, now: float
     ) -> Reservation:
         amounts: dict[Counted, int] = {"requests": 1, "tokens": 0, "usd": 0}
         if tally is not None and tally.size:
@@ -156,9 +161,9 @@ class Metering:
             # What an agent's answer costs is known afterwards.
             amounts["tokens"], amounts["usd"] = expected.total_tokens, round(average.cost) if cost is None else cost
         groups: dict[tuple[str, float], dict[str, int]] = {}
-        for cap in caps:
-            if amount := amounts[cap.unit]:
-                groups.setdefault(cap.reserves_in(now), {})[cap.counter] = amount
+        for unit, counter, group in plan.places:
+            if amount := amounts[unit]:
+                groups.setdefault(group, {})[counter] = amount
         additions = [Addition(group, counters, ttl) for (group, ttl), counters in groups.items()]
         return Reservation(additions, minute_group(now), amounts["tokens"])
 
@@ -182,13 +187,16 @@ class Metering:
             self._averages.clear()
         return self._averages.setdefault(whose, Average())
 
-    def _caps_now(self, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
-        """Those of requests are last: the others explain more."""
+    def _plan_now(self, key: GatewayKey | None, alias: str, minute: int, counts: bool, with_reserved: bool) -> Plan:
+        """Of this minute. `counts`: also limits of requests; they are last, because the others explain more.
+        `with_reserved`: a connection that has reserved before is over a budget only if that is spent."""
         caps = sorted(self._budgets.caps_of(key, alias), key=lambda cap: cap.unit == "requests")
         if self._in_memory:
             # With one process, `KeyLimits` counts the requests of a key, in any 60 seconds.
             caps = [cap for cap in caps if cap.unit != "requests" or not cap.whose.startswith("key:")]
-        return tuple(caps)
+        caps, now = [cap for cap in caps if counts or cap.unit != "requests"], minute * MINUTE
+        limits = [cap.limit(now, with_reserved=with_reserved) for cap in caps]
+        return Plan(caps, limits, [(cap.unit, cap.counter, cap.reserves_in(now)) for cap in caps])
 
     def _note_store(self, error: StoreUnavailable | None) -> None:
         """Logs it once if the store cannot be used; raises `Refused` then, if that is configured."""
@@ -281,7 +289,7 @@ class Metering:
             before = min(reserved.tokens, tokens[minute])
             tokens[minute] -= before
             tokens[reserved.minute] = tokens.get(reserved.minute, 0) + before
-        caps = self._caps(key, alias)
+        caps = self._plan(key, alias, int(self._now() // MINUTE), True, True).caps
         counters = [cap.counter for cap in caps if (cap.unit, cap.period) == ("tokens", "minute")]
         for group, amount in tokens.items():
             if counters and amount:

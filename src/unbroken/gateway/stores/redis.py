@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from functools import lru_cache
+from itertools import chain, islice
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -127,6 +128,7 @@ class RedisStore:
         self._client: Any = client or _connect(url)  # its types are incomplete and change between versions
         self._is_shared = client is not None
         self._prefix, self._counters = PREFIX + tag, COUNTERS + tag
+        self._limit = lru_cache(4096)(self._limit_now)
         self._puts: deque[_Put] = deque()
         self._gets: deque[_Get] = deque()
         self._adds: deque[_Add] = deque()
@@ -279,12 +281,15 @@ class RedisStore:
         return [[next(values) for _ in job.keys] for job in gets]
 
     async def _add(self, adds: list[_Add]) -> list[list[Any]]:
-        async with self._client.pipeline(transaction=True) as pipeline:
+        # What reserves is one command, which is a transaction by itself.
+        async with self._client.pipeline(transaction=not all(job.is_reserving for job in adds)) as pipeline:
             for job in adds:
-                limited = [group for limit in job.limits for group, _ in limit.counters]
-                groups = [f"{ONCE}{job.once}", *limited, *(one.group for one in job.additions)]
+                limits = [self._limit(limit) for limit in job.limits]
+                keys = [self._counter(f"{ONCE}{job.once}"), *chain.from_iterable(keys for keys, _ in limits)]
+                keys += [self._counter(one.group) for one in job.additions]
                 kept = int(ONCE_FOR * 1000) if job.once else 0
-                pipeline.eval(_ADD, len(groups), *map(self._counter, groups), kept, *_arguments(job))
+                limited = chain.from_iterable(arguments for _, arguments in limits)
+                pipeline.eval(_ADD, len(keys), *keys, kept, len(limits), *limited, *_arguments(job.additions))
                 for one in () if job.is_reserving else job.additions:
                     pipeline.hmget(self._counter(one.group), [_bytes(name) for name in one.amounts])
             found = iter(await pipeline.execute())
@@ -319,6 +324,11 @@ class RedisStore:
 
     def _encoded(self, key: str) -> bytes:
         return self._prefix + _bytes(key)
+
+    def _limit_now(self, limit: Limit) -> tuple[list[bytes], list[bytes]]:
+        """Its keys and its arguments. Cached: requests have the same for a minute."""
+        names = [_bytes(name) for _, name in limit.counters]
+        return [self._counter(group) for group, _ in limit.counters], [b"%d" % limit.most, b"%d" % len(names), *names]
 
     def _counter(self, group: str) -> bytes:
         return self._counters + _bytes(group)
@@ -402,13 +412,8 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _arguments(job: _Add) -> Iterator[bytes | int]:
-    yield len(job.limits)
-    for limit in job.limits:
-        yield limit.most
-        yield len(limit.counters)
-        yield from (_bytes(name) for _, name in limit.counters)
-    for each in job.additions:
+def _arguments(additions: Sequence[Addition]) -> Iterator[bytes | int]:
+    for each in additions:
         yield max(1, int(min(each.ttl, _LONGEST) * 1000))
         yield len(each.amounts)
         for name, amount in each.amounts.items():

@@ -63,13 +63,13 @@ class Addition:
 class Limit:
     """What some counters may reach together, such as what is spent and what is reserved."""
 
-    counters: Sequence[tuple[str, str]]
+    counters: tuple[tuple[str, str], ...]
     """By their group and name."""
     most: int
 
     def has_room(self, values: Sequence[int]) -> bool:
         """`values`: of its counters. None counts for less than 0: a store that was emptied may have such a one."""
-        return sum(max(0, value) for value in values) < self.most
+        return (sum(values) if min(values) >= 0 else sum(max(0, value) for value in values)) < self.most
 
 
 @dataclass(frozen=True, slots=True)
