@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs
 
 from unbroken.asgi import Receive, Refused, Response, Scope, Send, read_headers
@@ -32,16 +33,13 @@ from unbroken.gateway.relay.passthrough import (
 from unbroken.gateway.relay.references import Claiming, Reference, find_rule, names_a_model, read_rule
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
-from unbroken.gateway.spending.estimates import BYTES_PER_TOKEN, Tally
+from unbroken.gateway.spending.estimates import BYTES_PER_TOKEN
 from unbroken.gateway.spending.passed_usage import PassedUsage
 from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.messages import Request, Usage, User
 from unbroken.models.model import ResponseHead
 from unbroken.wires import find_wire
 from unbroken.wires.http_api import StoredPath
-
-if TYPE_CHECKING:
-    from unbroken.gateway.spending.metering import Metering
 
 PASSED = "passed"
 """Stands for the client's wire if nothing of the request could be read."""
@@ -156,8 +154,8 @@ class ForwardedRequests:
             try:
                 await realtime.relay(model, provider, receive, send, check, admit_again, charge, answers)
             finally:
-                if answers is not None and (more := answers.left()) is not None:
-                    self._charge_left(state, model.name, more)
+                if answers is not None and state.outcome.tally is not None and (more := answers.left()) is not None:
+                    state.outcome.tally.left(model.name, more)
 
         state = RequestState(PASSED, read_headers(scope), self._handling.now(), self._handling.handlers)
         body = _NoBody()
@@ -196,23 +194,11 @@ class ForwardedRequests:
         if metering is not None:
             head = ResponseHead()
             head.model = model
-            tally = state.outcome.tally if is_answer else self._unreserved(state, metering)
-            counted = Outcome(0.0, usage=usage, tally=tally)
+            counted = Outcome(0.0, usage=usage, tally=state.outcome.tally)
+            if not is_answer and counted.tally is not None:
+                counted.tally = copy(counted.tally)
+                counted.tally.reserved = None  # it is for the answer
             metering.charge(state.key, state.alias, counted, head, answered=True)
-
-    def _charge_left(self, state: RequestState, model: str, more: Usage) -> None:
-        """Counts an answer on a connection that ended before its usage was reported."""
-        metering = self._handling.meter.of(state.key)
-        if metering is not None:
-            tally = self._unreserved(state, metering)
-            tally.left(model, more)
-            metering.charge(state.key, state.alias, Outcome(0.0, tally=tally), ResponseHead(), answered=True)
-
-    @staticmethod
-    def _unreserved(state: RequestState, metering: Metering) -> Tally:
-        tally = metering.tally()
-        tally.prices = state.outcome.tally.prices if state.outcome.tally is not None else tally.prices
-        return tally
 
     async def open_stored(
         self, wire: str, stored: StoredPath, scope: Scope, receive: Receive, response: Response

@@ -48,7 +48,6 @@ log = logging.getLogger("unbroken.gateway")
 BUDGET = "x-unbroken-budget"
 FOR_EVER = 100 * 365 * 86400.0
 _PERIODS: tuple[Period, ...] = ("day", "month", "total")
-_MOST_AVERAGES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,11 @@ class Plan:
 @lru_cache(4096)
 def _row(*names: str) -> str:
     return json.dumps(names, ensure_ascii=True, separators=(",", ":"))
+
+
+def _average(key_id: str, alias: str) -> Average:
+    """One for each, which the cache keeps."""
+    return Average()
 
 
 class Metering:
@@ -86,8 +90,7 @@ class Metering:
         self._warned: dict[str, str] = {}
         """By the budget's name: the period in which it was reported."""
         self._unpriced: set[str] = set()
-        self._averages: dict[tuple[str, str], Average] = {}
-        """By the id of the key and the alias."""
+        self._average = lru_cache(4096)(_average)
         self._alone = False
         """The store cannot be used."""
         self._started = False
@@ -155,7 +158,7 @@ class Metering:
     ) -> Reservation:
         amounts: dict[Counted, int] = {"requests": 1, "tokens": 0, "usd": 0}
         if tally is not None and tally.size:
-            average = self._average(key, alias)
+            average = self._average(key.id if key is not None else "", alias)
             expected = average.expect(tally)
             cost = tally.prices.cost(alias, tally.model_name, expected, now) if self.records else 0
             # What an agent's answer costs is known afterwards.
@@ -180,12 +183,6 @@ class Metering:
             return self.ledger.reserve_here(additions, limits)
         self._note_store(None)
         return values
-
-    def _average(self, key: GatewayKey | None, alias: str) -> Average:
-        whose = key.id if key is not None else "", alias
-        if whose not in self._averages and len(self._averages) >= _MOST_AVERAGES:
-            self._averages.clear()
-        return self._averages.setdefault(whose, Average())
 
     def _plan_now(self, key: GatewayKey | None, alias: str, minute: int, counts: bool, with_reserved: bool) -> Plan:
         """Of this minute. `counts`: also limits of requests; they are last, because the others explain more.
@@ -285,7 +282,7 @@ class Metering:
             tally.reserved = None
             self.ledger.release(reserved.additions)
             if reserved.tokens and used:
-                self._average(key, alias).learn(tally, used, outcome.cost)
+                self._average(key.id if key is not None else "", alias).learn(tally, used, outcome.cost)
             before = min(reserved.tokens, tokens[minute])
             tokens[minute] -= before
             tokens[reserved.minute] = tokens.get(reserved.minute, 0) + before
