@@ -284,10 +284,11 @@ def test_a_request_is_expected_to_use_what_recent_answers_did_and_never_more_tha
     [
         ({}, float("inf")),
         ({"max_tokens": 9}, 9),
+        ({"max_tokens": 9, "max_completion_tokens": 900}, 900),
         ({"max_tokens": None, "max_completion_tokens": 8}, 8),
         ({"max_output_tokens": 7, "max_tokens": "7"}, 7),
         ({"generationConfig": {"maxOutputTokens": 6}}, 6),
-        ({"generationConfig": [], "max_tokens": -1}, float("inf")),
+        ({"generationConfig": [], "max_tokens": 0}, float("inf")),
     ],
 )
 def test_the_most_that_an_answer_may_have_is_read_in_every_wire(body: Any, most: float) -> None:

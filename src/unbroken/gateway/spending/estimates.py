@@ -216,7 +216,7 @@ def most_output(body: Mapping[str, Json]) -> float:
     config = as_dict(body.get("generationConfig") or body.get("generation_config"))
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     given = [*map(body.get, names), config.get("maxOutputTokens"), config.get("max_output_tokens")]
-    return min((most for most in map(as_int, given) if most > 0), default=inf)
+    return max(0, *map(as_int, given)) or inf  # if there are several, it is not known which of them counts
 
 
 def input_tokens(request: Request) -> int:
