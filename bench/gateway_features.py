@@ -52,6 +52,7 @@ FEATURES = (
     Feature("two deployments", of_model=_deployments("east", "west")),
     Feature("spend", "[spend]\nenabled = true\n", of_model=_PRICE),
     Feature("a budget", '[[budgets]]\namount = "1000000usd/day"\n', of_model=_PRICE),
+    Feature("a budget and limits", '[[budgets]]\namount = "1000000usd/day"\n', of_model=_PRICE, keys=True),
     Feature("OpenTelemetry", '[telemetry]\nenabled = true\nendpoint = "http://127.0.0.1:{upstream}"\n'),
     Feature("the access log", "[server]\naccess_log = true\n"),
     Feature("a redaction", of_model=_guardrail("redact", "pattern = '[0-9]{4}( [0-9]{4}){3}'")),

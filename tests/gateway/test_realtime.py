@@ -268,6 +268,42 @@ def test_an_answer_that_a_connection_leaves_is_estimated_with_the_conversation_b
     run(story)
 
 
+def test_each_answer_of_a_connection_reserves_when_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(realtime, "LOOKED_AFTER", 0.01)
+
+    async def story() -> None:
+        file = tmp_path / "keys"
+        amount = (read_allowance("900tokens/day"),)
+        headers = {"Authorization": f"Bearer {create_key(file, GatewayKey('ann', budgets=amount))}"}
+        async with providing(Provider()) as provider:
+            options = settings(monkeypatch, provider, keys=True, keys_file=str(file))
+            provider.usage = {"input_tokens": 50, "output_tokens": 9}
+            async with serving(options, gateway=Gateway(options)) as url:
+                address = f"{url}/v1/realtime?model=voice".replace("http", "ws")
+                async with (
+                    connect(address, additional_headers=headers) as first,
+                    connect(address, additional_headers=headers) as second,
+                ):
+                    await second.recv()
+                    await first.send('{"type": "long"}')
+                    for _ in range(4):
+                        await first.recv()
+                    with pytest.raises(InvalidStatus) as refused:
+                        await connect(address, additional_headers=headers)
+                    assert refused.value.response.status_code == 429
+                    await second.send('{"type": "long"}')
+                    with pytest.raises(ConnectionClosed) as closed:
+                        await second.recv()
+                    assert closed.value.rcvd is not None
+                    assert closed.value.rcvd.reason.startswith("what is left of the budget is reserved")
+                    await first.send('{"type": "response.create"}')  # its own reservation does not end it
+                    assert json.loads(await first.recv())["type"] == "response.done"
+                    async with connect(address, additional_headers=headers) as third:
+                        await third.recv()
+
+    run(story)
+
+
 async def estimated(gateway: Gateway, answers: int) -> Spend:
     """Once so many answers were estimated."""
     assert gateway.metering is not None

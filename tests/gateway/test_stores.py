@@ -34,7 +34,7 @@ from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnava
 from unbroken.gateway.stores.handoff import Handoff
 from unbroken.gateway.stores.records import MAX_BYTES, NO_RECORD, Record
 from unbroken.gateway.stores.sqlite_file import APPLICATION
-from unbroken.gateway.stores.store import FORMAT, PAUSE, Addition, CircuitBreakerStore, MemoryStore
+from unbroken.gateway.stores.store import FORMAT, PAUSE, Addition, CircuitBreakerStore, Limit, MemoryStore
 
 HOUR = 3600.0
 
@@ -849,6 +849,56 @@ def test_an_addition_that_is_repeated_with_its_id_counts_once(place: Place) -> N
             assert await store.add([Addition("day", {"é\udc80": 7}, HOUR)], once="b") == [{"é\udc80": 14}]
 
     asyncio.run(main())
+
+
+def test_a_reservation_is_made_if_every_limit_has_room_and_otherwise_nothing_is(place: Place) -> None:
+    async def main() -> None:
+        async with place.opened() as store:
+            await store.add([Addition("day", {"ann": 6, "é\udc80": 1}, HOUR), Addition("held", {"ann": -3}, HOUR)])
+            ann = Limit((("day", "ann"), ("held", "ann"), ("none", "ann")), 10)
+            team = Limit((("day", "é\udc80"), ("held", "é\udc80")), 8)
+            more = [Addition("held", {"é\udc80": 7}, HOUR), Addition("new", {"a": 1}, HOUR)]
+            assert await store.reserve(more, [ann, team]) == [[6, -3, 0], [1, 0]]
+            assert await store.reserve(more, [ann, team]) == [[6, -3, 0], [1, 7]]  # the team's is full
+            assert await store.counters(["held", "new"]) == [{"ann": -3, "é\udc80": 7}, {"a": 1}]
+            assert await store.reserve([Addition("held", {"ann": 4}, 0.005)], [ann]) == [[6, -3, 0]]
+            assert await store.reserve([], []) == []
+            assert await store.reserve([Addition("short", {"ann": 4}, 0.005)], [ann]) == [[6, 1, 0]]
+            await place.wait(0.01)
+            assert await store.reserve([], [Limit((("short", "ann"),), 1)]) == [[0]]
+            below = Limit((("held", "less"), ("day", "ann")), 6)
+            await store.add([Addition("held", {"less": -5}, HOUR)])
+            assert await store.reserve([Addition("new", {"a": 1}, HOUR)], [below]) == [[-5, 6]]
+            assert await store.counters(["new"]) == [{"a": 1}]  # less than nothing is reserved: no room
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_reservations_of_several_processes_at_once_never_pass_the_limit(kind: str, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/store.db" if kind == "sqlite" else valkey_server.empty_url()
+    program = """
+import asyncio, sys
+from unbroken.gateway.stores import open_store
+from unbroken.gateway.stores.store import Addition, Limit
+async def main():
+    store = open_store(sys.argv[1])
+    more, limit = [Addition("day", {"a": 1}, 60.0)], Limit((("day", "a"),), 100)
+    for n in range(20):
+        await asyncio.gather(*(store.reserve(more, [limit]) for _ in range(5)))
+    await store.aclose()
+asyncio.run(main())
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", program, url]) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+
+    async def read() -> list[dict[str, int]]:
+        store = open_store(url)
+        counted = await store.counters(["day"])
+        await store.aclose()
+        return counted
+
+    assert asyncio.run(read()) == [{"a": 100}]
 
 
 def test_a_group_of_counters_is_gone_after_its_time_and_the_longest_time_counts(place: Place) -> None:

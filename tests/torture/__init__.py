@@ -24,9 +24,13 @@ to a history (`history`), and when all is over `checker` reads the histories and
     crashed     a process of the test itself did not come to its end
     reopened    a key that was revoked, or whose budget is spent, was admitted again
     locked out  a known key was refused because the store was emptied
+    overrun     more was spent than a budget or a limit per minute allows, or a budget was refused too early
 
 The second part (`recorded_runs`) kills processes that record runs of an agent, and lets several resume each at once.
 The ledger that the write tools keep shows what ran twice; the recording shows what is unanswered, invented, unfinished.
+
+`overrun` has many clients spend a budget and a limit per minute through two gateways of two workers each, of which one
+is killed.
 
 `simulation` is the same with 200 gateways and up to a million conversations, on virtual time (`make simulate`).
 

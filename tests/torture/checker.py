@@ -50,6 +50,7 @@ Kind: TypeAlias = Literal[
     "torn",
     "unreadable",
     "unusable",
+    "overrun",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

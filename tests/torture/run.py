@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from torture.checker import Report
+from torture.overrun import torture_budgets
 from torture.plan import ROUNDS, plan_rounds
 from torture.processes import SmallDisk
 from torture.recorded_runs import torture_run
@@ -21,6 +22,8 @@ from torture.write_faults import build, compiler, sweep
 
 RUNS = "recorded-runs"
 WRITES = "write-faults"
+OVERRUN = "overrun"
+_OTHERS = (RUNS, WRITES, OVERRUN)
 SHOWN = 12
 """Violations that are printed; all of them are in the folder."""
 
@@ -48,14 +51,14 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=240.0, help="for all rounds together, without their ends")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", default=[], choices=[*(one.name for one in ROUNDS), RUNS, WRITES])
+    parser.add_argument("--only", action="append", default=[], choices=[*(one.name for one in ROUNDS), *_OTHERS])
     parser.add_argument("--folder", default="", help="where the histories are left")
     return parser.parse_args()
 
 
 def _outcomes(options: argparse.Namespace, folder: Path, console: Console) -> Generator[tuple[str, Report | str]]:
     """The result of each round, as it ends; a text explains why one was skipped."""
-    seconds, only = options.seconds, [name for name in options.only if name not in (RUNS, WRITES)]
+    seconds, only = options.seconds, [name for name in options.only if name not in _OTHERS]
     if only or not options.only:
         for one in plan_rounds(options.seed, seconds, only):
             with console.status(f"{one.name}: {one.about} ({one.seconds:.0f} s)"):
@@ -68,9 +71,19 @@ def _outcomes(options: argparse.Namespace, folder: Path, console: Console) -> Ge
         share = seconds if options.only else seconds / len(ROUNDS)
         with console.status(f"{RUNS}: processes that record are killed, and several resume ({share:.0f} s)"):
             yield RUNS, torture_runs(folder / RUNS, options.seed, share)
+    if OVERRUN in options.only or not options.only:
+        with console.status(f"{OVERRUN}: many clients spend a budget and a limit per minute"):
+            yield OVERRUN, torture_overrun(folder / OVERRUN)
     if WRITES in options.only or not options.only:
         with console.status(f"{WRITES}: every write, sync and opening of recordings and SQLite fails once"):
             yield WRITES, fail_every_write(folder / WRITES) if compiler() else "no C compiler is here"
+
+
+def torture_overrun(folder: Path) -> Report:
+    """Long enough for two minutes of the clock."""
+    report = torture_budgets(folder, 70.0)
+    write_violations(report, folder)
+    return report
 
 
 def fail_every_write(folder: Path) -> Report:

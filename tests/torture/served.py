@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -42,6 +43,7 @@ SETTINGS = """
 [server]
 port = {port}
 stop_timeout = "{stopping}s"
+workers = {workers}
 access_log = true
 
 [store]
@@ -108,10 +110,11 @@ def start_provider(seed: str, folder: Path, number: int, manner: Manner, lasting
 class Served:
     """A gateway in a process of its own, on a port that it keeps when it is started again."""
 
-    def __init__(self, folder: Path, number: int, store: str, models: str) -> None:
+    def __init__(self, folder: Path, number: int, store: str, models: str, workers: int = 1) -> None:
         self.port = free_port()
         self.config = folder / f"gateway-{number}.toml"
-        self.config.write_text(SETTINGS.format(port=self.port, store=json.dumps(store), stopping=STOPPING) + models)
+        settings = SETTINGS.format(port=self.port, store=json.dumps(store), stopping=STOPPING, workers=workers)
+        self.config.write_text(settings + models)
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = (folder / f"gateway-{number}.log").open("ab")
         self._used = self._waited = 0.0
@@ -139,10 +142,18 @@ class Served:
     def reload(self) -> None:
         self._process.send_signal(signal.SIGHUP)
 
-    def close(self) -> None:
+    def kill(self) -> None:
+        """SIGKILL, also for its workers."""
         if self._process.poll() is None:
+            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
             self._process.kill()
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
             self._process.wait()
+
+    def close(self) -> None:
+        self.kill()
         self._log.close()
 
     def cpu(self) -> float:

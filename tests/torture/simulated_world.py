@@ -30,7 +30,7 @@ from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSe
 from unbroken.gateway.stores import StoreStats, StoreUnavailable
 from unbroken.gateway.stores.records import Record
 from unbroken.gateway.stores.sharded import ShardedStore
-from unbroken.gateway.stores.store import NOTHING, Addition, MemoryStore, Store
+from unbroken.gateway.stores.store import NOTHING, Addition, Limit, MemoryStore, Store
 from unbroken.gateway.upstreams.pool import Deployment, Pool
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Assistant, Native, Request, ToolCall, Usage
@@ -85,6 +85,10 @@ class Connection:
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
         await self._reach()
         return await self._server.add(additions, once)
+
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        await self._reach()
+        return await self._server.reserve(additions, limits)
 
     async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         await self._reach()

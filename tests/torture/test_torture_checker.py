@@ -11,6 +11,7 @@ import pytest
 
 from torture.checker import KINDS, check
 from torture.history import Record, account_mark, turn_mark
+from torture.overrun import BUDGET, CENT, MONEY, PER_MINUTE, TOKENS, check_overrun
 from torture.recorded_runs import check_runs
 from unbroken.messages import Assistant, ToolCall, ToolMessage, ToolResult, User
 from unbroken.transcript import to_json
@@ -246,7 +247,7 @@ def test_nothing_counts_as_late_on_an_overloaded_machine() -> None:
 
 
 def test_every_kind_of_violation_is_planted() -> None:
-    assert set(PLANTED.values()) | OF_RUNS | OF_WRITES == set(KINDS)
+    assert set(PLANTED.values()) | OF_RUNS | OF_WRITES | {"overrun"} == set(KINDS)
 
 
 @pytest.mark.parametrize("plant", [lose_the_rest, send_back_less], ids=lambda plant: plant.__name__)
@@ -355,3 +356,33 @@ def run_history(results: dict[int, list[str]], *effects: tuple[str, int, str]) -
 )
 def test_the_ledger_and_the_history_of_a_run_are_compared(records: list[Record], kinds: list[str]) -> None:
     assert [violation.kind for violation in check_runs(records, "run").violations] == kinds
+
+
+# Budgets
+
+
+def answers(model: str, count: int, at: float = 30.0) -> list[Record]:
+    return [{"op": "answered", "t": at + number / 1000, "model": model, "tokens": 100} for number in range(count)]
+
+
+def spent_at(at: float) -> list[Record]:
+    return [{"op": "status", "t": at, "model": MONEY, "status": 402}]
+
+
+FULL, MINUTELY = round(BUDGET / CENT), PER_MINUTE // 100
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([*answers(MONEY, FULL), *spent_at(40.0), *answers(TOKENS, MINUTELY), *answers(TOKENS, MINUTELY, 90.0)], []),
+        ([*answers(MONEY, FULL + 1), *answers(TOKENS, MINUTELY + 1), *answers(TOKENS, 9, at=1.0)], []),
+        (answers(MONEY, FULL + 2), ["1.02 USD of 1.00 USD were spent"]),
+        (answers(TOKENS, MINUTELY + 2), ["4,200 tokens of 4,000 were used in minute 0"]),
+        ([*answers(MONEY, FULL - 1), *spent_at(40.0)], ["the budget was reported as spent before it was"]),
+    ],
+)
+def test_what_providers_answered_is_compared_with_what_was_allowed(records: list[Record], words: list[str]) -> None:
+    report = check_overrun(records)
+    assert [violation.words for violation in report.violations] == words
+    assert {violation.kind for violation in report.violations} <= {"overrun"}

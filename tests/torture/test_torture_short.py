@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from torture.overrun import torture_budgets
 from torture.plan import ROUNDS, Round, plan_rounds
 from torture.recorded_runs import torture_run
 from torture.rounds import run_round
@@ -41,6 +42,13 @@ def test_a_recorded_run_that_is_killed_and_resumed_by_several_writes_nothing_twi
     assert report.violations == []
     assert report.counts["killed"] > 0
     assert report.counts["effect"] > 0
+
+
+def test_many_clients_of_four_workers_spend_a_budget_to_its_end_and_no_further(tmp_path: Path) -> None:
+    report = torture_budgets(tmp_path, 60.0, kills=False)
+    assert report.violations == []
+    assert report.counts["money 402"] > 0
+    assert report.counts["tokens 429"] > 1
 
 
 def test_the_plan_of_a_round_depends_only_on_its_seed() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
@@ -32,6 +33,7 @@ from unbroken.gateway.relay.passthrough import (
 from unbroken.gateway.relay.references import Claiming, Reference, find_rule, names_a_model, read_rule
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
+from unbroken.gateway.spending.estimates import BYTES_PER_TOKEN
 from unbroken.gateway.spending.passed_usage import PassedUsage
 from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.messages import Request, Usage, User
@@ -81,9 +83,13 @@ class ForwardedRequests:
             # What is read again was counted when it was made.
             seen = PassedUsage() if metering is not None and permits[0].rule.method != "GET" else None
             if metering is not None:
-                response.add_headers(await metering.check(state.key, passage.alias))
                 read = partial(_as_text, data) if seen is not None and names_a_model(permits[0].rule) else None
-                state.outcome.tally = metering.tally(read)
+                tally = state.outcome.tally = metering.tally(read)
+                if read is not None:
+                    # What a file counts for is not known from its size.
+                    tally.size = len(data) if data.lstrip()[:1] == b"{" else 1
+                    tally.model_name = passage.models[0].name
+                response.add_headers(await metering.check(state.key, passage.alias, tally))
             claiming = None
             if state.key is not None or upstream.pool is not None:
                 ids, owned = state.handlers.ids, (*permits[0].references, *passage.references)
@@ -144,12 +150,12 @@ class ForwardedRequests:
             await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None})
             check = partial(self._check_message, state) if state.key is not None else None
             admit_again, charge = partial(self._admit_again, state, scope), partial(self._charge, state, model.name)
-            answers = realtime.Answers() if metering is not None else None
+            answers = realtime.Answers(partial(self._begin, state, model.name)) if metering is not None else None
             try:
                 await realtime.relay(model, provider, receive, send, check, admit_again, charge, answers)
             finally:
-                if answers is not None and (more := answers.left()) is not None:
-                    self._charge_left(state, model.name, more)
+                if answers is not None and state.outcome.tally is not None and (more := answers.left()) is not None:
+                    state.outcome.tally.left(model.name, more)
 
         state = RequestState(PASSED, read_headers(scope), self._handling.now(), self._handling.handlers)
         body = _NoBody()
@@ -173,24 +179,26 @@ class ForwardedRequests:
         if metering is not None:
             await metering.check(key, alias, counts=counts)
 
-    def _charge(self, state: RequestState, model: str, usage: Usage) -> None:
-        """Counts one answer on a connection."""
+    async def _begin(self, state: RequestState, model: str, tokens: int) -> None:
+        """Reserves for an answer on a connection, which the provider has begun; raises `Refused`. Of several at the
+        same time, only for the first."""
+        metering, tally = self._handling.meter.of(state.key), state.outcome.tally
+        if metering is not None and tally is not None and tally.reserved is None:
+            tally.model_name, tally.size = model, BYTES_PER_TOKEN * tokens + 1
+            await metering.check(state.key, state.alias, tally, counts=False)
+
+    def _charge(self, state: RequestState, model: str, usage: Usage, is_answer: bool) -> None:
+        """Counts one answer on a connection, or the text of what was said to it."""
         self._handling.stats.metrics.tokens(state.alias, usage)
         metering = self._handling.meter.of(state.key)
         if metering is not None:
             head = ResponseHead()
             head.model = model
             counted = Outcome(0.0, usage=usage, tally=state.outcome.tally)
+            if not is_answer and counted.tally is not None:
+                counted.tally = copy(counted.tally)
+                counted.tally.reserved = None  # it is for the answer
             metering.charge(state.key, state.alias, counted, head, answered=True)
-
-    def _charge_left(self, state: RequestState, model: str, more: Usage) -> None:
-        """Counts an answer on a connection that ended before its usage was reported."""
-        metering = self._handling.meter.of(state.key)
-        if metering is not None:
-            tally = metering.tally()
-            tally.prices = state.outcome.tally.prices if state.outcome.tally is not None else tally.prices
-            tally.left(model, more)
-            metering.charge(state.key, state.alias, Outcome(0.0, tally=tally), ResponseHead(), answered=True)
 
     async def open_stored(
         self, wire: str, stored: StoredPath, scope: Scope, receive: Receive, response: Response

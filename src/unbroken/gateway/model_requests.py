@@ -30,6 +30,7 @@ from unbroken.gateway.relay.passthrough import other_model_refused
 from unbroken.gateway.relay.references import Claiming, Reference, gives_ids, other_models, provider_references
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.request_state import RequestState
+from unbroken.gateway.spending.estimates import most_output
 from unbroken.gateway.spending.passed_usage import PassedUsage
 from unbroken.gateway.turns.response_store import LastResponse
 from unbroken.gateway.upstreams.catalog import Catalog
@@ -68,7 +69,10 @@ class ModelRequests:
             state.alias, state.upstream_wire = upstream.counted_as, upstream.wire
             metering = self._handling.meter.of(state.key)
             if metering is not None and route.wanted != "count":
-                response.add_headers(await metering.check(state.key, upstream.counted_as))
+                same_wire = body if upstream.wire == route.wire else None
+                tally = state.outcome.tally = metering.tally(partial(read_request, route, body), same_wire)
+                tally.model_name, tally.size, tally.most_output = upstream.model.name, len(data), most_output(body)
+                response.add_headers(await metering.check(state.key, upstream.counted_as, tally))
             if state.key is not None or upstream.pool is not None:
                 owned = await self._check_body(state, route, body, state.key)
                 if owned and upstream.pool is not None:
@@ -82,9 +86,6 @@ class ModelRequests:
             incoming = incoming if last is None else replace(incoming, last_response=last)
             if metering is not None and body.get("stream") and not route.http.wants_usage(body):
                 incoming = replace(incoming, body=route.http.asking_usage(body), hides_usage=True)
-            if metering is not None and route.wanted != "count":
-                same_wire = incoming.body if upstream.wire == route.wire else None
-                state.outcome.tally = metering.tally(partial(read_request, route, incoming.body), same_wire)
             if route.wanted == "count":
                 await count_tokens(incoming, state.handlers.stored, response)
             elif route.wanted == "compact":

@@ -122,10 +122,11 @@ def _cost(row: Spend) -> str:
 def _budgets(budgets: Sequence[BudgetStatus]) -> Table:
     def cells(each: BudgetStatus) -> tuple[Cell, ...]:
         state = "bad" if each.share >= 1 else "warn" if each.share >= 0.8 else "good"
+        reserved = f", {amount_of(each.unit, each.reserved)} more reserved" if each.reserved else ""
         return (
             Cell(each.name),
             Cell(each.whose),
-            Cell(amount_of(each.unit, each.spent), f"{100 * each.share:.0f} %", state),
+            Cell(amount_of(each.unit, each.spent), f"{100 * each.share:.0f} %{reserved}", state),
             Cell(amount_of(each.unit, each.amount)),
             Cell(moment(inf if each.resets is None else each.resets)),
         )

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from unbroken.asgi import Refused, Send
 from unbroken.gateway.stores import Store, StoreStats
 from unbroken.gateway.stores.records import Record
-from unbroken.gateway.stores.store import NOTHING, Addition
+from unbroken.gateway.stores.store import NOTHING, Addition, Limit
 from unbroken.models.sessions import close_session
 from unbroken.wires.json_pieces import IN_PIECES
 
@@ -209,6 +209,9 @@ class StoreOnMainLoop:
 
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
         return await on_main_loop(self._home, lambda: self._store.add(additions, once))
+
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        return await on_main_loop(self._home, lambda: self._store.reserve(additions, limits))
 
     async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         return await on_main_loop(self._home, lambda: self._store.counters(groups, names))

@@ -35,7 +35,8 @@ LOOKED_AFTER = 2.0
 """Seconds after which it is checked whether the key of a connection is still valid."""
 CONNECTING = 10.0
 CLOSED, GOING_AWAY, POLICY_VIOLATION = 1000, 1001, 1008
-_REPORTING = ("response.done", "conversation.item.input_audio_transcription.completed")
+DONE = "response.done"
+_REPORTING = (DONE, "conversation.item.input_audio_transcription.completed")
 """The events that report usage."""
 
 _BYTES_PER_TOKEN = 4
@@ -51,7 +52,9 @@ class Answers:
     """Follows the answers on a connection, so that one that is left before its usage can be estimated: each has the
     complete conversation as its input."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[int], Awaitable[None]]) -> None:
+        """`begin` gets the tokens of the conversation when an answer begins; it may raise `Refused`."""
+        self._begin = begin
         self._read = 0.0
         """Tokens of the conversation so far."""
         self._written = 0.0
@@ -64,12 +67,13 @@ class Answers:
                 if isinstance(value, str) and name not in ("type", "event_id"):
                     self._read += _tokens(name, value)
 
-    def received(self, body: Object) -> None:
+    async def received(self, body: Object) -> None:
         """A message of the provider."""
         kind = as_text(body.get("type"))
         if kind == "response.created":
             self._is_open, self._written = True, 0.0
-        elif kind == "response.done":
+            await self._begin(ceil(self._read))
+        elif kind == DONE:
             usage = read_usage(as_dict(as_dict(body.get("response")).get("usage")))
             self._read = float(usage.total_tokens) if usage is not None else self._read + self._written
             self._is_open, self._written = False, 0.0
@@ -160,11 +164,11 @@ async def relay(
     send: Send,
     check: Check | None,
     admit_again: Callable[[], Awaitable[None]],
-    charge: Callable[[Usage], None],
+    charge: Callable[[Usage, bool], None],
     answers: Answers | None = None,
 ) -> None:
     """Returns when either side has closed the connection, or `admit_again` raises `Refused`: it is called from time to
-    time. `charge` gets what the provider reports for each of its answers; `answers` follows all messages."""
+    time. `charge` gets what the provider reports, and whether that is of an answer; `answers` follows all messages."""
     up = asyncio.create_task(_to_provider(provider, receive, send, check, answers))
     down = asyncio.create_task(_to_client(model, provider, send, charge, answers))
     code, reason = CLOSED, ""
@@ -240,7 +244,7 @@ async def _to_client(
     model: HTTPModel,
     provider: ClientConnection,
     send: Send,
-    charge: Callable[[Usage], None],
+    charge: Callable[[Usage, bool], None],
     answers: Answers | None,
 ) -> tuple[int, str]:
     try:
@@ -249,13 +253,15 @@ async def _to_client(
                 await send({"type": "websocket.send", "bytes": message})
             else:
                 if '"usage"' in message and (usage := usage_in(message.encode(), _REPORTING)) is not None:
-                    charge(usage)
+                    charge(usage, _read(message).get("type") == DONE)
                 if answers is not None:
-                    answers.received(_read(message))
+                    await answers.received(_read(message))
                 # Providers quote keys in their errors.
                 shown = model.masked(message) if '"error"' in message else message
                 await send({"type": "websocket.send", "text": shown})
     except ConnectionClosed:
         pass
+    except Refused as error:
+        return POLICY_VIOLATION, _reason(error)
     code = provider.close_code
     return (code if code and (code == CLOSED or 3000 <= code < 5000) else GOING_AWAY), ""

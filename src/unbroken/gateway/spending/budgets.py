@@ -12,11 +12,15 @@ from typing import Literal, TypeAlias
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.settings import BudgetSettings, GatewaySettings, TeamSettings
 from unbroken.gateway.spending.allowance import Allowance, Period, Unit, dollars, period_of
+from unbroken.gateway.spending.ledger import RESERVED
+from unbroken.gateway.stores.store import Limit
 
 Every: TypeAlias = Period | Literal["minute"]
 Counted: TypeAlias = Unit | Literal["requests"]
 
 MINUTE = 60.0
+HELD_FOR = 3600.0
+"""Seconds. A reservation for a budget lapses when the hour after the one in which it was made is over."""
 ALL = "all"
 
 
@@ -31,7 +35,7 @@ class Cap:
     unit: Counted
     period: Every
     most: int
-    warn_at: float = 1.0
+    warn_at: float = inf
 
     @property
     def counter(self) -> str:
@@ -42,6 +46,22 @@ class Cap:
         if self.period == "minute":
             return minute_group(now)
         return period_group(self.period, now)
+
+    def limit(self, now: float, *, with_reserved: bool) -> Limit:
+        """The first of its counters is what is spent, the others what is reserved."""
+        groups = [self.group(now), *(self._reserved(now) if with_reserved else ())]
+        return Limit(tuple((group, self.counter) for group in groups), self.most)
+
+    def reserves_in(self, now: float) -> tuple[str, float]:
+        """The group in which a request reserves, and for how many seconds. A request is simply counted."""
+        if self.period == "minute":
+            return self.group(now) if self.unit == "requests" else self._reserved(now)[0], 2 * MINUTE
+        return reserved_groups(now)[0], 2 * HELD_FOR
+
+    def _reserved(self, now: float) -> Sequence[str]:
+        if self.unit == "requests":
+            return ()
+        return [f"{RESERVED}{self.group(now)}"] if self.period == "minute" else reserved_groups(now)
 
     def resets(self, now: float) -> float:
         """When its period ends, in seconds since 1970; infinite for a total."""
@@ -54,6 +74,12 @@ def period_group(period: Period, now: float) -> str:
 
 def minute_group(now: float) -> str:
     return f"minute:{int(now // MINUTE)}"
+
+
+def reserved_groups(now: float) -> list[str]:
+    """Of this hour, and of the one before."""
+    hour = int(now // HELD_FOR)
+    return [f"{RESERVED}{hour}", f"{RESERVED}{hour - 1}"]
 
 
 def scopes_of(key_id: str, team: str, alias: str) -> list[str]:
@@ -144,6 +170,8 @@ class BudgetStatus:
     amount: int
     """In nano-dollars or tokens."""
     spent: int
+    reserved: int
+    """For requests in flight, by estimate."""
     resets: float | None
     """When it starts again from 0, in seconds since 1970. None: never."""
 

@@ -12,6 +12,7 @@ import json
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, inf
 
 from unbroken.deltas import (
     AttemptFailed,
@@ -25,6 +26,7 @@ from unbroken.deltas import (
 )
 from unbroken.errors import UnbrokenError
 from unbroken.gateway.spending.prices import Prices
+from unbroken.gateway.stores.store import Addition
 from unbroken.messages import Assistant, Json, Part, Request, Text, ToolMessage, Usage
 from unbroken.models.model import RESPONSE_HEAD, Model, ResponseHead, closing
 from unbroken.wires.values import as_dict, as_int
@@ -33,6 +35,12 @@ BYTES_PER_TOKEN = 4
 FILE_TOKENS = 1000
 """Of an image or another file that is not text. Each provider counts them differently."""
 MOST_CHOICES = 128
+FIRST_OUTPUT = 1000
+"""Tokens of output that are expected while no answer is known."""
+_RECENT = 16
+"""About how many answers an average is of."""
+_SMALL = 64 << 10
+"""Bytes of a body whose input is estimated from its size alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,46 @@ class Estimate:
     """What the answer is estimated to have used beyond that."""
 
 
+@dataclass(slots=True)
+class Reservation:
+    """What is reserved for an answer until it has ended."""
+
+    additions: list[Addition]
+    minute: str
+    """The group of the minute in which it began."""
+    tokens: int
+
+
+@dataclass(slots=True)
+class Average:
+    """What recent answers have used, to expect the same of the next one."""
+
+    answers: int = 0
+    more_input: float = 0.0
+    """Beyond the estimate: providers count differently, and may have a part of the conversation."""
+    cached: float = 0.0
+    """The part of the input that came from a cache."""
+    output: float = FIRST_OUTPUT
+    """Of each choice."""
+    cost: float = 0.0
+    """In nano-dollars."""
+
+    def expect(self, tally: Tally) -> Usage:
+        entered = max(1, round(tally.entered + self.more_input))
+        output = ceil(min(self.output, tally.most_output) * tally.choices)
+        return Usage(entered, output, int(entered * self.cached), estimated=True)
+
+    def learn(self, tally: Tally, used: Sequence[Usage], cost: int | None) -> None:
+        """`used`: by one request, in all its attempts."""
+        self.answers += 1
+        share = 1 / min(self.answers, _RECENT)
+        entered = sum(each.input_tokens for each in used)
+        self.more_input += share * (entered - tally.entered - self.more_input)
+        self.cached += share * (min(1.0, sum(each.cached_tokens for each in used) / max(1, entered)) - self.cached)
+        self.output += share * (sum(each.output_tokens for each in used) / tally.choices - self.output)
+        self.cost += share * ((cost or 0) - self.cost)
+
+
 class Tally:
     """Follows the answers to one request. `read` reads the client's request, if no model was given one; without it,
     nothing is estimated."""
@@ -53,6 +101,14 @@ class Tally:
         """As they were when the request began."""
         self.choices = 1
         """How many answers were requested at once: only the first of them is followed."""
+        self.model_name = ""
+        """The model that is asked first."""
+        self.size = 0
+        """Bytes of the request; 0: nothing is reserved for it."""
+        self.most_output = inf
+        self.entered = 0
+        """Tokens of the input, by estimate."""
+        self.reserved: Reservation | None = None
         self._read = read
         self._request: Request | None = None
         self._reported: Usage | None = None
@@ -65,6 +121,10 @@ class Tally:
     def model(self, model: Model) -> Model:
         """The same model, whose answers are followed."""
         return _Followed(model, self)
+
+    def estimate_input(self) -> None:
+        is_small = self.size < _SMALL or self._read is None
+        self.entered = -(-self.size // BYTES_PER_TOKEN) if is_small else self._input()
 
     def begin(self, model: str, request: Request) -> None:
         self._close(model)
@@ -149,6 +209,14 @@ def choices_in(body: Mapping[str, Json]) -> int:
     config = as_dict(body.get("generationConfig") or body.get("generation_config"))
     asked = (body.get("n"), config.get("candidateCount"), config.get("candidate_count"))
     return min(max(1, *map(as_int, asked)), MOST_CHOICES)
+
+
+def most_output(body: Mapping[str, Json]) -> float:
+    """How many tokens an answer to this body may have, in any of the wires."""
+    config = as_dict(body.get("generationConfig") or body.get("generation_config"))
+    names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+    given = [*map(body.get, names), config.get("maxOutputTokens"), config.get("max_output_tokens")]
+    return max(0, *map(as_int, given)) or inf  # if there are several, it is not known which of them counts
 
 
 def input_tokens(request: Request) -> int:

@@ -1,8 +1,10 @@
-"""The counters of what was spent: added up in memory, and written to the store in batches.
+"""The counters of what was spent and reserved. What is spent is added up in memory, and written to the store in
+batches.
 
-Nothing waits for the store except the reading of a budget. Each batch has an id, so that a batch is repeated after a
-failure until the store has confirmed it, and counts once. A process that is killed loses what it has not written: at
-most the last `batch` seconds while the store works.
+Nothing waits for the store except a reservation. Each batch has an id, so that a batch is repeated after a failure
+until the store has confirmed it, and counts once. What releases a reservation is in the batch of what was spent
+instead, so the store never shows less than both. A process that is killed loses what it has not written: at most the
+last `batch` seconds while the store works.
 """
 
 from __future__ import annotations
@@ -10,25 +12,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from secrets import token_hex
+from typing import TypeAlias
 
 from unbroken.gateway.stores import Store, StoreUnavailable
-from unbroken.gateway.stores.store import Addition
+from unbroken.gateway.stores.store import Addition, Limit
 
 log = logging.getLogger("unbroken.gateway")
 
-FRESH = 1.0
-"""Seconds for which a value that was read from the store is used."""
+Values: TypeAlias = list[list[int]]
+"""For each limit, what its counters had before."""
+
+RESERVED = "reserved:"
+"""Before the groups of counters of what is reserved."""
+_SOON = 0.1
+"""Seconds after which what limits a budget is written."""
 _MOST_KNOWN = 20_000
 _RETRY = 2.0
-
-
-@dataclass(slots=True)
-class _Known:
-    value: int
-    at: float
 
 
 class Ledger:
@@ -40,7 +42,8 @@ class Ledger:
         self._ttls: dict[str, float] = {}
         self._batch: tuple[str, list[Addition]] | None = None
         """What is being written, or has to be repeated, and its id."""
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._known: dict[tuple[str, str], int] = {}
+        """By group and name: the last values from the store, for when it is away."""
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._writing: deque[asyncio.Task[None]] = deque(maxlen=2)
@@ -54,40 +57,61 @@ class Ledger:
         if self._timer is None:
             self._begin_later(self._every)
 
-    def value(self, group: str, name: str) -> int:
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> Values:
+        """`Store.reserve`. If the caller is cancelled, what was reserved is released. Raises `StoreUnavailable`."""
+        asked = asyncio.ensure_future(self._store.reserve(additions, limits))
+        try:
+            values = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(partial(self._release_unused, additions, limits))
+            raise
+        for limit, found in zip(limits, values, strict=True):
+            self._know(zip(limit.counters, found, strict=True))
+        return values
+
+    def reserve_here(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> Values:
+        """The same with what is known here, while the store is away."""
+        values = [[self._value(*counter) for counter in limit.counters] for limit in limits]
+        if all(map(Limit.has_room, limits, values)):
+            for each in additions:
+                self.add(each.group, each.amounts, each.ttl)
+        return values
+
+    def release(self, additions: Sequence[Addition]) -> None:
+        """Takes back what is reserved; other counters stay."""
+        for each in additions:
+            if each.group.startswith(RESERVED):
+                self.add(each.group, {name: -amount for name, amount in each.amounts.items()}, each.ttl)
+
+    def write_soon(self) -> None:
+        """Writes what was added, so that other processes know of it."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None and not self._failing and self._timer.when() > loop.time() + _SOON:
+            self._timer.cancel()
+            self._begin_later(_SOON)
+
+    def _release_unused(
+        self, additions: Sequence[Addition], limits: Sequence[Limit], asked: asyncio.Future[Values]
+    ) -> None:
+        if not asked.cancelled() and asked.exception() is None and all(map(Limit.has_room, limits, asked.result())):
+            self.release(additions)
+            self.write_soon()
+
+    def _value(self, group: str, name: str) -> int:
         """As last read from the store, plus what this process has not written yet."""
-        known = self._known.get((group, name))
-        value = self._pending.get(group, {}).get(name, 0) + (known.value if known is not None else 0)
+        value = self._pending.get(group, {}).get(name, 0) + self._known.get((group, name), 0)
         if self._batch is not None:
             value += sum(each.amounts.get(name, 0) for each in self._batch[1] if each.group == group)
         return value
 
-    async def refresh(self, counters: Sequence[tuple[str, str]]) -> None:
-        """Reads those of these counters, by group and name, that were not read within the last second. Raises
-        `StoreUnavailable`."""
-        if not self._stale(counters):
-            return
+    async def flush(self) -> None:
+        """Writes everything that was added until now, and not what is added meanwhile: on a busy gateway that would
+        never end. Raises `StoreUnavailable`; what is not written is kept for the next time."""
         async with self._lock:
-            stale = self._stale(counters)
-            if not stale:
-                return
             if self._batch is not None:
                 await self._write()
-            groups = list(dict.fromkeys(group for group, _ in stale))
-            names = list(dict.fromkeys(name for _, name in stale))
-            found = dict(zip(groups, await self._store.counters(groups, names), strict=True))
-            for group, name in stale:
-                self._know(group, name, found[group].get(name, 0))
-
-    async def flush(self) -> None:
-        """Writes everything. Raises `StoreUnavailable`; what is not written is kept for the next time."""
-        async with self._lock:
-            while self._batch is not None or self._pending:
+            if self._pending:
                 await self._write()
-
-    def forget(self) -> None:
-        """Reads everything anew when it is needed next."""
-        self._known.clear()
 
     async def aclose(self) -> None:
         """Writes the rest. What cannot be written is reported in the log."""
@@ -99,16 +123,10 @@ class Ledger:
             lost = sum(len(each.amounts) for each in self._batch[1]) if self._batch is not None else 0
             log.error("spend_lost counters=%d: the store cannot be written to: %s", lost, error)
 
-    def _stale(self, counters: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        over = asyncio.get_running_loop().time() - FRESH
-        known = self._known
-        return [each for each in counters if (found := known.get(each)) is None or found.at < over]
-
-    def _know(self, group: str, name: str, value: int) -> None:
-        now = asyncio.get_running_loop().time()
-        if len(self._known) >= _MOST_KNOWN:  # not those that a request has just read: it would find nothing spent
-            self._known = {each: known for each, known in self._known.items() if known.at >= now - FRESH}
-        self._known[group, name] = _Known(value, now)
+    def _know(self, values: Iterable[tuple[tuple[str, str], int]]) -> None:
+        self._known.update(values)
+        while len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
 
     def _begin_later(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
@@ -138,6 +156,5 @@ class Ledger:
         values = await self._store.add(additions, once)
         self._batch = None
         for each, counted in zip(additions, values, strict=True):
-            for name, value in counted.items():
-                if (each.group, name) in self._known:
-                    self._know(each.group, name, value)
+            known = {(each.group, name): value for name, value in counted.items()}
+            self._know((counter, value) for counter, value in known.items() if counter in self._known)

@@ -1,17 +1,17 @@
 """Counts what requests cost, and refuses those over a budget or a limit. One for each process.
 
-A request is checked before a model is asked, never later: an answer that has begun is completed. It is counted when it
-has ended, however it ended, with what the providers reported, attempts that failed included. Minutes, days and months
-are those of UTC. What other processes have spent is known about a second later, so requests that begin at the same time
-may together exceed a budget.
+A request is checked before a model is asked, never later: an answer that has begun is completed. With the check, and in
+one operation of the store, it is counted for its limits and reserves what it will probably use, so that all processes
+know of it. It is counted when it has ended, however it ended, with what the providers reported, attempts that failed
+included; its reservation is released then. Minutes, days and months are those of UTC.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
@@ -26,18 +26,19 @@ from unbroken.gateway.spending.budgets import (
     MINUTE,
     Budgets,
     Cap,
+    Counted,
     minute_group,
     period_group,
     scopes_of,
     state_for_client,
     state_of,
 )
-from unbroken.gateway.spending.estimates import Estimate, Tally, choices_in, together
-from unbroken.gateway.spending.ledger import Ledger
+from unbroken.gateway.spending.estimates import Average, Estimate, Reservation, Tally, choices_in, together
+from unbroken.gateway.spending.ledger import Ledger, Values
 from unbroken.gateway.spending.prices import Prices
 from unbroken.gateway.spending.report import SPEND_GROUP
 from unbroken.gateway.stores import Store, StoreUnavailable
-from unbroken.gateway.stores.store import Addition
+from unbroken.gateway.stores.store import Addition, Limit
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Json, Request, Usage
 from unbroken.models.model import ResponseHead
@@ -50,9 +51,25 @@ FOR_EVER = 100 * 365 * 86400.0
 _PERIODS: tuple[Period, ...] = ("day", "month", "total")
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of the store for a request, in one minute."""
+
+    caps: Sequence[Cap]
+    limits: Sequence[Limit]
+    """Of each cap."""
+    places: Sequence[tuple[Counted, str, tuple[str, float]]]
+    """In what, in which counter, and in which group and for how long each cap reserves."""
+
+
 @lru_cache(4096)
 def _row(*names: str) -> str:
     return json.dumps(names, ensure_ascii=True, separators=(",", ":"))
+
+
+def _average(key_id: str, alias: str) -> Average:
+    """One for each, which the cache keeps."""
+    return Average()
 
 
 class Metering:
@@ -74,6 +91,7 @@ class Metering:
         self._warned: dict[str, str] = {}
         """By the budget's name: the period in which it was reported."""
         self._unpriced: set[str] = set()
+        self._average = lru_cache(4096)(_average)
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
         """By the line and the key's id: when it was logged last, and how many were left out since."""
         self._started = False
@@ -84,7 +102,7 @@ class Metering:
         self._upstreams = upstreams
         self._prices = Prices(settings.upstreams, upstreams)
         self._budgets = Budgets(settings)
-        self._caps = lru_cache(4096)(self._caps_now)
+        self._plan = lru_cache(4096)(self._plan_now)
         self._in_memory = settings.store.startswith("memory")
         self.records = settings.spend or bool(settings.budgets) or self._for_keys
         """Whether it is counted what requests cost; otherwise only limits per minute are."""
@@ -106,58 +124,76 @@ class Metering:
 
     # Before a request
 
-    async def check(self, key: GatewayKey | None, alias: str, *, counts: bool = True) -> dict[str, str]:
-        """Raises `Refused` if the request is over a budget or a limit, otherwise counts it for its limits, unless
-        `counts` is false: then it was counted before. Returns the headers of its response: those that warn of a budget
-        that is nearly spent."""
+    async def check(
+        self, key: GatewayKey | None, alias: str, tally: Tally | None = None, *, counts: bool = True
+    ) -> dict[str, str]:
+        """Raises `Refused` if the request is over a budget or a limit. Otherwise counts it for its limits, unless
+        `counts` is false: then it was counted before; and reserves what it will probably use, for the tally's request.
+        Returns the headers of its response: those that warn of a budget that is nearly spent."""
         if self.records and not self._started:
             await self.start()
-        caps = self._caps(key, alias)
-        if not counts:
-            caps = tuple(cap for cap in caps if cap.unit != "requests")
-        if not caps:
+        plan = self._plan(key, alias, int(self._now() // MINUTE), counts, counts or tally is not None)
+        if not plan.caps:
             return {}
+        if tally is not None and tally.size:
+            tally.estimate_input()
         if (home := MAIN_LOOP.get()) is not None:  # the ledger belongs to the main loop
-            return await on_main_loop(home, lambda: self._check(caps, key))
-        return await self._check(caps, key)
+            return await on_main_loop(home, lambda: self._check(plan, key, alias, tally))
+        return await self._check(plan, key, alias, tally)
 
-    async def _check(self, caps: tuple[Cap, ...], key: GatewayKey | None) -> dict[str, str]:
+    async def _check(self, plan: Plan, key: GatewayKey | None, alias: str, tally: Tally | None) -> dict[str, str]:
         now = self._now()
-        spending = [cap for cap in caps if cap.unit != "requests"]
-        try:
-            await self.ledger.refresh([(cap.group(now), cap.counter) for cap in spending])
-        except StoreUnavailable as error:
-            self._note_store(error, key)
-        warnings: list[str] = []
-        for cap in spending:
-            spent = self.ledger.value(cap.group(now), cap.counter)
-            if spent >= cap.most:
-                raise self._refusal(cap, spent, now, key)
-            if cap.period != "minute" and spent >= cap.warn_at * cap.most:
-                warnings.append(self._warn(cap, spent, now, key))
-        await self._count_requests([cap for cap in caps if cap.unit == "requests"], now, key)
+        reserved = self._reservation(plan, key, alias, tally, now)
+        values = await self._reserve(reserved.additions, plan.limits, key)
+        for cap, limit, found in zip(plan.caps, plan.limits, values, strict=True):
+            if not limit.has_room(found):
+                raise self._refusal(cap, found[0], now, key)
+        if tally is not None:
+            tally.reserved = reserved
+        spent = [(cap, found[0]) for cap, found in zip(plan.caps, values, strict=True)]
+        warnings = [self._warn(cap, each, now, key) for cap, each in spent if each >= cap.warn_at * cap.most]
         return {BUDGET: "; ".join(warnings[:5])} if warnings else {}
 
-    def _caps_now(self, key: GatewayKey | None, alias: str) -> tuple[Cap, ...]:
-        caps = self._budgets.caps_of(key, alias)
-        if not self._in_memory:
-            return caps
-        # With one process, `KeyLimits` counts the requests of a key, in any 60 seconds.
-        return tuple(cap for cap in caps if cap.unit != "requests" or not cap.whose.startswith("key:"))
+    def _reservation(
+        self, plan: Plan, key: GatewayKey | None, alias: str, tally: Tally | None, now: float
+    ) -> Reservation:
+        amounts: dict[Counted, int] = {"requests": 1, "tokens": 0, "usd": 0}
+        if tally is not None and tally.size:
+            average = self._average(key.id if key is not None else "", alias)
+            expected = average.expect(tally)
+            cost = tally.prices.cost(alias, tally.model_name, expected, now) if self.records else 0
+            # What an agent's answer costs is known afterwards.
+            amounts["tokens"], amounts["usd"] = expected.total_tokens, round(average.cost) if cost is None else cost
+        groups: dict[tuple[str, float], dict[str, int]] = {}
+        for unit, counter, group in plan.places:
+            if amount := amounts[unit]:
+                groups.setdefault(group, {})[counter] = amount
+        additions = [Addition(group, counters, ttl) for (group, ttl), counters in groups.items()]
+        return Reservation(additions, minute_group(now), amounts["tokens"])
 
-    async def _count_requests(self, caps: list[Cap], now: float, key: GatewayKey | None) -> None:
-        if not caps:
-            return
-        amounts = {cap.counter: 1 for cap in caps}
+    async def _reserve(self, additions: Sequence[Addition], limits: Sequence[Limit], key: GatewayKey | None) -> Values:
         try:
-            (counted,) = await self._store.add([Addition(minute_group(now), amounts, 2 * MINUTE)])
+            values = await self.ledger.reserve(additions, limits)
+            if any(
+                not limit.has_room(found) and found[0] < limit.most for limit, found in zip(limits, values, strict=True)
+            ):
+                await self.ledger.flush()  # what has ended here may release enough
+                values = await self.ledger.reserve(additions, limits)
         except StoreUnavailable as error:
             self._note_store(error, key)
-            self.ledger.add(minute_group(now), amounts, 2 * MINUTE)
-            counted = {name: self.ledger.value(minute_group(now), name) for name in amounts}
-        for cap in caps:
-            if counted[cap.counter] > cap.most:
-                raise self._refusal(cap, cap.most, now, key)
+            return self.ledger.reserve_here(additions, limits)
+        return values
+
+    def _plan_now(self, key: GatewayKey | None, alias: str, minute: int, counts: bool, with_reserved: bool) -> Plan:
+        """Of this minute. `counts`: also limits of requests; they are last, because the others explain more.
+        `with_reserved`: a connection that has reserved before is over a budget only if that is spent."""
+        caps = sorted(self._budgets.caps_of(key, alias), key=lambda cap: cap.unit == "requests")
+        if self._in_memory:
+            # With one process, `KeyLimits` counts the requests of a key, in any 60 seconds.
+            caps = [cap for cap in caps if cap.unit != "requests" or not cap.whose.startswith("key:")]
+        caps, now = [cap for cap in caps if counts or cap.unit != "requests"], minute * MINUTE
+        limits = [cap.limit(now, with_reserved=with_reserved) for cap in caps]
+        return Plan(caps, limits, [(cap.unit, cap.counter, cap.reserves_in(now)) for cap in caps])
 
     def _note_store(self, error: StoreUnavailable, key: GatewayKey | None) -> None:
         """Logs that the store cannot be used; raises `Refused`, if that is configured."""
@@ -185,8 +221,11 @@ class Metering:
             words = f"{cap.name} may use {cap.most:,} {cap.unit} a minute: wait {wait:.0f} s"
             return Refused(429, words, {"retry-after": str(int(-(-wait // 1)))})
         self._metrics.over_limit("budget")
-        self._log_once("budget_refused", state_of(cap, spent, now), key)
         state = _shown(cap, spent, now, key)
+        if spent < cap.most:
+            words = f"what is left of the budget is reserved for requests in flight: {state}; try again when they end"
+            return Refused(429, words, {"retry-after": "1", BUDGET: state})
+        self._log_once("budget_refused", state_of(cap, spent, now), key)
         # 402 and this header: SDKs retry neither, while they retry a 429 for as long as they are configured to.
         return Refused(402, f"the budget is spent: {state}", {"x-should-retry": "false", BUDGET: state})
 
@@ -226,24 +265,39 @@ class Metering:
         if last is not None and asked and not (reports and reports[-1][1] is last):
             reports.append((head.model or alias, last))
         reports = [(model, usage) for model, usage in reports if is_possible(usage)]
-        if not self.records:
-            for usage in (*(usage for _, usage in reports), *(each.more for each in estimates)):
-                self._add_minute(key, alias, usage)
-            return
-        if not reports and not estimates and head.model and answered:
+        if self.records and (reports or estimates):
+            costs = [self._charge_one(key, alias, model, usage, prices) for model, usage in reports]
+            named = [replace(each, model=each.model or alias) for each in estimates]
+            costs += [self._charge_estimate(key, alias, each, prices) for each in named]
+            outcome.cost = None if None in costs else sum(cost or 0 for cost in costs)
+            outcome.is_estimated = bool(estimates)
+        elif self.records and head.model and answered:
             self._metrics.uncounted(alias, "usage")
             self._add_row(key, alias, head.model, {"unreported": 1})
-            return
-        known = True
-        total = 0
-        for model, usage in reports:
-            cost = self._charge_one(key, alias, model, usage, prices)
-            known, total = known and cost is not None, total + (cost or 0)
-        for each in estimates:
-            cost = self._charge_estimate(key, alias, replace(each, model=each.model or alias), prices)
-            known, total = known and cost is not None, total + (cost or 0)
-        outcome.cost = total if (reports or estimates) and known else None
-        outcome.is_estimated = bool(estimates)
+        self._settle(key, alias, outcome, [*(usage for _, usage in reports), *(each.more for each in estimates)])
+
+    def _settle(self, key: GatewayKey | None, alias: str, outcome: Outcome, used: Sequence[Usage]) -> None:
+        """Releases what was reserved, and counts the tokens for the limits per minute: up to what was reserved in the
+        minute in which the request began, and what is beyond in this one."""
+        tally = outcome.tally
+        reserved = tally.reserved if tally is not None else None
+        minute = minute_group(self._now())
+        tokens = {minute: sum(usage.total_tokens for usage in used)}
+        if tally is not None and reserved is not None:
+            tally.reserved = None
+            self.ledger.release(reserved.additions)
+            if reserved.tokens and used:
+                self._average(key.id if key is not None else "", alias).learn(tally, used, outcome.cost)
+            before = min(reserved.tokens, tokens[minute])
+            tokens[minute] -= before
+            tokens[reserved.minute] = tokens.get(reserved.minute, 0) + before
+        caps = self._plan(key, alias, int(self._now() // MINUTE), True, True).caps
+        counters = [cap.counter for cap in caps if (cap.unit, cap.period) == ("tokens", "minute")]
+        for group, amount in tokens.items():
+            if counters and amount:
+                self.ledger.add(group, dict.fromkeys(counters, amount), 2 * MINUTE)
+        if caps:
+            self.ledger.write_soon()
 
     def _charge_one(self, key: GatewayKey | None, alias: str, model: str, usage: Usage, prices: Prices) -> int | None:
         now = self._now()
@@ -286,7 +340,7 @@ class Metering:
         return cost
 
     def _add_spent(self, key: GatewayKey | None, alias: str, usage: Usage, cost: int | None, now: float) -> None:
-        """Counts for the budgets, and for the limits per minute."""
+        """Counts for the budgets."""
         tokens = usage.total_tokens
         whose = scopes_of(key.id if key is not None else "", key.team if key is not None else "", alias)
         spent = {f"tokens {each}": tokens for each in whose}
@@ -295,13 +349,6 @@ class Metering:
         for period in _PERIODS:
             ttl = FOR_EVER if period == "total" else self._settings.spend_kept
             self.ledger.add(period_group(period, now), spent, ttl)
-        self._add_minute(key, alias, usage)
-
-    def _add_minute(self, key: GatewayKey | None, alias: str, usage: Usage) -> None:
-        caps = self._caps(key, alias) if key is not None else ()
-        counters = {cap.counter: usage.total_tokens for cap in caps if (cap.unit, cap.period) == ("tokens", "minute")}
-        if counters:
-            self.ledger.add(minute_group(self._now()), counters, 2 * MINUTE)
 
     def _add_row(self, key: GatewayKey | None, alias: str, model: str, amounts: Mapping[str, int]) -> None:
         id, name, team = (key.id, key.name, key.team) if key is not None else ("", "", "")

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.spending.allowance import dollars
-from unbroken.gateway.spending.budgets import BudgetStatus, all_budgets
+from unbroken.gateway.spending.budgets import BudgetStatus, all_budgets, reserved_groups
 from unbroken.gateway.stores import Store
 
 SPEND_GROUP = "spend:"
@@ -114,9 +114,10 @@ async def read_budgets(
 ) -> list[BudgetStatus]:
     """All budgets of the configuration and of these keys, with what is spent of each. Raises `StoreUnavailable`."""
     budgets = all_budgets(settings, keys)
-    groups = list(dict.fromkeys(cap.group(now) for cap, _ in budgets))
+    reserved = reserved_groups(now)
+    groups = list(dict.fromkeys([*(cap.group(now) for cap, _ in budgets), *reserved]))
     names = list(dict.fromkeys(cap.counter for cap, _ in budgets))
-    found = dict(zip(groups, await store.counters(groups, names), strict=True)) if groups else {}
+    found = dict(zip(groups, await store.counters(groups, names), strict=True)) if budgets else {}
     return [
         BudgetStatus(
             cap.name,
@@ -125,6 +126,7 @@ async def read_budgets(
             cap.period,
             cap.most,
             found[cap.group(now)].get(cap.counter, 0),
+            sum(max(0, found[group].get(cap.counter, 0)) for group in reserved),
             None if cap.period == "total" else cap.resets(now),
         )
         for cap, words in budgets

@@ -19,7 +19,7 @@ from secrets import token_hex
 from typing import Literal, TypeAlias
 
 from unbroken.gateway.stores.records import NO_RECORD, Record
-from unbroken.gateway.stores.store import Addition, Store, StoreUnavailable
+from unbroken.gateway.stores.store import Addition, Limit, Store, StoreUnavailable
 
 log = logging.getLogger("unbroken.gateway")
 
@@ -27,8 +27,8 @@ MARKS = "marks"
 """The group of counters with the marks. A mark that is there is at least 1."""
 RESTORED, ACCEPTED = 1 << 20, 1 << 40
 """From which number on it was decided what becomes of a mark that was gone."""
-BRIEF = "minute:"
-"""Groups that begin so are over in a minute: nothing is lost with them."""
+BRIEF = ("minute:", "reserved:")
+"""Groups that begin so are about requests in flight and the running minute: nothing is lost with them."""
 Decision: TypeAlias = Literal["restore", "accept"]
 FOR_EVER = 100 * 365 * 86400.0
 KEPT = 400 * 86400.0
@@ -96,11 +96,8 @@ class MarkedStore:
         """What was found in the store with these marks; with what is known in addition, if the store was emptied."""
         if 0 < marks.get(self._mark, 0) < RESTORED:
             for group, counted in zip(groups, found, strict=True):
-                for name, amount in () if group.startswith(BRIEF) else counted.items():
-                    self._amounts.pop(f"{group} {name}", None)
-                    self._amounts[f"{group} {name}"] = amount
-            while len(self._amounts) > MOST:
-                del self._amounts[next(iter(self._amounts))]
+                for name, amount in counted.items():
+                    self._remember(group, name, amount)
             return found
         await self.look()
         if not self.problem:
@@ -109,6 +106,39 @@ class MarkedStore:
             {name: counted.get(name, 0) + self._amounts.get(f"{group} {name}", 0) for name in names}
             for group, counted in zip(groups, found, strict=True)
         ]
+
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        mark = await self._known_mark()
+        *values, (state,) = await self._store.reserve(additions, [*limits, Limit(((MARKS, mark),), RESTORED)])
+        counters = [limit.counters for limit in limits]
+        if 0 < state < RESTORED:
+            for places, found in zip(counters, values, strict=True):
+                for (group, name), amount in zip(places, found, strict=True):
+                    self._remember(group, name, amount)
+            return values
+        had_room = state <= 0 and all(map(Limit.has_room, limits, values))
+        await self.look()
+        if not self.problem:
+            return values if had_room else await self.reserve(additions, limits)
+        for places, found in zip(counters, values, strict=True):
+            found[:] = [
+                amount + self._amounts.get(f"{group} {name}", 0)
+                for (group, name), amount in zip(places, found, strict=True)
+            ]
+        if had_room and not all(map(Limit.has_room, limits, values)):
+            undone = [{name: -amount for name, amount in each.amounts.items()} for each in additions]
+            await self._store.add(
+                [Addition(each.group, amounts, each.ttl) for each, amounts in zip(additions, undone, strict=True)]
+            )
+        return values
+
+    def _remember(self, group: str, name: str, amount: int) -> None:
+        if group.startswith(BRIEF):
+            return
+        self._amounts.pop(f"{group} {name}", None)
+        self._amounts[f"{group} {name}"] = amount
+        if len(self._amounts) > MOST:
+            del self._amounts[next(iter(self._amounts))]
 
     async def record(self, name: str, known: int = 0) -> Record | None:
         if self.problem:

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -35,6 +37,7 @@ from unbroken.gateway.stores.store import (
     ONCE,
     ONCE_FOR,
     Addition,
+    Limit,
     StoreStats,
     StoreUnavailable,
     refuse_too_large,
@@ -55,11 +58,22 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[3])
 """
 COUNTERS = b"unbroken:counters:"
 """Before the names of groups of counters, which are hashes. Without the format: counts stay when it changes."""
-# Numbers of Lua are not exact beyond 2**53, so it only passes the texts on to HINCRBY.
+# The keys are the mark of the id, those of the counters of each limit, and those of the additions. Numbers of Lua are
+# not exact beyond 2**53, so it only passes the texts on to HINCRBY; no limit is higher than that.
 _ADD = """
-if ARGV[1] ~= '0' and not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
-local at = 2
-for each = 2, #KEYS do
+local at, key, found, full = 3, 2, {}, false
+for limit = 1, tonumber(ARGV[2]) do
+  local sum, counters = 0, tonumber(ARGV[at + 1])
+  for counter = 1, counters do
+    local value = redis.call('HGET', KEYS[key], ARGV[at + 1 + counter]) or '0'
+    sum, key = sum + math.max(0, tonumber(value)), key + 1
+    found[#found + 1] = value
+  end
+  full = full or sum >= tonumber(ARGV[at])
+  at = at + 2 + counters
+end
+if full or ARGV[1] ~= '0' and not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return found end
+for each = key, #KEYS do
   local ttl, amounts = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   for pair = 1, amounts do
     redis.call('HINCRBY', KEYS[each], ARGV[at + 2 * pair], ARGV[at + 2 * pair + 1])
@@ -67,7 +81,7 @@ for each = 2, #KEYS do
   if redis.call('PTTL', KEYS[each]) < ttl then redis.call('PEXPIRE', KEYS[each], ttl) end
   at = at + 2 + 2 * amounts
 end
-return 1
+return found
 """
 _LONGEST = 100 * 365 * 24 * 3600.0
 """Maximum seconds: a server may not accept more milliseconds than this."""
@@ -91,7 +105,9 @@ class _Get:
 class _Add:
     additions: Sequence[Addition]
     once: str
-    done: asyncio.Future[list[dict[str, int]]]
+    limits: Sequence[Limit]
+    is_reserving: bool
+    done: asyncio.Future[Any]
 
 
 _Job = TypeVar("_Job", _Put, _Get, _Add)
@@ -112,6 +128,7 @@ class RedisStore:
         self._client: Any = client or _connect(url)  # its types are incomplete and change between versions
         self._is_shared = client is not None
         self._prefix, self._counters = PREFIX + tag, COUNTERS + tag
+        self._limit = lru_cache(4096)(self._limit_now)
         self._puts: deque[_Put] = deque()
         self._gets: deque[_Get] = deque()
         self._adds: deque[_Add] = deque()
@@ -142,12 +159,17 @@ class RedisStore:
 
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
         self._refuse_closed()
-        if not additions:
-            return []
-        job = _Add(additions, once, asyncio.get_running_loop().create_future())
-        self._adds.append(job)
+        return await self._count(additions, once) if additions else []
+
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        self._refuse_closed()
+        return await self._count(additions, limits=limits)
+
+    async def _count(self, additions: Sequence[Addition], once: str = "", limits: Sequence[Limit] | None = None) -> Any:
+        done = asyncio.get_running_loop().create_future()
+        self._adds.append(_Add(additions, once, limits or (), limits is not None, done))
         self._exchange()
-        return await job.done
+        return await done
 
     async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         self._refuse_closed()
@@ -258,18 +280,25 @@ class RedisStore:
         values: Iterator[bytes | None] = iter(await self._client.mget([key for job in gets for key in job.keys]))
         return [[next(values) for _ in job.keys] for job in gets]
 
-    async def _add(self, adds: list[_Add]) -> list[list[dict[str, int]]]:
-        async with self._client.pipeline(transaction=True) as pipeline:
+    async def _add(self, adds: list[_Add]) -> list[list[Any]]:
+        # What reserves is one command, which is a transaction by itself.
+        async with self._client.pipeline(transaction=not all(job.is_reserving for job in adds)) as pipeline:
             for job in adds:
-                keys = [self._counter(f"{ONCE}{job.once}"), *(self._counter(one.group) for one in job.additions)]
+                limits = [self._limit(limit) for limit in job.limits]
+                keys = [self._counter(f"{ONCE}{job.once}"), *chain.from_iterable(keys for keys, _ in limits)]
+                keys += [self._counter(one.group) for one in job.additions]
                 kept = int(ONCE_FOR * 1000) if job.once else 0
-                pipeline.eval(_ADD, len(keys), *keys, kept, *_arguments(job.additions))
-                for one in job.additions:
+                limited = chain.from_iterable(arguments for _, arguments in limits)
+                pipeline.eval(_ADD, len(keys), *keys, kept, len(limits), *limited, *_arguments(job.additions))
+                for one in () if job.is_reserving else job.additions:
                     pipeline.hmget(self._counter(one.group), [_bytes(name) for name in one.amounts])
             found = iter(await pipeline.execute())
-        values: list[list[dict[str, int]]] = []
+        values: list[list[Any]] = []
         for job in adds:
-            next(found)
+            before = map(int, next(found))
+            if job.is_reserving:
+                values.append([[*islice(before, len(limit.counters))] for limit in job.limits])
+                continue
             values.append(
                 [dict(zip(one.amounts, (int(each or 0) for each in next(found)), strict=True)) for one in job.additions]
             )
@@ -295,6 +324,11 @@ class RedisStore:
 
     def _encoded(self, key: str) -> bytes:
         return self._prefix + _bytes(key)
+
+    def _limit_now(self, limit: Limit) -> tuple[list[bytes], list[bytes]]:
+        """Its keys and its arguments. Cached: requests have the same for a minute."""
+        names = [_bytes(name) for _, name in limit.counters]
+        return [self._counter(group) for group, _ in limit.counters], [b"%d" % limit.most, b"%d" % len(names), *names]
 
     def _counter(self, group: str) -> bytes:
         return self._counters + _bytes(group)

@@ -17,6 +17,7 @@ from unbroken.gateway.stores.store import (
     NOTHING,
     Addition,
     CircuitBreakerStore,
+    Limit,
     Store,
     StoreStats,
     StoreUnavailable,
@@ -76,6 +77,9 @@ class ShardedStore:
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
         """All counters are in the first shard, so that additions are all or nothing."""
         return await self._shards[0].add(additions, once)
+
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        return await self._shards[0].reserve(additions, limits)
 
     async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         return await self._shards[0].counters(groups, names)

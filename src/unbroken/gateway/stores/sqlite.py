@@ -18,7 +18,15 @@ from typing import Any, TypeAlias
 from unbroken.gateway.stores.handoff import Handoff
 from unbroken.gateway.stores.records import MAX_BYTES, Record
 from unbroken.gateway.stores.sqlite_file import Row, SQLiteFile, encoded
-from unbroken.gateway.stores.store import NOTHING, Addition, StoreStats, StoreUnavailable, refuse_too_large, wall_time
+from unbroken.gateway.stores.store import (
+    NOTHING,
+    Addition,
+    Limit,
+    StoreStats,
+    StoreUnavailable,
+    refuse_too_large,
+    wall_time,
+)
 
 LOG = logging.getLogger("unbroken.gateway")
 
@@ -49,8 +57,8 @@ class _Get:
 
 @dataclass(slots=True, eq=False)
 class _Add:
-    additions: Sequence[Addition]
-    once: str
+    work: Callable[[SQLiteFile], object]
+    """Done in one transaction with others."""
     now: float
     done: asyncio.Future[Any]
     size: int = 0
@@ -107,7 +115,12 @@ class SQLiteStore:
             await self._do(_Put(rows, appended, now, _future()))
 
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
-        return await self._do(_Add(additions, once, self._now(), _future())) if additions else []
+        now = self._now()
+        return await self._do(_Add(lambda file: file.add(additions, once, now), now, _future())) if additions else []
+
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        now = self._now()
+        return await self._do(_Add(lambda file: file.reserve(additions, limits, now), now, _future()))
 
     async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         now = self._now()
@@ -164,7 +177,7 @@ def _do_together(file: SQLiteFile, handoff: _Handoff, jobs: Sequence[_Job]) -> N
     if gets:
         _attempt(file, handoff, gets, lambda: _get(file, gets))
     if adds:
-        _attempt(file, handoff, adds, lambda: file.add([(job.additions, job.once, job.now) for job in adds]))
+        _attempt(file, handoff, adds, lambda: file.count([job.work for job in adds], max(job.now for job in adds)))
     if puts:
         try:
             file.trim(max(job.now for job in puts))

@@ -13,13 +13,22 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeAlias
 
 from unbroken.errors import UserError
 from unbroken.gateway.stores.records import SQLITE_TABLE, Record, read_sqlite, replace_sqlite
-from unbroken.gateway.stores.store import FORMAT, LIST_BYTES, ONCE, ONCE_FOR, Addition, StoreStats, StoreUnavailable
+from unbroken.gateway.stores.store import (
+    FORMAT,
+    LIST_BYTES,
+    ONCE,
+    ONCE_FOR,
+    Addition,
+    Limit,
+    StoreStats,
+    StoreUnavailable,
+)
 
 LOG = logging.getLogger("unbroken.gateway")
 
@@ -127,13 +136,14 @@ class SQLiteFile:
         row = self._connection.execute(_GET, (key, now)).fetchone()
         return row[0] if row is not None else None
 
-    def add(self, jobs: Sequence[tuple[Sequence[Addition], str, float]]) -> list[list[dict[str, int]]]:
-        """Additions, the id by which they are made only once, and the current time."""
+    def count(self, jobs: Sequence[Callable[[SQLiteFile], object]], now: float) -> list[object]:
+        """Calls of `add` and `reserve` in one transaction."""
         with _Writing(self._connection):
-            self._expire_counters(max(now for _, _, now in jobs))
-            return [self._add(*job) for job in jobs]
+            self._expire_counters(now)
+            return [job(self) for job in jobs]
 
-    def _add(self, additions: Sequence[Addition], once: str, now: float) -> list[dict[str, int]]:
+    def add(self, additions: Sequence[Addition], once: str, now: float) -> list[dict[str, int]]:
+        """`once`: the id by which they are made only once."""
         execute = self._connection.execute
         done = bool(once) and not execute(_ONCE, (encoded(ONCE + once), now + ONCE_FOR)).rowcount
         for each in () if done else additions:
@@ -142,6 +152,12 @@ class SQLiteFile:
             rows = [(group, encoded(name), amount) for name, amount in each.amounts.items()]
             self._connection.executemany(_ADD, rows)
         return [{name: self._value(each.group, name) for name in each.amounts} for each in additions]
+
+    def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit], now: float) -> list[list[int]]:
+        values = [[self._value(*counter) for counter in limit.counters] for limit in limits]
+        if all(limit.has_room(found) for limit, found in zip(limits, values, strict=True)):
+            self.add(additions, "", now)
+        return values
 
     def _value(self, group: str, name: str) -> int:
         row = self._connection.execute(_VALUE, (encoded(group), encoded(name))).fetchone()

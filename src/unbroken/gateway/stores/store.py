@@ -60,6 +60,19 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """What some counters may reach together, such as what is spent and what is reserved."""
+
+    counters: tuple[tuple[str, str], ...]
+    """By their group and name."""
+    most: int
+
+    def has_room(self, values: Sequence[int]) -> bool:
+        """`values`: of its counters. None counts for less than 0: a store that was emptied may have such a one."""
+        return (sum(values) if min(values) >= 0 else sum(max(0, value) for value in values)) < self.most
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStats:
     entries: int
     bytes: int
@@ -90,6 +103,11 @@ class Store(Protocol):
         values of its counters. Counters are whole numbers, exact, and never evicted. `once`: if an addition with this
         id was made within the last hour, nothing is added. So a caller that does not know whether it was done can
         repeat it."""
+        ...
+
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        """Adds as `add` does if each of the limits has room, otherwise nothing, atomically also between processes.
+        Returns for each limit the values that its counters had before."""
         ...
 
     async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
@@ -163,6 +181,9 @@ class CircuitBreakerStore:
 
     async def add(self, additions: Sequence[Addition], once: str = "") -> list[dict[str, int]]:
         return await self._ask("written to", lambda: self._store.add(additions, once)) if additions else []
+
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        return await self._ask("written to", lambda: self._store.reserve(additions, limits))
 
     async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         return await self._ask("read", lambda: self._store.counters(groups, names)) if groups else []
@@ -286,12 +307,24 @@ class MemoryStore:
             values.append({name: counters.get(name, 0) for name in each.amounts})
         return values
 
+    async def reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> list[list[int]]:
+        self._refuse_closed()
+        self._expire_counters(now := self._now())
+        values = [[self._value(*counter, now) for counter in limit.counters] for limit in limits]
+        if all(limit.has_room(found) for limit, found in zip(limits, values, strict=True)):
+            await self.add(additions)
+        return values
+
     async def counters(self, groups: Sequence[str], names: Sequence[str] = ()) -> list[dict[str, int]]:
         self._refuse_closed()
         now = self._now()
         found = (self._counters.get(group) for group in groups)
         counted = [each[1] if each is not None and each[0] > now else {} for each in found]
         return [{name: each[name] for name in names or each if name in each} for each in counted]
+
+    def _value(self, group: str, name: str, now: float) -> int:
+        expires, counters = self._counters.get(group, (0.0, {}))
+        return counters.get(name, 0) if expires > now else 0
 
     def _expire_counters(self, now: float) -> None:
         if now - self._counters_looked >= 1:
