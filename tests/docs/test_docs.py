@@ -27,7 +27,7 @@ from typer.main import get_command
 from unbroken import Request, ToolMessage
 from unbroken.cli.commands import build
 from unbroken.gateway import ClientProfile, GatewaySettings, UpstreamSettings, read_config, running, setting_types
-from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
+from unbroken.gateway.admin.gateway_metrics import COUNTS_DIR, GatewayMetrics, count_dead_worker
 from unbroken.gateway.config import ServeOptions, settings_from_options
 from unbroken.gateway.config.reading import PLACES
 from unbroken.gateway.relay.exchange import MOVE_TEXT
@@ -324,7 +324,9 @@ def test_the_page_of_the_gateway_names_every_case_repair_header_and_way_to_conti
     assert ways == set(WAYS)
 
 
-def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
+def test_the_page_of_the_gateway_has_every_metric_with_its_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metrics = GatewayMetrics(["m"])
     metrics.request("m", "openai-chat", "gemini", 200, 0.1)
     deployment = metrics.deployment("m", "east")
@@ -354,10 +356,16 @@ def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
     metrics.over_limit("budget")
     metrics.budget_warning("b")
     assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 24  # these, and `render`
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    monkeypatch.setenv(COUNTS_DIR, str(counts))
+    count_dead_worker("SIGKILL")  # by the process that starts the workers
+    of_workers, _ = metrics.render()
+    monkeypatch.delenv(COUNTS_DIR)
     table = rows(GATEWAY, "## Metrics")
     series = r"(?m)^(unbroken_\w+?)(?:_bucket|_count|_sum)?(?:\{(.*)\})? "
     counted: dict[str, set[str]] = {}
-    for name, labels in re.findall(series, metrics.render()[0].decode()):
+    for name, labels in re.findall(series, (metrics.render()[0] + of_workers).decode()):
         counted.setdefault(name, set()).update(set(re.findall(r"(\w+)=", labels)) - {"le"})
     told = {in_code(name)[0]: set(re.findall(r"[a-z]+", labels)) for name, labels, _ in table}
     assert told == counted

@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 from gateway_client import IDS, THREE_CALLS, Client, messages_of, run, serving
+from typer.testing import CliRunner
 
+from unbroken.cli.commands import build
+from unbroken.errors import UserError
 from unbroken.gateway.admin.api import BASE, OPERATIONS
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.config import ServeOptions, read_config
@@ -300,6 +303,25 @@ def test_bodies_are_bounded_and_have_to_be_json_objects_of_known_fields(tmp_path
             assert [key.name for key in list_keys(tmp_path / "keys.json")] == ["ann"]
 
     run(work)
+
+
+def test_no_key_gets_the_name_under_which_the_log_shows_the_admin_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOT_KEY", ADMIN)
+    monkeypatch.chdir(tmp_path)
+    words = "is the name of the admin key of this gateway: choose another name"
+
+    async def work() -> None:
+        async with administered(tmp_path, CONFIG.replace("[admin]", '[admin]\nkey_env = "ROOT_KEY"')) as gateway:
+            for name in ("ROOT_KEY", "root_key"):
+                refused = await call(gateway, "POST", f"{BASE}/keys", ADMIN, {"name": name})
+                assert (refused.status, words in refused.error) == (422, True)
+            assert (await call(gateway, "GET", f"{BASE}/keys", ADMIN)).body["keys"] == []
+
+    run(work)
+    with pytest.raises(UserError, match=words):
+        CliRunner().invoke(build("keys"), ["keys", "create", "ROOT_KEY"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("in_store", [False, True], ids=["file", "store"])

@@ -47,11 +47,14 @@ class Shop:
     clock: Clock
 
     async def ask(self, key: str, at: int = 0, wire: str = "openai-chat", model: str = "m") -> Reply:
-        headers = {"Authorization": f"Bearer {self.keys[key]}"} if key else {}
-        client = Client(self.gateways[at][0], wire, parallel=None, tools=(), headers=headers, model=model)
-        reply = await client.ask(User.of("Hi"))
+        reply = await self.ask_only(key, at, wire, model)
         await self.flush()
         return reply
+
+    async def ask_only(self, key: str, at: int = 0, wire: str = "openai-chat", model: str = "m") -> Reply:
+        headers = {"Authorization": f"Bearer {self.keys[key]}"} if key else {}
+        client = Client(self.gateways[at][0], wire, parallel=None, tools=(), headers=headers, model=model)
+        return await client.ask(User.of("Hi"))
 
     async def flush(self) -> None:
         for _, gateway in self.gateways:
@@ -209,6 +212,32 @@ def test_without_a_store_each_gateway_counts_for_itself_and_says_so(
             assert await ask(it) == 503
 
     run(story)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["refused", "without a store"])
+def test_what_happens_with_each_request_is_logged_once_a_minute_for_each_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, away: bool
+) -> None:
+    async def story() -> None:
+        keys = [GatewayKey(name, budgets=(read_allowance("0.1usd"),)) for name in ("ann", "bob")]
+        async with shop(tmp_path, *keys, stores=[Away()] if away else ()) as it:
+            for key in ("ann", "bob"):
+                for _ in range(10):
+                    await it.ask_only(key)
+                    if not away:
+                        await it.flush()
+            it.clock.time += 61
+            await it.ask_only("ann")
+
+    run(story)
+    event = "limits_local" if away else "budget_refused"
+    lines = [message for message in caplog.messages if message.startswith(event)]
+    left_out = 9 if away else 8  # of ten requests the first was answered
+    assert [line.partition(":")[0] for line in lines] == [
+        f"{event} key=ann left_out=0",
+        f"{event} key=bob left_out=0",
+        f"{event} key=ann left_out={left_out}",
+    ]
 
 
 def test_a_request_is_refused_before_it_is_answered_and_never_in_the_middle(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from unbroken.gateway.config import read_config
 from unbroken.gateway.settings import DeploymentSettings, GatewaySettings, UpstreamSettings
 from unbroken.gateway.upstreams.pool import Deployment, Pool, conversation_of
 from unbroken.gateway.upstreams.upstream import open_upstreams
-from unbroken.messages import User
-from unbroken.testing import Answer, Call, Fail, Pause, Say, ScriptedServer
+from unbroken.messages import Request, User
+from unbroken.testing import Answer, Call, ErrorInside, Fail, Pause, Say, ScriptedServer
+from unbroken.wires import WIRES
 
 WIRE = "openai-chat"
 
@@ -160,10 +161,10 @@ def test_all_requests_of_a_conversation_have_the_same_key_and_those_of_another_c
     assert conversation_of("", "m", named, "input") == conversation_of("", "m", {**named, "input": "And?"}, "input")
 
 
-def deployed(*servers: ScriptedServer, alias: str = "m", **more: Any) -> GatewaySettings:
+def deployed(*servers: ScriptedServer, alias: str = "m", wire: str = WIRE, **more: Any) -> GatewaySettings:
     deployments = tuple(
         DeploymentSettings(
-            "openai-chat:big-model", name=f"d{at}", base_url=server.base_url(WIRE), wire=WIRE, options={"attempts": 2}
+            "openai-chat:big-model", name=f"d{at}", base_url=server.base_url(wire), wire=wire, options={"attempts": 2}
         )
         for at, server in enumerate(servers)
     )
@@ -220,6 +221,49 @@ def test_a_stream_that_breaks_off_is_completed_by_a_deployment() -> None:
             serving(deployed(one, two)) as url,
         ):
             assert [await ask(url, f"{at}?", stream=True) for at in range(6)] == ["Let me see."] * 6
+
+    run(story)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("wire", [*WIRES])
+def test_a_deployment_that_answers_200_with_an_error_in_it_fails_and_cools(wire: str, stream: bool) -> None:
+    overloaded: Answer = [ErrorInside("Overloaded")]
+
+    async def story() -> None:
+        async with (
+            ScriptedServer(overloaded, loop_last=True) as one,
+            ScriptedServer("two", loop_last=True) as two,
+            serving(deployed(one, two, wire=wire)) as url,
+            aiohttp.ClientSession(url) as session,
+        ):
+            assert [await ask(url, f"{at}?", stream, wire) for at in range(20)] == ["two"] * 20
+            assert len(one.requests) == 3  # each request asked it once, and after the third it was left alone
+            async with session.get("/status.json") as answer:
+                (row,) = (await answer.json())["status"]["upstreams"]
+            assert (row["deployments"][0]["failures"], row["deployments"][0]["cooling"] > 0) == (3, True)
+            async with session.get("/metrics") as answer:
+                assert 'failures_total{alias="m",deployment="d0",kind="unavailable"} 3.0' in await answer.text()
+
+    run(story)
+
+
+def test_answers_in_between_start_the_count_of_errors_inside_again() -> None:
+    def one_in_three(request: Request) -> Answer:
+        asked.append(request)
+        return "one" if len(asked) % 3 == 0 else [ErrorInside("Overloaded")]
+
+    asked: list[Request] = []
+
+    async def story() -> None:
+        async with (
+            ScriptedServer(one_in_three) as one,
+            ScriptedServer("two", loop_last=True) as two,
+            serving(deployed(one, two)) as url,
+        ):
+            for at in range(40):
+                await ask(url, f"{at}?")
+        assert len(asked) > 10
 
     run(story)
 

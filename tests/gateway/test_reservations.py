@@ -28,6 +28,7 @@ from unbroken.gateway.spending.metering import Metering
 from unbroken.gateway.spending.prices import Prices
 from unbroken.gateway.spending.report import read_budgets
 from unbroken.gateway.stores import MemoryStore, Store, StoreUnavailable, open_store
+from unbroken.gateway.stores.marked import MarkedStore
 from unbroken.gateway.stores.store import Addition, Limit
 from unbroken.messages import Usage, User
 from unbroken.models.model import ResponseHead
@@ -325,5 +326,29 @@ def test_a_ledger_forgets_the_values_that_are_oldest(monkeypatch: pytest.MonkeyP
         ledger, limits = Ledger(store, 1.0), [Limit((("g", name),), 9) for name in "abc"]
         assert await ledger.reserve([], limits) == [[1], [2], [3]]
         assert ledger.reserve_here([], limits) == [[0], [2], [3]]
+
+    run(story)
+
+
+def test_what_is_spent_of_an_emptied_store_leaves_no_room_for_a_reservation() -> None:
+    class Losing(MemoryStore):
+        def lose_everything(self) -> None:
+            MemoryStore.__init__(self)
+
+    async def story() -> None:
+        store = Losing()
+        marked, limit = MarkedStore(store), Limit((("spent:total", "usd all"),), 100)
+        one = [Addition("reserved:1", {"usd all": 5}, 60)]
+        await marked.add([Addition("spent:total", {"usd all": 98}, 60)])
+        assert await marked.reserve(one, [limit]) == [[98]]
+        await marked.add([Addition("spent:total", {"usd all": 5}, 60)])
+        for lost in (True, False):
+            if lost:
+                store.lose_everything()
+            assert await marked.reserve(one, [limit]) == [[103]]
+            assert await marked.counters(["reserved:1"], ["usd all"]) == [{"usd all": 0}]
+        await marked.decide("restore")
+        assert await marked.reserve(one, [limit]) == [[103]]
+        assert await store.counters(["reserved:1"], ["usd all"]) == [{"usd all": 0}]
 
     run(story)

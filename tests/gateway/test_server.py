@@ -309,7 +309,7 @@ def test_the_gateway_itself_is_served(tmp_path: Path) -> None:
 
 
 SERVED = """
-import asyncio, os, sys
+import asyncio, logging, os, sys
 from unbroken.gateway.admin.gateway_metrics import GatewayMetrics
 from unbroken.gateway.http.uvicorn_server import serve
 from unbroken.gateway.settings import GatewaySettings
@@ -347,6 +347,7 @@ def started(url):
     print(url, counts, flush=True)
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
     workers, stop_timeout = int(sys.argv[1]), float(sys.argv[2])
     serve(GatewaySettings(upstreams=(), port=0, workers=workers, stop_timeout=stop_timeout), started, app=App)
 """
@@ -476,6 +477,22 @@ def test_workers_share_a_port_count_together_and_are_replaced(tmp_path: Path) ->
             assert connection.makefile("rb").read().endswith(b"and the end\r\n0\r\n\r\n")
         assert served.process.wait(10) == 0
         assert not os.path.exists(served.counts)
+
+
+def test_a_worker_that_dies_is_logged_with_its_signal_and_counted(tmp_path: Path) -> None:
+    def get(path: str) -> str:
+        return ask(served.url, b"GET %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % path.encode())[1].decode()
+
+    with Served(tmp_path, workers=2) as served:
+        dead = int(get("/"))
+        os.kill(dead, signal.SIGKILL)
+        until = time.monotonic() + 20
+        while 'unbroken_worker_deaths_total{cause="SIGKILL"} 1.0' not in get("/metrics"):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        served.process.send_signal(signal.SIGTERM)
+        _, said = served.process.communicate(timeout=20)
+        assert said == (f"worker_died pid={dead} cause=SIGKILL: its requests are lost, and another worker is started\n")
 
 
 def test_counts_of_a_killed_gateway_are_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

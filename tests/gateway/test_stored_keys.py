@@ -134,29 +134,6 @@ def test_without_keys_a_websocket_is_refused_as_any_request_and_the_process_coun
     run(work)
 
 
-def test_a_store_that_was_emptied_does_not_admit_anybody_for_long() -> None:
-    async def work() -> None:
-        store, clock = MemoryStore(), VirtualClock(1_000_000)
-        ring = StoredKeyRing(300, clock)
-        secret = await StoredKeys(store).change(lambda keys: add_key(keys, GatewayKey("ann"), clock.now(), "the store"))
-        await ring.read(store)
-        await ring.read(MemoryStore())
-        assert ring.find(secret) is not None
-        clock.advance(301)
-        with pytest.raises(StoreUnavailable, match="gone from the store"):
-            ring.find(secret)
-        emptied = MemoryStore()
-        await ring.read(emptied)
-        with pytest.raises(StoreUnavailable, match="gone from the store"):
-            ring.find(secret)
-        new = await StoredKeys(emptied).change(lambda keys: add_key(keys, GatewayKey("bob"), clock.now(), "the store"))
-        await ring.read(emptied)  # its version is the one of the keys before
-        assert ring.find(secret) is None
-        assert ring.find(new) is not None
-
-    run(work)
-
-
 def test_changes_at_the_same_time_are_all_made() -> None:
     async def work() -> None:
         store = MemoryStore()

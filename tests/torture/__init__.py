@@ -22,6 +22,8 @@ to a history (`history`), and when all is over `checker` reads the histories and
     hung        a request got no answer in time
     unhealthy   a live gateway did not answer /healthz
     crashed     a process of the test itself did not come to its end
+    reopened    a key that was revoked, or whose budget is spent, was admitted again
+    locked out  a known key was refused because the store was emptied
     overrun     more was spent than a budget or a limit per minute allows, or a budget was refused too early
 
 The second part (`recorded_runs`) kills processes that record runs of an agent, and lets several resume each at once.

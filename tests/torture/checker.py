@@ -15,6 +15,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from torture.history import ACCOUNT, TURN, Record
@@ -39,6 +40,8 @@ Kind: TypeAlias = Literal[
     "hung",
     "unhealthy",
     "crashed",
+    "reopened",
+    "locked out",
     "ran twice",
     "unanswered",
     "invented",
@@ -55,6 +58,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MESSAGES = "messages"
 """Stands for the wire of a model without one: the body is a list of our messages."""
+ALL_KNOW = 3.0
+"""Seconds after which every gateway knows what one of them has refused."""
 SLOWEST_HEALTH = 8.0
 """Seconds: the test machine may be busy with other things."""
 
@@ -96,6 +101,7 @@ def check(records: Sequence[Record]) -> Report:
     _check_answers(story, report)
     _check_requests(story, report)
     _check_processes(story, report)
+    _check_keys(story, report)
     return report
 
 
@@ -317,6 +323,19 @@ def _check_processes(story: Story, report: Report) -> None:
                 last = [one for one in story.outcomes if one["conversation"] == record["conversation"]][-1:]
                 words = f"the client could not finish: {last[0].get('data', '')[:200] if last else ''}"
                 report.add("stuck", record["conversation"], words, *last)
+
+
+def _check_keys(story: Story, report: Report) -> None:
+    """Whatever happens to the store, known keys are admitted, and spent and revoked ones are not."""
+    refused: dict[str, float] = {}
+    for record in (each for each in story.records if each["op"] == "key"):
+        state, status, where = record["state"], record["status"], f"gateway {record['gateway']}"
+        if state == "known" and status in (401, 402, 403):
+            report.add("locked out", where, f"a known key was refused with {status}", record)
+        elif state != "known" and status in (401, 402):
+            refused.setdefault(state, record["t"])
+        elif status == 200 and record["t"] > refused.get(state, inf) + ALL_KNOW:
+            report.add("reopened", where, f"a key that is {state} was admitted", record)
 
 
 def _short(record: Record) -> Record:

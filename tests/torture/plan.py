@@ -16,6 +16,11 @@ FaultKind: TypeAlias = Literal[
 ]
 
 
+SETTLING = 3.0
+"""Seconds until the gateways have written back what an emptied store held, and read it again. What is spent in between
+is lost if it is emptied again."""
+
+
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
     """`at` seconds into its round, `lasting` so many seconds; `target` is the number of a gateway."""
@@ -37,6 +42,8 @@ class Round:
     hold_timeout: float = 3600.0
     keys: int = 0
     """So many gateway keys, each shared by many; 0: none is asked for."""
+    keys_in_store: bool = False
+    """Keys and budgets are in the store, and are written back if it comes back empty."""
     seconds: float = 20.0
     plan: tuple[FaultPlan, ...] = field(default=())
 
@@ -49,6 +56,14 @@ ROUNDS = (
     Round("pause-store", "Valkey is paused", "valkey", ("pause store",)),
     Round("lose-store", "Valkey is killed, and starts empty", "valkey", ("lose store",)),
     Round("flush", "Valkey is emptied", "valkey", ("flush store",)),
+    Round(
+        "emptied",
+        "Valkey with the keys and the budgets is emptied",
+        "valkey",
+        ("flush store", "lose store"),
+        keys=2,
+        keys_in_store=True,
+    ),
     Round("paused", "gateways and the model are paused", "valkey", ("pause gateway", "pause upstream")),
     Round("skew", "clocks differ by five minutes", "valkey", ("kill gateway",), (-150.0, 150.0)),
     Round("skew-sqlite", "clocks differ by ten minutes, SQLite", "sqlite", ("pause gateway",), (0.0, 600.0)),
@@ -82,7 +97,7 @@ def _plan_faults(seed: str, one: Round, seconds: float) -> list[FaultPlan]:
         longest = max(0.3, min(6.0, seconds / 3, seconds - at - 1.0))
         lasting = 0.2 if kind in ("kill gateway", "flush store") else dice.uniform(min(1.0, longest), longest)
         faults.append(FaultPlan(at, kind, lasting, dice.randrange(2)))
-        at += lasting + dice.uniform(0.4, 1.5)
+        at += lasting + dice.uniform(0.4, 1.5) + (SETTLING if one.keys_in_store else 0.0)
     return faults
 
 

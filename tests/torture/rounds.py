@@ -13,7 +13,7 @@ from child_processes import Child
 from torture import clients
 from torture.checker import Report, check
 from torture.clients import PATIENCE, ClientPlan
-from torture.faults import Faults
+from torture.faults import Faults, WatchedKeys
 from torture.history import History, read_histories
 from torture.plan import Round
 from torture.processes import Gateways, SmallDisk, Upstream, Valkey, gateway_settings
@@ -46,12 +46,13 @@ def run_round(one: Round, seed: int, folder: Path, crowd: int = 6, processes: in
         upstream = Upstream(f"{seed}/{one.name}", folder / "model.jsonl")
         ending.callback(upstream.close)
         settings = gateway_settings(one, upstream, store, record)
-        keys = _make_keys(one, folder / "keys.json", settings)
+        watched = WatchedKeys(store) if one.keys_in_store else None
+        keys = _make_keys(one, folder / "keys.json", settings) if watched is None else watched.make(one.keys, settings)
         gateways = Gateways(settings, one.skew, folder)
         ending.callback(gateways.close)
         history = History(folder / "faults.jsonl")
         ending.callback(history.close)
-        faults = Faults(gateways, upstream, valkey, disk, history)
+        faults = Faults(gateways, upstream, valkey, disk, history, watched)
         plans = _client_plans(one, seed, folder, gateways.urls, keys, crowd, processes)
         asyncio.run(_run(one, faults, plans, history))
     report = check(read_histories(folder))
@@ -87,8 +88,9 @@ def _client_plans(
 
 async def _run(one: Round, faults: Faults, plans: list[ClientPlan], history: History) -> None:
     children = [await asyncio.to_thread(Child, clients.run, plan) for plan in plans]
-    watching = asyncio.create_task(faults.watch_health())
+    watching = asyncio.gather(faults.watch_health(), faults.watch_keys())
     try:
+        await faults.begin()
         await faults.run(one)
         codes = [await asyncio.to_thread(child.wait, LONGEST_END) for child in children]
     finally:

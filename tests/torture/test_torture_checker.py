@@ -180,6 +180,15 @@ def hang(records: list[Record]) -> None:
     records.append({"op": "info", "t": 99.0, "conversation": "mine", "request": "r3", "problem": "timeout"})
 
 
+def reopen(records: list[Record]) -> None:
+    for status in (402, 503, 200):
+        records.append({"op": "key", "gateway": 0, "state": "spent", "status": status, "t": 10.0 * len(records)})
+
+
+def lock_out(records: list[Record]) -> None:
+    records.append({"op": "key", "gateway": 1, "state": "known", "status": 401, "t": 100.0})
+
+
 def fail_health(records: list[Record]) -> None:
     records[-1]["problem"] = "ClientConnectorError"
 
@@ -209,6 +218,8 @@ PLANTED: dict[Callable[[list[Record]], None], str] = {
     malform: "malformed",
     give_up: "stuck",
     hang: "hung",
+    reopen: "reopened",
+    lock_out: "locked out",
     fail_health: "unhealthy",
     be_slow: "unhealthy",
     crash: "crashed",

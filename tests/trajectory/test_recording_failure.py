@@ -140,6 +140,7 @@ def test_a_run_whose_file_cannot_be_written_does_not_start_unless_allowed(on_fai
         assert not (small_disk / "run.jsonl").exists()
     else:
         assert run_virtual(lambda: agent.run("Pay.")).text == "Done."
+        assert not (small_disk / "run.jsonl").exists()  # nothing could be written
         assert [type(event).__name__ for event in heard].count("RecordingIncomplete") == 1
 
 

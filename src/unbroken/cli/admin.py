@@ -26,6 +26,7 @@ from unbroken.gateway.config import FILE
 from unbroken.gateway.config.added import NAME_OF, ONE_OF
 from unbroken.gateway.config.reading import TABLES
 from unbroken.gateway.settings import BudgetSettings, TeamSettings, UpstreamSettings
+from unbroken.gateway.stores.marked import Decision
 
 app = typer.Typer(
     help=f"Administer a running gateway through its admin API. The key is in the variable {ADMIN_KEY}, or in the one "
@@ -187,6 +188,21 @@ def _request(one: Mapping[str, Any]) -> Sequence[object]:
         calls,
         one["error"],
     )
+
+
+@app.command("store")
+def store_command(
+    decision: Annotated[
+        Decision,
+        typer.Argument(help="Write back what the gateway knows, or continue with the store as it is."),
+    ],
+    url: Url = "",
+    config: Config = "",
+    json: AsJson = False,
+) -> None:
+    """Decide what becomes of a store that came back empty."""
+    answer = _ask((url, config), "POST", "/store", {"decision": decision})
+    _show(answer, json, "what the store has now is in force")
 
 
 @turns.command("list")

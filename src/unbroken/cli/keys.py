@@ -23,12 +23,14 @@ from unbroken.cli.main import is_terminal
 from unbroken.errors import UserError
 from unbroken.gateway.admin.api_bodies import key_as_json, read_moment, read_seconds
 from unbroken.gateway.config import FILE, read_config
+from unbroken.gateway.config.opening import refuse_name_of_admin_key
 from unbroken.gateway.keys import GatewayKey, add_key, remove_key, replace_secret
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.spending.allowance import read_allowance
 from unbroken.gateway.stored_keys import FileKeys, KeyPlace, StoredKeys
 from unbroken.gateway.stores import open_store, store_url
+from unbroken.gateway.stores.marked import MarkedStore
 
 app = typer.Typer(help="The keys that clients send to the gateway (`unbroken serve`).", no_args_is_help=True)
 
@@ -132,6 +134,7 @@ def create_command(
 ) -> None:
     """Create a key. It is printed only now and stored as a hash: it cannot be shown again."""
     configured = _configured()
+    refuse_name_of_admin_key(configured, name)
     served = [upstream.alias for upstream in configured.upstreams]
     for one in alias or ():
         if served and not any(_fits(one, each) for each in served):
@@ -250,7 +253,7 @@ def _at(file: str, store: str, work: Callable[[KeyPlace], Awaitable[T]]) -> tupl
     async def main() -> tuple[str, T]:
         if file:
             return file, await work(FileKeys(file))
-        opened = open_store(store_url(store))
+        opened = MarkedStore(open_store(store_url(store)))
         try:
             return StoredKeys.where, await work(StoredKeys(opened))
         finally:

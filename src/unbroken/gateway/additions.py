@@ -10,10 +10,12 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
 from unbroken.gateway.stored_keys import StoredKeyRing
 from unbroken.gateway.stores import Store, StoreUnavailable
+from unbroken.gateway.stores.marked import MarkedStore
 from unbroken.gateway.stores.records import Record
 
 log = logging.getLogger("unbroken.gateway")
@@ -70,15 +72,21 @@ def _read(record: Record) -> Added:
 
 
 async def follow(
-    store: Store,
+    store: MarkedStore,
     ring: Callable[[], StoredKeyRing | None],
     additions: Callable[[], Additions | None],
     reload: Callable[[], Awaitable[object]],
+    restores: Callable[[], bool],
 ) -> None:
-    """Reads the keys and the additions every second, until it is cancelled."""
+    """Looks for the mark of the store, and reads the keys and the additions, every second, until it is cancelled.
+    `restores`: a store that was emptied is written back."""
     while True:
         await asyncio.sleep(LOOKED_AFTER)
         try:
+            with suppress(StoreUnavailable):  # it has been logged
+                await store.look_again()
+                if store.may_restore and restores():
+                    await store.decide("restore")
             await read_once(store, ring(), additions(), reload)
         except Exception:  # otherwise no change would ever be noticed again
             log.exception("reading what is shared through the store failed")

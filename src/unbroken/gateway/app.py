@@ -38,6 +38,7 @@ from unbroken.gateway.reloading import ConfigSource, Reloader
 from unbroken.gateway.request_handling import RequestHandling
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store, store_url
+from unbroken.gateway.stores.marked import MarkedStore
 from unbroken.gateway.stores.store import CircuitBreakerStore
 from unbroken.gateway.turns.response_store import LastResponse
 from unbroken.gateway.upstreams.catalog import Catalog
@@ -82,11 +83,11 @@ class Gateway:
         source: ConfigSource | None = None,
     ) -> None:
         catalog = Catalog(settings.upstreams)
-        self.store: Store = store or open_store(
+        opened: Store = store or open_store(
             store_url(settings.store), max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
         )
-        if self.store.parts == 1:  # otherwise each part has its own
-            self.store = CircuitBreakerStore(self.store)
+        # Of several parts, each has a circuit breaker of its own.
+        self.store = MarkedStore(CircuitBreakerStore(opened) if opened.parts == 1 else opened)
         self._now = now
         self._limits = KeyLimits()
         self._stats = Stats(catalog.upstreams.values(), settings.hold_timeout, now)
@@ -184,11 +185,17 @@ class Gateway:
         return {} if self._additions is None else self._additions.tables
 
     def _follow_store(self) -> None:
-        """Reads what is shared through the store from time to time, if anything is."""
-        if self._following is None and (self._stored_keys() is not None or self._additions is not None):
+        """Reads what is shared through the store from time to time."""
+        if self._following is None:
             from unbroken.gateway.additions import follow  # noqa: PLC0415 - start-up time
 
-            work = follow(self.store, self._stored_keys, lambda: self._additions, self._reload)
+            work = follow(
+                self.store,
+                self._stored_keys,
+                lambda: self._additions,
+                self._reload,
+                lambda: self.settings.when_emptied == "restore",
+            )
             self._following = asyncio.get_running_loop().create_task(work, name="unbroken-follow")
 
     async def _read_store(self) -> None:

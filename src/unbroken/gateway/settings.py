@@ -35,6 +35,10 @@ WithoutStore: TypeAlias = Literal["continue", "refuse"]
 """What happens to requests with budgets or limits while the store cannot be used: they are counted in this process
 alone, or refused."""
 
+WhenEmptied: TypeAlias = Literal["wait", "restore"]
+"""What happens if the store comes back empty: the gateways continue with what they know until an operator decides, or
+write it back by themselves."""
+
 HOST, PORT = "127.0.0.1", 8400
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The local address of a machine that listens on all addresses."""
@@ -211,6 +215,7 @@ class GatewaySettings:
     """Maximum size of the store; the oldest entries are removed first. (Redis has a limit of its own.)"""
     entry_bytes: Annotated[values.Size, values.In("store", "max_entry")] = 8 << 20
     """Maximum size of one stored answer."""
+    when_emptied: Annotated[WhenEmptied, values.one_of(get_args(WhenEmptied)), values.In("store")] = "wait"
     hold_timeout: Annotated[values.Seconds, values.In("serial")] = 3600.0
     """Seconds to wait for the result of a released call; then the rest of its turn is dropped."""
     retry_window: Annotated[values.Seconds, values.In("serial")] = 60.0

@@ -1,7 +1,8 @@
 """Gateway keys in the store, so that all machines have the same, and one way to change keys wherever they are.
 
 The record in the store has the content of a keys file. A running gateway reads it every second. If the store is away,
-the last known keys stay valid for a while; then every request is refused.
+the last known keys stay valid for a while; then every request is refused. A store that was emptied is not away
+(`stores.marked`): the keys stay valid.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from unbroken.clock import Clock, RealClock
 from unbroken.errors import UserError
 from unbroken.gateway.keys import GatewayKey, KeyRing, change_keys, list_keys, read_keys, write_keys
 from unbroken.gateway.stores import Store, StoreUnavailable
+from unbroken.gateway.stores.marked import StoreEmptied
 
 log = logging.getLogger("unbroken.gateway")
 
@@ -63,7 +65,7 @@ class StoredKeys:
 
     async def list(self) -> tuple[GatewayKey, ...]:
         record = await self._store.record(RECORD)
-        return () if record is None else tuple(read_keys(record.value, WHERE).values())
+        return () if record is None else tuple(_keys_in(record.value).values())
 
     async def change(self, work: Callable[[dict[str, GatewayKey]], T]) -> T:
         for _ in range(_ATTEMPTS):
@@ -87,27 +89,31 @@ class StoredKeyRing(KeyRing):
         self._keys = {}
         self._version = 0
         self._read_at: float | None = None
-        self._problem = "it was not read yet"
+        self._problem, self._error = "it was not read yet", StoreUnavailable
 
     def find(self, secret: str) -> GatewayKey | None:
         if self._read_at is None or self._clock.elapsed() - self._read_at > self.keep:
-            raise StoreUnavailable(f"no key can be checked, because the keys are in the store: {self._problem}")
+            raise self._error(f"no key can be checked, because the keys are in the store: {self._problem}")
         return self._find(secret)
 
     async def read(self, store: Store) -> None:
-        """Reads the record if it has changed. A record that is damaged, or is gone though it was there, counts as a
-        store that is away."""
+        """Reads the record if it has changed. A damaged one counts as a store that is away. If the store was emptied,
+        nothing can have changed, and the keys stay valid until that is decided."""
         try:
             record = await store.record(RECORD, self._version)
-            if record is not None and not record.version:
-                self._version = -1  # keys that are written now may have any version, also the one that was known
-                raise StoreUnavailable("the keys are gone from the store")
             if record is not None:
-                self._keys, self._version = read_keys(record.value, WHERE), record.version
+                self._keys, self._version = _keys_in(record.value), record.version
                 log.info("gateway keys read again: %d in %s", len(self._keys), WHERE)
+        except StoreEmptied as error:
+            self._read_at = None if self._read_at is None else self._clock.elapsed()
+            self._problem, self._error = str(error), StoreEmptied
         except (StoreUnavailable, UserError) as error:
             if not self._problem:
                 log.error("reading the gateway keys failed, the old ones stay valid for %g s: %s", self.keep, error)
-            self._problem = str(error)
+            self._problem, self._error = str(error), StoreUnavailable
         else:
             self._read_at, self._problem = self._clock.elapsed(), ""
+
+
+def _keys_in(value: bytes) -> dict[str, GatewayKey]:
+    return read_keys(value, WHERE) if value else {}

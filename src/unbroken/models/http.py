@@ -23,8 +23,8 @@ from yarl import URL
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
-from unbroken.deltas import Delta, Ended
-from unbroken.errors import ProviderError, RequestRefused, StreamError
+from unbroken.deltas import Delta, Ended, Verdict
+from unbroken.errors import ProviderError, RequestRefused, StreamError, Unavailable
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
 from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
@@ -63,11 +63,12 @@ class Observer(Protocol):
         ...
 
     def succeeded(self) -> None:
-        """The answer came to its end."""
+        """The answer came to its end, and is one."""
         ...
 
     def failed(self, error: ProviderError | None) -> None:
-        """There was no answer; None if it broke off."""
+        """There was no answer, or an error in its place, also in a response with a success status; None if it broke
+        off."""
         ...
 
     def ended(self) -> None:
@@ -189,11 +190,14 @@ class HTTPModel:
         """The credentials for the proxy, which are secret. None if it needs none."""
         return self._transport.proxy_headers
 
-    def mask_end(self, deltas: Sequence[Delta]) -> None:
-        """Masks its keys in the error that a response ended with: providers quote them."""
-        last = deltas[-1]
-        if isinstance(last, Ended) and not last.verdict.whole:
+    def conclude(self, deltas: Sequence[Delta]) -> None:
+        """Masks its keys in the error that a response ended with: providers quote them. Reports how it ended."""
+        if not isinstance(last := deltas[-1], Ended):
+            return
+        if not last.verdict.whole:
             last.verdict = self._asked("").masked_verdict(last.verdict)
+        if self.observer is not None:
+            _report(self.observer, last.verdict)
 
     def masked(self, text: str) -> str:
         """The text without its keys, if known by now."""
@@ -262,8 +266,6 @@ class HTTPModel:
             answer.close()
             if log is not None and (answer.lost is None or answer.received):
                 log.end(*(self._cause(key, answer.lost, timeout.expired) if answer.lost else _UNFINISHED))
-        if self.observer is not None:
-            self._report_end(self.observer, answer.lost)
         last = self._conclude(decoder, key, answer, timeout.expired, log)
         if left_out and isinstance(end := last[-1], Ended):
             end.verdict = replace(end.verdict, left_out=left_out)
@@ -278,9 +280,11 @@ class HTTPModel:
             failure = self._failed(key, lost, late)
             if log is not None:
                 log.fail(failure)
+            if self.observer is not None:
+                self.observer.failed(None)
             raise failure from cause_of(lost)
         deltas = _end(decoder, *(self._cause(key, lost, late) if lost else _UNFINISHED))
-        self.mask_end(deltas)
+        self.conclude(deltas)
         return deltas
 
     async def _send(
@@ -324,9 +328,9 @@ class HTTPModel:
         response, timeout, key = await self._post_spelled(False, body, headers)
         answer = ResponseBody(response, timeout, self.timeouts, stream=False)
         data = await answer.read_all()
-        if self.observer is not None:
-            self._report_end(self.observer, answer.lost)
         if answer.lost is not None and not data:
+            if self.observer is not None:
+                self.observer.failed(None)
             raise self._failed(key, answer.lost, timeout.expired) from cause_of(answer.lost)
         return data
 
@@ -449,12 +453,6 @@ class HTTPModel:
         headers.update(self.settings.headers)
         return headers
 
-    def _report_end(self, observer: Observer, lost: Exception | None) -> None:
-        if lost is None:
-            observer.succeeded()
-        else:
-            observer.failed(None)
-
     def _asked(self, key: str) -> Asked:
         e = self.endpoint
         sent = key or self._stream_headers.get(e.key_header, "")
@@ -484,6 +482,14 @@ class HTTPModel:
 
     def _cause(self, key: str, error: Exception, late: Waiting) -> tuple[str, How]:
         return self._transport.cause(self._asked(key), error, late)
+
+
+def _report(observer: Observer, verdict: Verdict) -> None:
+    if not verdict.failed or not (verdict.retryable or verdict.kind == "late"):
+        observer.succeeded()  # it may have refused the request, as it should
+    else:
+        # An error in a response counts as if its status had said it.
+        observer.failed(Unavailable(verdict.reason, status=503) if verdict.kind == "error" else None)
 
 
 def _end(decoder: Decoder | PassingDecoder, cause: str, how: How) -> list[Delta]:

@@ -41,8 +41,9 @@ SECONDS = 300.0
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 """Maximum seconds between attempts at a provider that did not answer; each wait is twice as long as the one before."""
-NO_ANSWER = frozenset({"limited", "unavailable", "unreachable", "unanswered"})
-"""Kinds of failures of a provider that did not answer: another model is asked before this one again."""
+NO_ANSWER = frozenset({"limited", "unavailable", "unreachable", "unanswered", "error"})
+"""Kinds of failures of a provider that did not answer, or whose answer is an error: another model is asked before this
+one again."""
 EMPTY_ANSWERS = 2
 """After this many empty answers, the answer is passed on: repeating the same request will not help, another may."""
 

@@ -10,9 +10,11 @@ import asyncio
 import errno
 import logging
 import os
+import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
 import orjson
@@ -105,6 +107,10 @@ class RecordingFile(Target):
 
     def close(self) -> None:
         if self.is_open:
+            found = os.fstat(self._file)
+            if stat.S_ISREG(found.st_mode) and not found.st_size:  # a full disk, and no recording that could be read
+                with suppress(OSError):
+                    os.unlink(self.path)
             os.close(self._file)
             self.is_open = False
 

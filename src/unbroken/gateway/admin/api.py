@@ -29,6 +29,7 @@ from unbroken.gateway.admin.api_bodies import (
     NewKey,
     NewTable,
     Rotation,
+    StoreDecision,
     changed_key,
     key_as_json,
     new_key,
@@ -39,7 +40,7 @@ from unbroken.gateway.admin.api_bodies import (
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.config.added import NAME_OF, ONE_OF
 from unbroken.gateway.config.changes import ADDED, describe
-from unbroken.gateway.config.opening import admin_key
+from unbroken.gateway.config.opening import admin_key, refuse_name_of_admin_key
 from unbroken.gateway.config.reading import TABLES
 from unbroken.gateway.http.admission import Admission, sent_key
 from unbroken.gateway.keys import (
@@ -54,7 +55,7 @@ from unbroken.gateway.keys import (
 from unbroken.gateway.reloading import Reload, Reloader
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stored_keys import FileKeys, KeyPlace, StoredKeyRing, StoredKeys
-from unbroken.gateway.stores import Store
+from unbroken.gateway.stores.marked import MarkedStore
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.gateway.upstreams.catalog import Catalog
 from unbroken.wires.jsontext import dumps
@@ -79,7 +80,7 @@ class Administered:
     admission: Admission
     catalog: Catalog
     turn_store: TurnStore
-    store: Store
+    store: MarkedStore
     stats: Stats
     reloader: Reloader | None
     additions: Additions | None
@@ -187,6 +188,7 @@ class AdminApi:
 
     async def create_key(self, name: str, body: NewKey) -> Answer:
         key, place = new_key(body), self._keys
+        refuse_name_of_admin_key(self._gateway.settings, key.name)
         self._check_aliases(key)
         secret = await place.change(lambda keys: add_key(keys, key, self._gateway.now(), place.where))
         await self._read_keys_again()
@@ -227,6 +229,7 @@ class AdminApi:
             "version": __version__,
             "started": gateway.stats.started,
             "workers": gateway.settings.workers,
+            "store_problem": gateway.store.problem,
             "configuration": gateway.reloader.file if gateway.reloader is not None else "",
             "last_reload": None
             if gateway.reloader is None or gateway.reloader.last is None
@@ -311,6 +314,17 @@ class AdminApi:
 
     def _added(self, array: str) -> Mapping[str, Any]:
         return {} if self._gateway.additions is None else self._gateway.additions.tables.get(array, {})
+
+    # The store
+
+    async def decide_store(self, name: str, body: StoreDecision) -> Answer:
+        store = self._gateway.store
+        await store.look_again()
+        if not store.problem:
+            raise Refused(409, "there is nothing to decide: the store has what this process knows of it")
+        await store.decide(body.decision)
+        await self._read_keys_again()
+        return 200, {"decision": body.decision}
 
     # Requests
 
@@ -410,6 +424,9 @@ OPERATIONS: Sequence[Operation] = (
     Operation("POST", "/keys/{name}/rotate", "Makes a new key in place of one.", AdminApi.rotate_key, Rotation),
     Operation("DELETE", "/keys/{name}", "Revokes a key.", AdminApi.revoke_key),
     *(operation for array in NAME_OF if array in TABLES for operation in _on(array)),
+    Operation(
+        "POST", "/store", "Writes back what an emptied store held, or not.", AdminApi.decide_store, StoreDecision
+    ),
     Operation("GET", "/turns", "The turns whose calls are held, in this process.", AdminApi.list_turns),
     Operation("DELETE", "/turns/{name}", "Gives up a held turn: its calls are not released.", AdminApi.drop_turn),
     Operation("GET", "/requests", "The last hundred requests of this process.", AdminApi.list_requests),

@@ -19,6 +19,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.spending.allowance import read_allowance
+from unbroken.gateway.stores.marked import Decision
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -56,6 +57,10 @@ class NewKey(KeyChange):
 
 class Rotation(Body):
     keep: str = Field("24h", description="How long the old key stays valid: `0`, `30m`, `24h`, `7d`.")
+
+
+class StoreDecision(Body):
+    decision: Decision = Field(description="Write back what the gateway knows, or continue with the store as it is.")
 
 
 class NewTable(BaseModel):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client import Metric as Family
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.values import MultiProcessValue  # pyright: ignore[reportUnknownVariableType] - untyped
 
 from unbroken.messages import Usage
 
@@ -219,6 +220,15 @@ class GatewayMetrics:
             return lambda values: values
         assert labels[0] == "alias"
         return lambda values: values if values[0] in self._aliases else (UNKNOWN, *values[1:])
+
+
+def count_dead_worker(cause: str) -> None:
+    """Called by the process that starts the workers. It counts in a file beside theirs, which they add up."""
+    name, help = "unbroken_worker_deaths", "Workers that died and were replaced."
+    value: Any = MultiProcessValue()  # pyright: ignore[reportUnknownVariableType] - untyped
+    series = value("counter", name, f"{name}_total", ("cause",), (cause,), help)
+    series.inc(1)
+    series.close_all_files()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.reloading import Reloader
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.spending.switch import MeteringSwitch
-from unbroken.gateway.stores import Store, StoreUnavailable, store_url
+from unbroken.gateway.stores import StoreUnavailable, store_url
+from unbroken.gateway.stores.marked import MarkedStore
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.wires.jsontext import dumps
 
@@ -61,7 +62,7 @@ class Pages:
         self,
         settings: GatewaySettings,
         upstreams: Mapping[str, Upstream],
-        store: Store,
+        store: MarkedStore,
         stats: Stats,
         limits: KeyLimits,
         reloader: Reloader | None,
@@ -203,6 +204,7 @@ class Pages:
             keys=self._settings.keys,
             workers=self._settings.workers,
             reload=None if self._reloader is None else self._reloader.last,
+            alert=self._store.problem,
             cost=self._stats.counted().cost if self._counts_cost else None,
         )
 

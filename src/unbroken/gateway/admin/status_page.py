@@ -65,6 +65,8 @@ class GatewayStatus:
     workers: int = 1
     reload: Reload | None = None
     """The last time that the configuration was read again."""
+    alert: str = ""
+    """What an operator has to do now."""
     cost: int | None = None
     """What the requests cost since the start, in nano-dollars. None if it is not counted."""
 
@@ -104,6 +106,8 @@ class View:
     headline: str
     facts: tuple[Fact, ...]
     tables: tuple[Table, ...]
+    alert: str = ""
+    """What an operator has to do now."""
 
 
 def status_json(status: GatewayStatus) -> bytes:
@@ -143,6 +147,7 @@ def view(status: GatewayStatus) -> View:
             *([_held(status)] if status.held else []),
             _requests(status),
         ),
+        alert=status.alert,
     )
 
 
@@ -343,7 +348,8 @@ def _html(shown: View) -> str:
         for fact in shown.facts
     )
     tables = "".join(_table(table) for table in shown.tables)
-    return f'<p class="headline">{escape(shown.headline)}</p><dl class="facts">{facts}</dl>{tables}'
+    alert = f'<p class="alert" role="alert">{escape(shown.alert)}</p>' if shown.alert else ""
+    return f'{alert}<p class="headline">{escape(shown.headline)}</p><dl class="facts">{facts}</dl>{tables}'
 
 
 def _table(table: Table) -> str:

@@ -70,6 +70,12 @@ def admin_key(settings: GatewaySettings) -> str:
     return key
 
 
+def refuse_name_of_admin_key(settings: GatewaySettings, name: str) -> None:
+    """Raises `UserError` if a key would have the name under which the log shows what the configured admin key did."""
+    if settings.admin_key_env and name.casefold() == settings.admin_key_env.casefold():
+        raise UserError(f"`{name}` is the name of the admin key of this gateway: choose another name")
+
+
 def _unusable(folder: Path) -> str:
     """Why nothing can be recorded there. A missing folder is no problem: it will be created."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())

@@ -24,6 +24,7 @@ from unbroken.errors import (
 from unbroken.gateway.http.large_requests import send_on_main_loop
 from unbroken.gateway.relay.references import Claiming
 from unbroken.gateway.stores import EntryTooLarge, StoreUnavailable
+from unbroken.gateway.stores.marked import StoreEmptied
 from unbroken.models.model import ResponseHead
 from unbroken.wires import find_wire
 from unbroken.wires.framing import SSE, Framing
@@ -63,6 +64,8 @@ def failure_from(error: BaseException) -> Failure:
             return Failure(
                 502, "the model's answer is too large to be held: the gateway's `entry_bytes` sets the limit"
             )
+        case StoreEmptied():
+            return Failure(503, str(error), headers={"retry-after": whole_seconds(error.retry_after)})
         case StoreUnavailable():  # clients must not see its address; the log has it
             words = "the gateway's store does not answer, and without it calls could be lost: try again"
             return Failure(503, words, headers={"retry-after": whole_seconds(error.retry_after)})

@@ -31,7 +31,7 @@ from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
 from unbroken.asgi import Receive, Scope, Send
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.gateway.admin.gateway_metrics import COUNTS_DIR
+from unbroken.gateway.admin.gateway_metrics import COUNTS_DIR, count_dead_worker
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol, websocket_options
 from unbroken.gateway.reloading import ConfigSource, changed_at_run_time
@@ -473,9 +473,17 @@ class _Supervisor(Multiprocess):
         super().keep_subprocess_alive()
         for process in before:
             if process.exitcode is not None and process.pid is not None:
+                self._note_death(process.pid, process.exitcode)
                 # What it counted stays; its requests in flight are gone.
                 multiprocess.mark_process_dead(process.pid, self._counts)  # pyright: ignore[reportUnknownMemberType] - untyped
         self.failed = any(process.exitcode == STARTUP_FAILURE for process in before)
+
+    def _note_death(self, pid: int, code: int) -> None:
+        """A worker that cannot start has logged why."""
+        if code != STARTUP_FAILURE:
+            cause = signal.Signals(-code).name if code < 0 else f"exit {code}"
+            log.error("worker_died pid=%d cause=%s: its requests are lost, and another worker is started", pid, cause)
+            count_dead_worker(cause)
 
     def terminate_all(self) -> None:
         log.info("stopping workers=%d", len(self.processes))

@@ -148,7 +148,7 @@ class _Begun:
         max_calls = inf if limit is None else limit.max_calls
         decoder = PassingDecoder(Decoder(self._http.wire, None, request, max_calls=max_calls), streamed=False)
         deltas = await off_loop(len(fetched.data), lambda: [*decoder.feed(fetched.data), *decoder.end()])
-        self._http.mask_end(deltas)
+        self._http.conclude(deltas)
         yield deltas
 
 

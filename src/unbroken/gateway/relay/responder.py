@@ -138,6 +138,9 @@ class Responder:
             if plain is not None and len(plain.calls) > self._settings.max_calls:
                 outcome.usage = plain.usage
                 raise too_many_calls(self._settings.max_calls)
+            http = incoming.upstream.http
+            if plain is not None and http is not None and http.observer is not None:
+                http.observer.succeeded()  # otherwise it is decoded, and that shows whether it is an answer
             if plain is not None and (plain.usage is not None or outcome.tally is None):
                 await self._send_unchanged(incoming.upstream.counted_as, data, plain, out, outcome)
             else:

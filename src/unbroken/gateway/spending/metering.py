@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 
 from unbroken.asgi import Refused
 from unbroken.gateway.admin.gateway_metrics import GatewayMetrics, is_possible
@@ -91,8 +92,8 @@ class Metering:
         """By the budget's name: the period in which it was reported."""
         self._unpriced: set[str] = set()
         self._average = lru_cache(4096)(_average)
-        self._alone = False
-        """The store cannot be used."""
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+        """By the line and the key's id: when it was logged last, and how many were left out since."""
         self._started = False
 
     def use(self, settings: GatewaySettings, upstreams: Mapping[str, Upstream]) -> None:
@@ -143,7 +144,7 @@ class Metering:
     async def _check(self, plan: Plan, key: GatewayKey | None, alias: str, tally: Tally | None) -> dict[str, str]:
         now = self._now()
         reserved = self._reservation(plan, key, alias, tally, now)
-        values = await self._reserve(reserved.additions, plan.limits)
+        values = await self._reserve(reserved.additions, plan.limits, key)
         for cap, limit, found in zip(plan.caps, plan.limits, values, strict=True):
             if not limit.has_room(found):
                 raise self._refusal(cap, found[0], now, key)
@@ -170,7 +171,7 @@ class Metering:
         additions = [Addition(group, counters, ttl) for (group, ttl), counters in groups.items()]
         return Reservation(additions, minute_group(now), amounts["tokens"])
 
-    async def _reserve(self, additions: Sequence[Addition], limits: Sequence[Limit]) -> Values:
+    async def _reserve(self, additions: Sequence[Addition], limits: Sequence[Limit], key: GatewayKey | None) -> Values:
         try:
             values = await self.ledger.reserve(additions, limits)
             if any(
@@ -179,9 +180,8 @@ class Metering:
                 await self.ledger.flush()  # what has ended here may release enough
                 values = await self.ledger.reserve(additions, limits)
         except StoreUnavailable as error:
-            self._note_store(error)
+            self._note_store(error, key)
             return self.ledger.reserve_here(additions, limits)
-        self._note_store(None)
         return values
 
     def _plan_now(self, key: GatewayKey | None, alias: str, minute: int, counts: bool, with_reserved: bool) -> Plan:
@@ -195,18 +195,23 @@ class Metering:
         limits = [cap.limit(now, with_reserved=with_reserved) for cap in caps]
         return Plan(caps, limits, [(cap.unit, cap.counter, cap.reserves_in(now)) for cap in caps])
 
-    def _note_store(self, error: StoreUnavailable | None) -> None:
-        """Logs it once if the store cannot be used; raises `Refused` then, if that is configured."""
-        if error is None:
-            self._alone = False
-            return
+    def _note_store(self, error: StoreUnavailable, key: GatewayKey | None) -> None:
+        """Logs that the store cannot be used; raises `Refused`, if that is configured."""
         if self._settings.without_store == "refuse":
             wait = f"{max(1.0, error.retry_after):.0f}"
             words = "the gateway's store does not answer, and budgets cannot be checked without it: try again"
             raise Refused(503, words, {"retry-after": wait}) from None
-        if not self._alone:
-            log.warning("limits_local: the store cannot be used, so budgets and limits count only this process")
-        self._alone = True
+        self._log_once("limits_local", "the store cannot be used, so budgets and limits count only this process", key)
+
+    def _log_once(self, what: str, words: str, key: GatewayKey | None) -> None:
+        """Once a minute for each key, so that a client that does not stop leaves room for other lines."""
+        now, id, name = self._now(), *(("", "-") if key is None else (key.id, key.name))
+        at, left_out = self._logged.get((what, id), (-inf, 0))
+        if now - at < MINUTE:
+            self._logged[what, id] = at, left_out + 1
+            return
+        self._logged[what, id] = now, 0
+        log.warning(f"{what} key=%s left_out=%d: %s", name, left_out, words)
 
     def _refusal(self, cap: Cap, spent: int, now: float, key: GatewayKey | None) -> Refused:
         resets = cap.resets(now)
@@ -220,7 +225,7 @@ class Metering:
         if spent < cap.most:
             words = f"what is left of the budget is reserved for requests in flight: {state}; try again when they end"
             return Refused(429, words, {"retry-after": "1", BUDGET: state})
-        log.warning("budget_refused %s", state_of(cap, spent, now))
+        self._log_once("budget_refused", state_of(cap, spent, now), key)
         # 402 and this header: SDKs retry neither, while they retry a 429 for as long as they are configured to.
         return Refused(402, f"the budget is spent: {state}", {"x-should-retry": "false", BUDGET: state})
 
