@@ -207,7 +207,8 @@ def _tools_of_module(module: ModuleType) -> list[Tool]:
     known = vars(module)
     listed: list[str] | None = known.get("__all__")
     values = [known[name] for name in (known if listed is None else listed) if name in known]
-    found = {id(one): one for one in values if isinstance(one, Tool)}  # one tool may have two names there
+    marked: list[Tool] = [one for one in values if isinstance(one, Tool)]
+    found = {id(one): one for one in marked}  # one tool may have two names there
     if not found:
         where = getattr(module, "__file__", None) or module.__name__
         raise InvalidTool(f"{where} has no tools; mark its functions with @tool")
@@ -244,6 +245,7 @@ def _tools_of_object(holder: object) -> list[Tool]:
         owner = type(holder) if isinstance(value, classmethod) else holder
         inner = cast("Any", value).__func__ if isinstance(value, classmethod | staticmethod) else value
         if isinstance(inner, Tool):
+            inner = cast("Tool", inner)
             # A tool without `self` (a static method, a function stored in the class) is not bound.
             found.append(inner.__get__(owner) if inner.signature.takes_self else inner)
     if found:
