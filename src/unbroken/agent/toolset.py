@@ -28,9 +28,8 @@ ToolsOf: TypeAlias = (
 )
 """A function that returns the tools of a turn: of the run's context, or of turn and transcript. It may be async."""
 Tools: TypeAlias = Sequence[Source] | str | Toolbox | ToolServer | ToolSearch | ServerTool | ToolsOf
-ToolsFor: TypeAlias = (
-    Sequence[Tool[NeedsT] | Hashable | ModuleType | Sequence[Source]]
-    | (str | Toolbox | ToolServer | ToolSearch | ServerTool | ToolsOf)
+ToolsFor: TypeAlias = Sequence[Tool[NeedsT] | Hashable | ModuleType | Sequence[Source]] | (
+    str | Toolbox | ToolServer | ToolSearch | ServerTool | ToolsOf
 )
 """The same for type checkers: tools that need no other `deps`. A source may be any object, and `Hashable` stands for
 those that are no `Tool`, which cannot be hashed."""

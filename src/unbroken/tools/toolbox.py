@@ -16,15 +16,17 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
+from inspect import get_annotations
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeAlias, cast
 
-from unbroken.errors import InvalidTool
+from unbroken.errors import InvalidTool, UserError
 from unbroken.messages import ServerTool, ToolSpec
 from unbroken.server_tools import DeferredTools
 from unbroken.tools.parameters import innermost, takes_self
 from unbroken.tools.tool import Tool, tool
+from unbroken.validation import fits
 
 Source: TypeAlias = Any
 """A `Tool`, a function, an object or a class with `@tool` methods, a module with `@tool` functions, the path of a
@@ -58,7 +60,7 @@ class ToolServer(ABC):
 class Toolbox:
     """Tools in the order in which they were given, each name once."""
 
-    __slots__ = ("_specs", "_tools", "background", "server_tools")
+    __slots__ = ("_needs", "_specs", "_tools", "background", "server_tools")
 
     def __init__(self, *sources: Source) -> None:
         self._tools: dict[str, Tool] = {}
@@ -73,6 +75,8 @@ class Toolbox:
                 else:
                     self._add(one)
         self._specs = tuple(one.spec for one in self._tools.values())
+        self._needs = {one.signature.deps: one.name for one in self if isinstance(one.signature.deps, type)}
+        """For each class of `deps` that a tool needs: the name of one such tool."""
 
     @classmethod
     def from_file(cls, path: str | Path) -> Toolbox:
@@ -106,6 +110,18 @@ class Toolbox:
         meant = f": did you mean `{close[0]}`? There are" if close else "; there are"
         more = f" and {len(self) - LISTED} more" if len(self) > LISTED else ""
         return f"there is no tool `{name}`{meant}: {', '.join(self.names[:LISTED]) or 'none'}{more}"
+
+    def refuse_deps(self, deps: object) -> None:
+        """Raises `UserError` if a tool needs other `deps`. An object of another class passes if it has something in
+        common with the one that is needed, as the fake objects of tests have."""
+        for needed, name in self._needs.items():
+            members = {each for each in (*dir(needed), *get_annotations(needed)) if not each.startswith("_")}
+            if not fits(deps, needed) and (deps is None or (members and members.isdisjoint(dir(deps)))):
+                given = "none were given" if deps is None else f"they are of the type `{type(deps).__name__}`"
+                raise UserError(
+                    f"tool `{name}` needs deps of the type `{needed.__name__}` (CallContext[{needed.__name__}]), and "
+                    f"{given}: Agent(…, deps=…) or run(…, deps=…)"
+                )
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
