@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from unbroken.messages import (
         Assistant,
+        Message,
         Request,
         Sampling,
         System,
@@ -91,7 +92,7 @@ _HOMES = {
         "CallFinished CallStarted Event RequestSent RunFailed RunFinished RunStarted TextAdded TextReplaced "
         "ToolCallsDetected"
     ),
-    "unbroken.messages": "Assistant Request Sampling System Text ToolCall ToolMessage ToolResult Usage User",
+    "unbroken.messages": "Assistant Message Request Sampling System Text ToolCall ToolMessage ToolResult Usage User",
     "unbroken.middleware": "Middleware",
     "unbroken.models.connect": "connect",
     "unbroken.models.model": "Model",
@@ -187,6 +188,7 @@ __all__ = [
     "Image",
     "Limits",
     "MCPServer",
+    "Message",
     "Metrics",
     "Middleware",
     "Model",

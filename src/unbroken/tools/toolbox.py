@@ -116,11 +116,10 @@ class Toolbox:
         common with the one that is needed, as the fake objects of tests have."""
         for needed, name in self._needs.items():
             members = {each for each in (*dir(needed), *get_annotations(needed)) if not each.startswith("_")}
-            if not fits(deps, needed) and (deps is None or (members and members.isdisjoint(dir(deps)))):
-                given = "none were given" if deps is None else f"they are of the type `{type(deps).__name__}`"
+            if deps is not None and not fits(deps, needed) and members and members.isdisjoint(dir(deps)):
                 raise UserError(
                     f"tool `{name}` needs deps of the type `{needed.__name__}` (CallContext[{needed.__name__}]), and "
-                    f"{given}: Agent(…, deps=…) or run(…, deps=…)"
+                    f"got `{type(deps).__name__}`: give others with Agent(…, deps=…) or run(…, deps=…)"
                 )
 
     def __iter__(self) -> Iterator[Tool]:
