@@ -140,7 +140,7 @@ class Agent(Generic[DepsT, OutputT]):
         tools: ToolsFor[DepsT] = ...,
         instructions: Instructions = ...,
         *,
-        output: type[OutputT] | Output[OutputT],
+        output: type[OutputT] | Output[OutputT] | None,
         **options: Unpack[AgentOptions[DepsT]],
     ) -> None: ...
     @overload
@@ -155,12 +155,12 @@ class Agent(Generic[DepsT, OutputT]):
     ) -> None: ...
     @overload
     def __init__(
-        self: Agent[Any, Any],
+        self: Agent[Any, T],
         model: Model | str,
         tools: ToolsFor[GivenDepsT] = ...,
         instructions: Instructions = ...,
         *,
-        output: Any,
+        output: Callable[..., T],
         **options: Unpack[AgentOptions[GivenDepsT]],
     ) -> None: ...
     def __init__(
