@@ -115,8 +115,10 @@ class Toolbox:
         """Raises `UserError` if a tool needs other `deps`. An object of another class passes if it has something in
         common with the one that is needed, as the fake objects of tests have."""
         for needed, name in self._needs.items():
+            if deps is None or fits(deps, needed):
+                continue
             members = {each for each in (*dir(needed), *get_annotations(needed)) if not each.startswith("_")}
-            if deps is not None and not fits(deps, needed) and members and members.isdisjoint(dir(deps)):
+            if members and members.isdisjoint(dir(deps)):
                 raise UserError(
                     f"tool `{name}` needs deps of the type `{needed.__name__}` (CallContext[{needed.__name__}]), and "
                     f"got `{type(deps).__name__}`: give others with Agent(…, deps=…) or run(…, deps=…)"
