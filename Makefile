@@ -52,6 +52,7 @@ lint: $(VENV)/.ready
 
 types: $(VENV)/.ready
 	$(BIN)/pyright
+	$(BIN)/python -m pytest tests/types/check_types.py
 
 bench: $(VENV)/.bench  ## the numbers of docs/benchmarks.md
 	$(BIN)/python bench/decoding.py
@@ -209,4 +210,4 @@ dist: $(VENV)/dist  ## the sdist and the wheel in dist/, checked: metadata, cont
 	$(VENV)/dist/bin/python -m pytest --noconftest -n 2 -v tests/packaging/check_dist.py
 
 clean:  ## what these targets have made, the environments included
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build site
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build site

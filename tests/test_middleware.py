@@ -24,6 +24,7 @@ from unbroken import (
     tool,
 )
 from unbroken.deltas import CallReady, Delta, ReasoningDelta, TextDelta
+from unbroken.errors import UserError
 from unbroken.messages import Assistant, ToolCall
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.testing import Break, Call, Say, Think, run_virtual
@@ -226,3 +227,35 @@ def test_what_a_model_around_a_model_streams_is_what_the_history_holds(wire: str
     assert [call.arguments for call in first.calls] == [{"q": "OSLO"}]
     assert "let me look" not in str(inner.bodies[-1]) + str(result.messages)
     accepted(inner, result)
+
+
+@pytest.mark.parametrize(
+    ("method", "meant"),
+    [
+        ("async def before_reqest(self, request): pass", "before_request"),
+        ("def onEvent(self, event): pass", "on_event"),
+        ("async def call_tools(self, call, context, call_next): pass", "call_tool"),
+        ("def aprover(self, on_approval): pass", "approver"),
+    ],
+)
+def test_a_misspelt_method_is_an_error(method: str, meant: str) -> None:
+    with pytest.raises(UserError, match=rf"class Mine\(Middleware\): .* did you mean `{meant}`\?"):
+        exec(f"class Mine(Middleware):\n    {method}", {"Middleware": Middleware})
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def send(self): pass",
+        "def restart(self, run): pass",
+        "def note_event(self, event): pass",
+        "def started(self): pass",
+        "def _on_evnt(self, event): pass",
+        "def on_event(self, event): pass\n    def on_events(self, event): pass",  # it has the right one too
+        "on_events = 3",
+    ],
+)
+def test_methods_of_your_own_are_left_alone(method: str) -> None:
+    names: dict[str, Any] = {"Middleware": Middleware}
+    exec(f"class Mine(Middleware):\n    {method}", names)
+    assert issubclass(names["Mine"], Middleware)

@@ -31,6 +31,33 @@ def test_every_name_can_be_imported() -> None:
         _ = unbroken.Nothing  # pyright: ignore[reportAttributeAccessIssue] - that is what is tested
 
 
+def test_there_are_at_most_75() -> None:
+    assert len(unbroken.__all__) <= 75
+
+
+def test_what_readers_of_the_design_documents_look_for_is_at_the_root() -> None:
+    assert {"Alerts", "sentences", "steps", "todo_write", "validate_tool_chain"} <= set(unbroken.__all__)
+    assert {"Message", "Retry", "RunContext", "Toolbox"} <= set(unbroken.__all__)
+
+
+def test_a_documented_name_that_is_elsewhere_is_named_with_its_module() -> None:
+    elsewhere = {(module, name) for module, name, _ in documented_names() if name not in unbroken.__all__}
+    assert len(elsewhere) > 150
+    ambiguous = {"Answer", "ChainStatus", "serve"}  # two modules have one of that name
+    for module, name in sorted(elsewhere):
+        with pytest.raises(ImportError, match=f"from unbroken.* import {name}`") as raised:
+            getattr(unbroken, name)
+        assert name in ambiguous or f"`from {module} import {name}`" in str(raised.value)
+
+
+def test_a_name_of_another_library_leads_to_ours() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'ModelRetry' from 'unbroken': it is called `Retry` here"):
+        exec("from unbroken import ModelRetry")
+    from unbroken import guardrails  # noqa: PLC0415 - a module is imported as ever
+
+    assert guardrails.Retry is unbroken.Retry
+
+
 def test_type_checkers_see_the_real_names() -> None:
     tree = ast.parse(Path(unbroken.__file__).read_text("utf-8"))
     seen = {

@@ -33,7 +33,7 @@ from unbroken.models.model import closing
 from unbroken.redacting import HeldAnswer, Redaction, answer_tool
 from unbroken.tools.caller import Caller, in_words, not_executed
 from unbroken.tools.context import CallContext, RunContext
-from unbroken.tools.results import Retry
+from unbroken.tools.results import Retry as Retry  # checks raise it, so it can be imported here too
 from unbroken.tools.threads import call_anywhere
 from unbroken.tools.toolbox import LISTED, Toolbox
 from unbroken.validation import checked

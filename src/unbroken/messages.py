@@ -86,8 +86,9 @@ class ToolCall:
     """One call that a model made.
 
     `arguments` is a dict only if `raw` was received completely and parsed strictly; then `complete` is true and the
-    call may run. Otherwise it is None, and `problem` explains why. A call of kind "custom" has free text as its input
-    (in `raw`): its `complete` is never true, and it has no `problem` if all of its text was received.
+    call may run. Otherwise it is None, and `problem` explains why; `args` is for calls that may run, and never None. A
+    call of kind "custom" has free text as its input (in `raw`): its `complete` is never true, and it has no `problem`
+    if all of its text was received.
     """
 
     id: str
@@ -104,6 +105,14 @@ class ToolCall:
     agent: str = ""
     """Of a call that an agent in a team makes, where it is shown outside of it: the path of that agent, such as
     `main/researcher`."""
+
+    @property
+    def args(self) -> dict[str, Json]:
+        """The arguments of a call that may run, such as an approver or a check gets. Raises `ValueError` for another
+        one, which has none."""
+        if self.arguments is None:
+            raise ValueError(f"the call of `{self.name}` has no arguments: {self.problem or 'its input is free text'}")
+        return self.arguments
 
 
 CallT = TypeVar("CallT", bound=ToolCall)
@@ -218,6 +227,11 @@ class ToolMessage:
     """The results of one assistant message, in the order of its calls."""
 
     results: tuple[ToolResult, ...]
+
+    @property
+    def text(self) -> str:
+        """The texts of the results, one below the other."""
+        return "\n".join(result.text for result in self.results)
 
 
 Message: TypeAlias = System | User | Assistant | ToolMessage

@@ -10,13 +10,15 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.deltas import CallReady, Delta, Ended, PartialResponse, Verdict
-from unbroken.errors import MiddlewareFailed, UnbrokenError, Vetoed
+from unbroken.errors import MiddlewareFailed, UnbrokenError, UserError, Vetoed
 from unbroken.events import Event, Sink
 from unbroken.messages import (
     Assistant,
@@ -47,6 +49,10 @@ CheckInput: TypeAlias = Callable[[User], Awaitable[User]]
 """Returns the prompt as it is asked."""
 CheckOutput: TypeAlias = Callable[[Any], Awaitable[Any]]
 """Returns the final output as it is given to the caller."""
+
+
+CLOSE = 0.84
+"""How similar two names are if one is the other misspelt (`difflib`)."""
 
 
 def _ignore(*given: object) -> None:
@@ -138,6 +144,8 @@ class Middleware:
 
     One object serves any number of runs, also at the same time. To keep something for one run, return a new object from
     `start`.
+
+    Your class may have methods of its own. One that seems to be a misspelt method of this class is an error.
     """
 
     records: ClassVar[bool] = False
@@ -152,6 +160,16 @@ class Middleware:
 
     edits_answers: ClassVar[bool] = True
     """Its `ask_model` may change what the model said. If it never does, say so: that saves a comparison."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, function in vars(cls).items():
+            own = isfunction(function) and not hasattr(Middleware, name)
+            if own and (meant := _misspelt(name, function)) and meant not in vars(cls):
+                raise UserError(
+                    f"class {cls.__name__}(Middleware): there is no method `{name}` that a run calls; did you mean "
+                    f"`{meant}`? Give a method of your own another name, or begin it with `_`"
+                )
 
     def start(self, run: RunStart) -> Middleware:
         """A run starts. Returns the middleware that serves it."""
@@ -212,6 +230,19 @@ class Middleware:
     def resume(self, path: Path, run: str, size: int) -> Self:
         """Returns what serves the rest of a run whose recording `path` had `size` bytes when it was read."""
         return self
+
+
+def _misspelt(name: str, function: Callable[..., Any]) -> str:
+    """The method of `Middleware` that a similar name with as many parameters seems to stand for; or nothing."""
+    methods = {
+        each.replace("_", ""): each
+        for each, method in vars(Middleware).items()
+        if isfunction(method)
+        and len(each) > 3  # too many words are similar to `end`
+        and len(signature(method).parameters) == len(signature(function).parameters)
+    }
+    near = [] if name.startswith("_") else get_close_matches(name.replace("_", "").lower(), methods, 1, CLOSE)
+    return methods[near[0]] if near else ""
 
 
 class Listener(Middleware):

@@ -249,6 +249,12 @@ def check_options(
                 raise error(_mistaken(owner, name, value, get_type_hints(kind)[name]))
 
 
+def fits(value: object, hint: Any) -> bool:
+    """Whether a value fits an annotation, as far as that can be known."""
+    test = _test_of(hint)
+    return test is None or test(value)
+
+
 def check_fields(owner: str, value: object) -> None:
     """Checks the fields of a dataclass that does not check itself because it is built too often."""
     for name, test in _tests_of(type(value)).items():

@@ -56,7 +56,8 @@ def test_text_is_an_answer_and_is_replayed(output: Any, said: Any, value: Any, t
 
 
 def test_no_schema_is_forced_and_the_call_is_optional() -> None:
-    for output, offered in ((str, ["look"]), (Cat | str, ["look", ANSWER])):
+    kinds: list[tuple[Any, list[str]]] = [(str, ["look"]), (Cat | str, ["look", ANSWER])]
+    for output, offered in kinds:
         model = ScriptedModel(Call("look"), "Enough.")
         result = run_virtual(Agent(model, [look], output=output, limits=Limits(rounds=1)).run("?"))
         assert (result.output, result.stop_reason) == ("Enough.", "round_limit")

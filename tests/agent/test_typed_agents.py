@@ -17,7 +17,7 @@ import typed_agents
         typed_agents.plain,
         typed_agents.with_a_type,
         typed_agents.with_a_way_to_answer,
-        typed_agents.with_a_type_that_is_named,
+        typed_agents.with_one_of_several_types,
         typed_agents.with_deps,
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import runpy
 import shlex
@@ -10,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import loaded_command
 import pytest
 from typer.main import get_command
 
@@ -64,12 +66,32 @@ def test_every_make_target_exists(text: str) -> None:
 def test_every_command_is_accepted_with_its_options(text: str) -> None:
     command: Any = get_command(build())
     named = [shlex.split(words)[1:] for words in in_code(text) if words.startswith("unbroken ")]
-    assert {words[0] for words in named} == {"chat", "faults", "view", "serve", "probe"}
+    assert {words[0] for words in named} == {"chat", "dph", "faults", "view", "serve", "probe"}
     for words in named:
         found, rest = command, words
         while rest and rest[0] in getattr(found, "commands", {}):
             found, rest = found.commands[rest[0]], rest[1:]
         found.make_context(words[0], list(rest), resilient_parsing=True)  # raises for an option that it does not have
+
+
+@BOTH
+def test_each_design_document_has_a_line_that_works(text: str) -> None:
+    rows = [line for line in text.splitlines() if re.match(r"\| 00\d", line)]
+    assert [row[2:5] for row in rows] == ["000", "001", "002", "003", "004"]
+    for row in rows:
+        typed = re.findall(r"`([^`]+)`", row)
+        assert typed
+        for line in typed:
+            assert line.startswith(("unbroken ", "make ", "from unbroken import "))
+            if line.startswith("from "):
+                exec(line, {})
+
+
+def test_the_line_of_the_first_document_runs_without_a_key() -> None:
+    (line,) = [code for code in in_code(ENGLISH) if code.startswith("unbroken dph ")]
+    done = loaded_command.run(*shlex.split(line)[1:], cwd=str(ROOT), env=dict(os.environ))
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"done" in done.stderr
 
 
 @BOTH

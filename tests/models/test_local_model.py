@@ -47,9 +47,10 @@ def test_a_missing_extra_is_reported_with_the_command_that_installs_it(tmp_path:
     assert b"unbroken: the local model needs xllamacpp" in done.stderr
 
 
-def test_a_command_that_cannot_start_a_local_model_says_which_can(tmp_path: Path) -> None:
+def test_a_program_runs_on_a_local_model_too(tmp_path: Path) -> None:
     program = tmp_path / "one.dph"
     program.write_text('/prompt/ "Hello" -> answer\n')
-    done = loaded_command.run("dph", "run", str(program), "--model", "local", env=environment())
+    done = loaded_command.run("dph", "run", str(program), "--model", "local:gone.gguf", env=environment())
     assert done.returncode == 2
-    assert b"only `run`, `chat` and `resume` start a local model" in done.stderr
+    assert b"gone.gguf" in done.stderr
+    assert b"start a local model" not in done.stderr

@@ -34,10 +34,11 @@ ANSWER = [Call("final_answer", city="Rome", celsius=24)]
 
 def plain() -> None:
     agent = Agent(ScriptedModel("Hello."))
-    assert_type(agent, Agent[Any, None])
+    assert_type(agent, Agent[Any, str])
     result = agent.run_sync("Hi.")
-    assert_type(result, Result[None])
-    assert result.output is None
+    assert_type(result, Result[str])
+    assert_type(result.output, str)
+    assert result.output == "Hello."
 
 
 def with_a_type() -> None:
@@ -64,8 +65,9 @@ def with_a_way_to_answer() -> None:
     assert other.output == 3
 
 
-def with_a_type_that_is_named() -> None:
-    agent = Agent[None, int | str](ScriptedModel([Call("final_answer", value="x")]), output=int | str)
+def with_one_of_several_types() -> None:
+    agent = Agent(ScriptedModel([Call("final_answer", value="x")]), output=int | str)
+    assert_type(agent, Agent[Any, int | str])
     result = agent.run_sync("Which?")
     assert_type(result.output, int | str)
     assert result.output == "x"
@@ -73,6 +75,6 @@ def with_a_type_that_is_named() -> None:
 
 def with_deps() -> None:
     agent = Agent(ScriptedModel([Call("count")], "3", [Call("count")], "4"), [count], deps=Database(3))
-    assert_type(agent, Agent[Database, None])
+    assert_type(agent, Agent[Database, str])
     assert agent.run_sync("How many?").calls[0].result.text == "3"
     assert agent.run_sync("How many?", deps=Database(4)).calls[0].result.text == "4"

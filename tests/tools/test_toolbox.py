@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from unbroken import Agent, ScriptedModel
-from unbroken.errors import InvalidTool
+from unbroken import Agent, CallContext, ScriptedModel
+from unbroken.errors import InvalidTool, UserError
+from unbroken.testing import Call
 from unbroken.tools.todo import todo_write
 from unbroken.tools.tool import client_tool, tool
 from unbroken.tools.toolbox import Toolbox, origin_of
@@ -287,3 +288,40 @@ def test_a_path_that_is_not_a_python_file_is_reported(tmp_path: Path) -> None:
     missing = tmp_path / "missing.py"
     assert refusal(missing).startswith(f"{missing} is no file; give the path of a .py file")
     assert refusal("search").startswith("search is no Python file; give the path of a .py file")
+
+
+class Database:
+    def rows(self) -> int:
+        return 3
+
+
+class Cache:
+    def hits(self) -> int:
+        return 3
+
+
+class FakeDatabase:
+    """Has what the tool uses, as the fakes of tests do."""
+
+    def rows(self) -> int:
+        return 4
+
+
+@tool(effect="read")
+def count_rows(context: CallContext[Database]) -> int:
+    """Count."""
+    return context.deps.rows()
+
+
+def test_a_tool_that_needs_other_deps_is_refused_before_the_model_is_asked() -> None:
+    model = ScriptedModel([Call("count_rows")], "Three.")
+    agent: Agent[Any] = Agent(model, [count_rows])
+    with pytest.raises(UserError, match=r"tool `count_rows` needs deps of the type `Database`.*, and got `Cache`"):
+        agent.run_sync("How many?", deps=Cache())
+    assert model.requests == []
+
+
+@pytest.mark.parametrize(("deps", "found"), [(Database(), "3"), (FakeDatabase(), "4"), (None, "Error")])
+def test_deps_that_may_do_are_given_to_the_tool(deps: Any, found: str) -> None:
+    agent = Agent(ScriptedModel([Call("count_rows")], "Done."), [count_rows], deps=deps)
+    assert agent.run_sync("How many?").calls[0].result.text.startswith(found)

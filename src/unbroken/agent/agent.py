@@ -13,6 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
+from typing_extensions import TypeForm
+
 from unbroken import guardrails
 from unbroken.agent.handoffs import Handoff, make_handoff, read_handoffs
 from unbroken.agent.limits import Account, Limits
@@ -37,7 +39,7 @@ from unbroken.agent.resuming import Saved, prepare_resume, replay_run
 from unbroken.agent.run_lifecycle import Performance, read_history
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.agent.teams import SAME_DEPS, agent_tool
-from unbroken.agent.toolset import OrderHint, Tools, ToolSet
+from unbroken.agent.toolset import OrderHint, Tools, ToolSet, ToolsFor
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
@@ -58,11 +60,34 @@ from unbroken.transcript import Transcript
 from unbroken.validation import check_fields, check_options, checked, missing_attribute
 
 T = TypeVar("T")
+GivenDepsT = TypeVar("GivenDepsT")
 OptionsT = TypeVar("OptionsT", bound=ResumeOptions[Any])
 
 _ANSWER = OneTool(ANSWER)
 MOST_SYSTEMS = 64
 """How many different instructions an agent keeps."""
+
+
+class AgentOptions(TypedDict, Generic[DepsT], total=False):
+    """The options of an `Agent` by name, for its type: those whose type does not depend on `output`."""
+
+    name: str
+    deps: DepsT | None
+    limits: Limits | LimitsOf | None
+    schedule: Schedule | Literal["sequential", "parallel", "eager"]
+    several_calls: bool
+    on_error: OnError
+    on_approval: OnApproval | None
+    sampling: Sampling | None
+    reasoning: Effort | None
+    guidance: bool | Language
+    trim: Trim | None
+    sinks: Sequence[Sink | Middleware]
+    middleware: Sequence[Middleware]
+    handoffs: Sequence[Agent[Any, Any] | Handoff]
+    record: str | os.PathLike[str] | Recorder | None
+    policy: Policy | None
+    clock: Clock | None
 
 
 class Overrides(TypedDict, total=False):
@@ -100,6 +125,44 @@ class Agent(Generic[DepsT, OutputT]):
     - `policy`: options that are rarely changed (`Policy`).
     """
 
+    @overload
+    def __init__(
+        self,
+        model: Model | str,
+        tools: ToolsFor[DepsT] = ...,
+        instructions: Instructions = ...,
+        **options: Unpack[AgentOptions[DepsT]],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model: Model | str,
+        tools: ToolsFor[DepsT] = ...,
+        instructions: Instructions = ...,
+        *,
+        output: type[OutputT] | Output[OutputT] | None,
+        **options: Unpack[AgentOptions[DepsT]],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[Any, T],
+        model: Model | str,
+        tools: ToolsFor[GivenDepsT] = ...,
+        instructions: Instructions = ...,
+        *,
+        output: TypeForm[T],
+        **options: Unpack[AgentOptions[GivenDepsT]],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[Any, T],
+        model: Model | str,
+        tools: ToolsFor[GivenDepsT] = ...,
+        instructions: Instructions = ...,
+        *,
+        output: Callable[..., T],
+        **options: Unpack[AgentOptions[GivenDepsT]],
+    ) -> None: ...
     def __init__(
         self,
         model: Model | str,
@@ -107,7 +170,7 @@ class Agent(Generic[DepsT, OutputT]):
         instructions: Instructions = "",
         *,
         name: str = "main",
-        output: type[OutputT] | Output[OutputT] | Any = None,
+        output: Any = None,
         deps: DepsT | None = None,
         limits: Limits | LimitsOf | None = None,
         schedule: Schedule | Literal["sequential", "parallel", "eager"] = Schedule.EAGER,

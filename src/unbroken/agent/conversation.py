@@ -149,7 +149,7 @@ class Conversation(Generic[DepsT, OutputT]):
         """Restores what `to_json` returned, or the messages that pydantic-ai stores as JSON; raises `UserError` for
         anything else. `trim` and `deps` are not saved: pass them again."""
         if isinstance(saved, list) and saved:
-            return cls(agent, cast("list[dict[str, Any]]", saved), trim=trim, deps=deps)
+            return cls(agent, cast("StoredHistory", saved), trim=trim, deps=deps)
         if not isinstance(saved, dict) or "messages" not in saved or "stop_reason" in saved:
             raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json returns")
         fields = cast("dict[str, Any]", saved)

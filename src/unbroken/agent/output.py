@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeAlias, Union, cast, get_args, get_
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
-from typing_extensions import TypedDict, TypeVar
+from typing_extensions import TypedDict, TypeForm, TypeVar
 
 from unbroken.agent.json_in_text import values_in
 from unbroken.errors import UserError
@@ -58,7 +58,7 @@ class Output(Generic[T]):
     schema is forced, and the call is optional.
     """
 
-    def __init__(self, kind: type[T] | Any, *, via: Via = "auto") -> None:
+    def __init__(self, kind: TypeForm[T], *, via: Via = "auto") -> None:
         self.via: Via = via
         self._kind: Any = kind
         self._partial: TypeAdapter[Any] | None = None

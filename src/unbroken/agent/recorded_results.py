@@ -39,6 +39,7 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
     seconds = {event.call_id: event.seconds for event in recording.events if isinstance(event, CallFinished)}
     states: list[Line] = [line["state"] for line in recording.of("request") if "state" in line]
     counted: int = states[-1]["calls"] if states else 0
+    structured = recording.settings.get("output") is not None
     return Result(
         text=ending.text,
         stop_reason="waiting",
@@ -64,7 +65,8 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
             for line in recording.of("approval")
             if line["call_id"] in calls and line["decision"] in ("allow", "edit")
         },
-        structured=recording.settings.get("output") is not None,
+        output=None if structured else ending.text,
+        structured=structured,
         run=recording.run,
         call_count=counted + len(calls) + _calls_inside(recording, ending.turn, finished),
         attempts=ending.attempts,
@@ -172,7 +174,7 @@ def ended_result(recording: Recording, output: Output[Any] | None = None) -> Res
         usage=usage,
         cost=usage.cost,
         seconds=ending.seconds,
-        output=output.read_text(ending.text) if output is not None else None,
+        output=output.read_text(ending.text) if output is not None else ending.text,
         structured=output is not None,
         cut_off=ending.cut_off,
         run=recording.run,

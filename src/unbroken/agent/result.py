@@ -23,8 +23,8 @@ from unbroken.trajectory.metrics import Metrics
 from unbroken.transcript import Transcript, from_json, to_json
 from unbroken.validation import missing_attribute
 
-OutputT = TypeVar("OutputT", default=None)
-"""The type of a structured answer."""
+OutputT = TypeVar("OutputT", default=str)
+"""The type of the answer."""
 
 
 @quick
@@ -42,8 +42,9 @@ class Result(Generic[OutputT]):
     cost: float | None = None
     """What it cost: by `Limits(prices=…)`, or else in US dollars by the price list. None if that is not known."""
     seconds: float = 0.0
-    output: OutputT = cast("OutputT", None)  # noqa: RUF009 - it is None
-    """The answer of the type requested with `output=`; otherwise None."""
+    output: OutputT = cast("OutputT", None)  # noqa: RUF009 - it is None: there is no answer yet
+    """The answer: of the type requested with `output=`, or else the same as `text`. A run that has a type and ended
+    without an answer of it (`waiting`, `vetoed`) has None."""
     pending: tuple[ToolCall, ...] = ()
     """Calls that wait for an approval or for the client; continue with `agent.resume(result, answers)`."""
     uncertain: tuple[str, ...] = ()
@@ -109,7 +110,7 @@ class Result(Generic[OutputT]):
         return metrics_of(self)
 
     def to_json(self) -> dict[str, Json]:
-        """Everything except `output` and `calls`, to be saved; `agent.resume` accepts it."""
+        """Everything except a typed `output` and `calls`, to be saved; `agent.resume` accepts it."""
         return {
             "version": 2,
             "run": self.run,
@@ -185,6 +186,7 @@ class Result(Generic[OutputT]):
                     id: Edit(saved["edit"]) if "edit" in saved else Allow()
                     for id, saved in fields.get("decided", {}).items()
                 },
+                output=cast("OutputT", None if fields.get("structured") else fields["text"]),
                 structured=fields.get("structured", False),
                 finish=fields["finish"],
                 cut_off=fields.get("cut_off", False),

@@ -383,6 +383,7 @@ class Run:
             tools = Toolbox(tools, *(handoff.tool for handoff in self.plan.handoffs.values()))
         if self.plan.output is not None and self.plan.output.has_tool:
             tools = Toolbox(tools, self.plan.output.tool(partial(take_output, self)))
+        tools.refuse_deps(self.plan.deps)
         for middleware in self.plan.middleware:
             middleware.on_tools(self.emitter.turn, tools)
         return tools

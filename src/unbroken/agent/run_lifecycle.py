@@ -231,7 +231,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         usage=account.spent,
         cost=account.cost,
         seconds=account.elapsed(run.plan.clock),
-        output=run.output[0] if run.output else None,
+        output=ending.text if run.plan.output is None else next(iter(run.output), None),
         pending=ending.pending,
         uncertain=run.uncertain if ending.pending else (),
         answered=run.transcript.answered,

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import Any, TypeAlias, cast
 
 from unbroken.errors import UserError
 from unbroken.messages import ServerTool
 from unbroken.tools.caller import Prepared
 from unbroken.tools.context import RunContext
 from unbroken.tools.search import ToolSearch
-from unbroken.tools.tool import Tool
+from unbroken.tools.tool import NeedsT, Tool
 from unbroken.tools.toolbox import Source, Toolbox, ToolServer
 from unbroken.transcript import Transcript
 
@@ -27,6 +28,11 @@ ToolsOf: TypeAlias = (
 )
 """A function that returns the tools of a turn: of the run's context, or of turn and transcript. It may be async."""
 Tools: TypeAlias = Sequence[Source] | str | Toolbox | ToolServer | ToolSearch | ServerTool | ToolsOf
+ToolsFor: TypeAlias = Sequence[Tool[NeedsT] | Hashable | ModuleType | Sequence[Source]] | (
+    str | Toolbox | ToolServer | ToolSearch | ServerTool | ToolsOf
+)
+"""The same for type checkers: tools that need no other `deps`. A source may be any object, and `Hashable` stands for
+those that are no `Tool`, which cannot be hashed."""
 
 
 ToolSource: TypeAlias = Callable[[RunContext[Any], Transcript], Awaitable[Toolbox]]
@@ -110,7 +116,7 @@ class ToolSet:
 def _sources(tools: Any) -> tuple[Source, ...]:
     """A list of sources, or one source alone."""
     alone = isinstance(tools, Toolbox | Tool | ToolSearch | ToolServer | ServerTool | str)
-    return (tools,) if alone else tuple(tools)
+    return (cast("Source", tools),) if alone else tuple(tools)
 
 
 def _offered(sources: Iterable[Source], transcript: Transcript, native: bool) -> list[Source]:

@@ -19,7 +19,7 @@ from unbroken.cli.dph_progress import JsonShow, PlainShow, Show, TerminalShow, s
 from unbroken.cli.exits import ANSWERED, MISUSED, STOPPED, code_of, ending, in_options, print_line
 from unbroken.cli.main import is_terminal
 from unbroken.cli.progress_line import progress
-from unbroken.cli.session import allow, build_model, build_tools, logged
+from unbroken.cli.session import allow, build_tools, logged, opened_model
 from unbroken.cli.terminal_text import clean, counted
 from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, ProgramResult, load_program, run_program
 from unbroken.dph.checking import check_program
@@ -68,8 +68,10 @@ def run_command(file: File, setup: options.Setup, also: Also = None, variable: V
             program = _program(file)
             variables = _variables(variable or ())
             models = _models(also or ())
-            with nullcontext() if setup.json and is_terminal(sys.stdout) else progress(f"running {file}"):
-                result = _run(program, setup, variables, models, show)
+            shown = nullcontext() if setup.json and is_terminal(sys.stdout) else progress(f"running {file}")
+            asked = opened_model(setup) if setup.model.strip() else nullcontext()  # a program need not ask a model
+            with shown, asked as model:
+                result = _run(program, setup, model, variables, models=models, show=show)
         except InvalidProgram as error:
             show.refuse(error)
             _print_problems([*error.warnings, *error.problems])
@@ -131,11 +133,17 @@ def check_command(
 
 
 def _run(
-    program: Program, setup: options.Setup, variables: dict[str, Json], models: dict[str, Model], show: Show
+    program: Program,
+    setup: options.Setup,
+    model: Model | None,
+    variables: dict[str, Json],
+    *,
+    models: dict[str, Model],
+    show: Show,
 ) -> ProgramResult:
     run = run_program(
         program,
-        build_model(setup) if setup.model.strip() else None,  # a program need not ask a model
+        model,
         build_tools(setup),
         variables,
         models=models,

@@ -190,8 +190,6 @@ def build_model(setup: Setup) -> Model:
             "no model was given; use --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL; "
             "--model demo and --model local need no key"
         )
-    if is_local(setup):
-        raise UserError(f"--model {setup.model.strip()}: only `run`, `chat` and `resume` start a local model")
     if setup.model.strip() == DEMO:
         from unbroken.gateway.upstreams.demo_model import DemoModel  # noqa: PLC0415 - start-up time
 

@@ -110,7 +110,7 @@ def fits(kind: Any) -> Scorer:
 
     async def score(case: Case, result: Result[Any]) -> Score:
         try:
-            text = result.text if result.output is None else json.dumps(_value(result))
+            text = json.dumps(_value(result)) if _is_typed(result) else result.text
             wanted.read_text(text)
         except ArgumentsDoNotFit as error:
             words = str(error).partition("; call `")[0]
@@ -132,9 +132,13 @@ def _yes_or_no(yes: bool, reason: str) -> Score:
     return Score(1.0) if yes else Score(0.0, reason)
 
 
+def _is_typed(result: Result[Any]) -> bool:
+    return result.output is not None and (result.structured or not isinstance(result.output, str))
+
+
 def _value(result: Result[Any]) -> Json:
     """The structured answer, or the answer read as JSON, or its text."""
-    if result.output is not None:
+    if _is_typed(result):
         return to_jsonable_python(result.output)
     try:
         return json.loads(result.text)

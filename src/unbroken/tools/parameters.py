@@ -34,6 +34,8 @@ class Parameters:
     shown: tuple[Parameter, ...]
     """To the model, that is."""
     context: str = ""
+    deps: Any = Any
+    """The `deps` that its annotation names."""
 
 
 def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +69,7 @@ def read_parameters(name: str, function: Callable[..., Any]) -> Parameters:
         found.pop(next(iter(found)))
     names = _Names(innermost(function))
     shown: list[Parameter] = []
-    context = ""
+    context, deps = "", Any
     for parameter in found.values():
         _refuse_kinds(name, parameter)
         kind = names.resolve(name, parameter)
@@ -77,8 +79,8 @@ def read_parameters(name: str, function: Callable[..., Any]) -> Parameters:
         elif context:
             raise InvalidTool(f"tool `{name}`: `{context}` and `{parameter.name}` both take the CallContext; keep one")
         else:
-            context = parameter.name
-    return Parameters(tuple(shown), context)
+            context, deps = parameter.name, next(iter(get_args(kind)), Any)
+    return Parameters(tuple(shown), context, deps)
 
 
 def _bound_by_name(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -194,6 +194,8 @@ class Signature:
     is_async: bool = False
     takes_self: bool = False
     """It is a method, to be bound to its object before it is called."""
+    deps: Any = Any
+    """The type in `CallContext[…]`."""
 
     @classmethod
     def of_schema(cls, name: str, description: str, parameters: Mapping[str, Json]) -> Signature:
@@ -216,7 +218,9 @@ def read_signature(function: Callable[..., Any], *, name: str = "", strict: bool
     if strict:
         bind, schema = _bind_strictly(bind, schema), make_strict(name, schema)
     is_async = inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
-    return Signature(name, doc.description, schema, bind, parameters.context, is_async, takes_self(function))
+    return Signature(
+        name, doc.description, schema, bind, parameters.context, is_async, takes_self(function), parameters.deps
+    )
 
 
 def _name_of(function: Callable[..., Any], inner: Callable[..., Any]) -> str:

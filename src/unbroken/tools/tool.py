@@ -7,10 +7,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, ClassVar, Concatenate, Generic, Literal, Protocol, TypeAlias, overload
+
+from typing_extensions import TypeVar
 
 from unbroken.errors import InvalidTool
 from unbroken.messages import Json, ToolCall, ToolSpec, own
+from unbroken.tools.context import CallContext
 from unbroken.tools.schema import Signature, read_signature
 from unbroken.validation import check_options, checked
 
@@ -21,10 +24,17 @@ AfterCrash: TypeAlias = Literal["report", "rerun", "wait"] | Verify
 """What happens to a call that had started when its process died, and whose result is not recorded."""
 TIMEOUT = 30.0
 
+NeedsT = TypeVar("NeedsT", contravariant=True, default=Any)
+"""The `deps` that a tool needs: those of its `CallContext`."""
+Needing: TypeAlias = (
+    Callable[Concatenate[CallContext[NeedsT], ...], Any] | Callable[Concatenate[Any, CallContext[NeedsT], ...], Any]
+)
+"""A function that takes the context as its first or second parameter (of a method, `self` is the first)."""
+
 
 @checked(error=InvalidTool)
 @dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Generic[NeedsT]):
     """Called directly, it is the function it was made of.
 
     - `effect`: a `read` changes nothing, so it may start early, be shared by identical calls and be tried again. A
@@ -68,6 +78,8 @@ class Tool:
     queue: str | None = None
     role: Literal["", "agent", "handoff", "task"] = ""
     background: float | None = None
+
+    __hash__: ClassVar[None]  # type: ignore[assignment] - its schema is a dict
 
     def __post_init__(self) -> None:
         if self.timeout is not None and self.timeout <= 0:
@@ -153,8 +165,21 @@ _NO_PROMISES = ("spec", "function", "signature", "role")
 _OWN_OPTIONS = ("name", "description", "strict")
 
 
+class MakeTool(Protocol):
+    """`@tool(…)` with options."""
+
+    @overload
+    def __call__(self, function: Needing[NeedsT], /) -> Tool[NeedsT]: ...
+    @overload
+    def __call__(self, function: Callable[..., Any], /) -> Tool: ...  # pyright: ignore[reportOverlappingOverload] - used
+
+
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: Needing[NeedsT], /) -> Tool[NeedsT]: ...
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...  # pyright: ignore[reportOverlappingOverload] - it is used
 
 
 @overload
@@ -175,7 +200,7 @@ def tool(
     queue: str | None = None,
     background: float | None = None,
     strict: bool | None = None,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+) -> MakeTool: ...
 
 
 @checked(name="@tool", error=InvalidTool)
@@ -187,7 +212,7 @@ def tool(
     description: str = "",
     strict: bool | None = None,
     **promises: Any,
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
+) -> Tool | MakeTool:
     """Make a tool of a function: its parameters become a JSON Schema, its docstring the description.
 
     See `Tool` for the options (`effect`, `timeout`, `key`, `overlap`, `dedupe`, `cache`, `retries`, `repeat`,

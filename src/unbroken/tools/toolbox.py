@@ -16,15 +16,17 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
+from inspect import get_annotations
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeAlias, cast
 
-from unbroken.errors import InvalidTool
+from unbroken.errors import InvalidTool, UserError
 from unbroken.messages import ServerTool, ToolSpec
 from unbroken.server_tools import DeferredTools
 from unbroken.tools.parameters import innermost, takes_self
 from unbroken.tools.tool import Tool, tool
+from unbroken.validation import fits
 
 Source: TypeAlias = Any
 """A `Tool`, a function, an object or a class with `@tool` methods, a module with `@tool` functions, the path of a
@@ -58,7 +60,7 @@ class ToolServer(ABC):
 class Toolbox:
     """Tools in the order in which they were given, each name once."""
 
-    __slots__ = ("_specs", "_tools", "background", "server_tools")
+    __slots__ = ("_needs", "_specs", "_tools", "background", "server_tools")
 
     def __init__(self, *sources: Source) -> None:
         self._tools: dict[str, Tool] = {}
@@ -73,6 +75,8 @@ class Toolbox:
                 else:
                     self._add(one)
         self._specs = tuple(one.spec for one in self._tools.values())
+        self._needs = {one.signature.deps: one.name for one in self if isinstance(one.signature.deps, type)}
+        """For each class of `deps` that a tool needs: the name of one such tool."""
 
     @classmethod
     def from_file(cls, path: str | Path) -> Toolbox:
@@ -106,6 +110,19 @@ class Toolbox:
         meant = f": did you mean `{close[0]}`? There are" if close else "; there are"
         more = f" and {len(self) - LISTED} more" if len(self) > LISTED else ""
         return f"there is no tool `{name}`{meant}: {', '.join(self.names[:LISTED]) or 'none'}{more}"
+
+    def refuse_deps(self, deps: object) -> None:
+        """Raises `UserError` if a tool needs other `deps`. An object of another class passes if it has something in
+        common with the one that is needed, as the fake objects of tests have."""
+        for needed, name in self._needs.items():
+            if deps is None or fits(deps, needed):
+                continue
+            members = {each for each in (*dir(needed), *get_annotations(needed)) if not each.startswith("_")}
+            if members and members.isdisjoint(dir(deps)):
+                raise UserError(
+                    f"tool `{name}` needs deps of the type `{needed.__name__}` (CallContext[{needed.__name__}]), and "
+                    f"got `{type(deps).__name__}`: give others with Agent(…, deps=…) or run(…, deps=…)"
+                )
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -207,7 +224,8 @@ def _tools_of_module(module: ModuleType) -> list[Tool]:
     known = vars(module)
     listed: list[str] | None = known.get("__all__")
     values = [known[name] for name in (known if listed is None else listed) if name in known]
-    found = {id(one): one for one in values if isinstance(one, Tool)}  # one tool may have two names there
+    marked: list[Tool] = [one for one in values if isinstance(one, Tool)]
+    found = {id(one): one for one in marked}  # one tool may have two names there
     if not found:
         where = getattr(module, "__file__", None) or module.__name__
         raise InvalidTool(f"{where} has no tools; mark its functions with @tool")
@@ -244,6 +262,7 @@ def _tools_of_object(holder: object) -> list[Tool]:
         owner = type(holder) if isinstance(value, classmethod) else holder
         inner = cast("Any", value).__func__ if isinstance(value, classmethod | staticmethod) else value
         if isinstance(inner, Tool):
+            inner = cast("Tool", inner)
             # A tool without `self` (a static method, a function stored in the class) is not bound.
             found.append(inner.__get__(owner) if inner.signature.takes_self else inner)
     if found:

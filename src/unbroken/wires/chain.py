@@ -7,7 +7,7 @@ raw messages is ambiguous, the call is refused: nothing is guessed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, TypedDict, cast
 
 from unbroken.errors import InvalidRequest, UserError
 from unbroken.messages import Assistant, Json, Message, System, ToolMessage, User
@@ -39,7 +39,14 @@ class StoredMessage(Protocol):
     def parts(self) -> Sequence[Any]: ...
 
 
-StoredHistory: TypeAlias = Sequence[StoredMessage] | Sequence[dict[str, Any]]
+class StoredJson(TypedDict):
+    """The same as JSON, with more keys; messages of a provider have others."""
+
+    kind: str
+    parts: list[Any]
+
+
+StoredHistory: TypeAlias = Sequence[StoredMessage] | Sequence[StoredJson]
 """What pydantic-ai stores: its objects, or its JSON."""
 AnyHistory: TypeAlias = Transcript | Iterable[Message] | Iterable[dict[str, Any]] | Iterable[StoredMessage]
 """What `chain_status` reads."""
