@@ -258,7 +258,11 @@ def searching(found: list[str], **limits: Any) -> Result[Any]:
     """A run whose searches find these, one after another; the last one for ever."""
     finds = iter(found)
     desk = Desk()
-    look = desk.tool("look", lambda **_: next(finds, found[-1]))
+
+    def find(**arguments: Any) -> str:
+        return next(finds, found[-1])
+
+    look = desk.tool("look", find)
     return play(Agent(endless(), [look], limits=Limits(**limits)))
 
 
@@ -288,7 +292,11 @@ def test_failures_bring_nothing_new() -> None:
 
 def test_a_run_whose_rounds_may_grow_replays(tmp_path: Path) -> None:
     finds = iter(["a", "b", "c", "c"])
-    look = Desk().tool("look", lambda **_: next(finds, "c"))
+
+    def find(**arguments: Any) -> str:
+        return next(finds, "c")
+
+    look = Desk().tool("look", find)
     path = tmp_path / "run.jsonl"
     agent = Agent(endless(), [look], limits=Limits(rounds=2, most_rounds=9), record=path)
     run = play(agent)

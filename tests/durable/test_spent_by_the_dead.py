@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from durable_runs import in_a_child
@@ -33,11 +33,8 @@ def drive_once(url: str, script: Any, limits: Limits, question: str = "Go.") -> 
     async def main() -> Outcome:
         async with await open_journal(url) as journal:
             await journal.start("a", question, run_id="r", limits=limits)
-            return await drive(
-                {"a": Agent(ScriptedModel(script if callable(script) else lambda request: script), [look])},
-                journal,
-                "r",
-            )
+            model = ScriptedModel(cast("Any", script)) if callable(script) else ScriptedModel(script, loop_last=True)
+            return await drive({"a": Agent(model, [look])}, journal, "r")
 
     return asyncio.run(main())
 

@@ -15,6 +15,7 @@ import pytest
 from call_lives import assert_lives
 
 from unbroken import Agent, Event, Request, Result, Schedule, ScriptedModel, Tool, Transcript, User, tool
+from unbroken.agent.result import OutputT
 from unbroken.clock import current_clock
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolSpec
 from unbroken.testing import Raw, ScriptedServer, check_request, run_virtual
@@ -96,11 +97,11 @@ class Desk:
         return [(execution.name, execution.started, execution.ended) for execution in self.executions]
 
 
-def play(agent: Agent, prompt: str = "Go.", **options: Any) -> Result:
+def play(agent: Agent[Any, OutputT], prompt: str = "Go.", **options: Any) -> Result[OutputT]:
     return run_virtual(agent.run(prompt, **options))
 
 
-def play_aloud(agent: Agent, prompt: str = "Go.", **options: Any) -> tuple[Result, list[Event]]:
+def play_aloud(agent: Agent[Any, OutputT], prompt: str = "Go.", **options: Any) -> tuple[Result[OutputT], list[Event]]:
     """The result, and all events."""
     events: list[Event] = []
     result = play(agent, prompt, sinks=[events.append], **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, assert_type
 
@@ -10,6 +9,7 @@ from pydantic import BaseModel
 
 from unbroken import Agent, CallContext, Conversation, Output, Result, ScriptedModel, tool
 from unbroken.agent import RunStream
+from unbroken.agent.streaming import Buffered
 from unbroken.testing import Call
 
 
@@ -59,7 +59,7 @@ def with_a_way_to_answer() -> None:
     agent = Agent(ScriptedModel('{"city": "Rome", "celsius": 24}', '{"value": 3}'), output=Output(Report, via="native"))
     assert_type(agent, Agent[Any, Report])
     assert_type(agent.run_sync("Rome?").output, Report)
-    assert_type(agent.stream("Rome?").outputs(), AsyncGenerator[Report])
+    assert_type(agent.stream("Rome?").outputs(), Buffered[Report])
     other = agent.run_sync("How many?", output=Output(int, via="native"))
     assert_type(other.output, int)
     assert other.output == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from pathlib import Path
+from typing import Any
 
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -23,7 +24,7 @@ from unbroken.viewer.folding import Lanes
 QUERY = {"query": "tides"}
 
 
-def played(**options: object) -> list[Event]:
+def played(**options: Any) -> list[Event]:
     events: list[Event] = []
     steps = [
         ProviderCall("web_search", QUERY, "High tide at noon"),
@@ -31,7 +32,7 @@ def played(**options: object) -> list[Event]:
         "At noon.",
     ]
     model = ScriptedModel(steps, wire="anthropic-messages")
-    Agent(model, [WebSearch()], sinks=[events.append], **options).run_sync("When is high tide?")  # pyright: ignore[reportArgumentType, reportUnknownMemberType] - options of any kind
+    Agent(model, [WebSearch()], sinks=[events.append], **options).run_sync("When is high tide?")
     return events
 
 
