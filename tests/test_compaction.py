@@ -270,7 +270,9 @@ def test_a_run_that_is_cut_off_at_any_line_resumes_and_its_recording_replays(tmp
         assert resumed.text == "Done.", (count, answered)
         assert shape(resumed.messages) == shape(result.messages), count
         assert len(resumed.calls) == len(result.calls), count
-        assert resumed.cost == pytest.approx(result.cost), count
+        assert resumed.cost is not None
+        assert result.cost is not None
+        assert resumed.cost > result.cost - 1e-9, count  # an answer that never came is estimated
         again = Agent(ScriptedModel(), [look], middleware=[Compaction(4000, keep=2)]).replay(path)
         assert again.messages == resumed.messages, count
 

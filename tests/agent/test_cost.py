@@ -244,7 +244,8 @@ def test_a_run_that_died_continues_to_count(tmp_path: Path) -> None:
     assert list_recordings(tmp_path)[0].cost == pytest.approx(FIRST)
     second = ScriptedModel(["Done.", Uses(1500, 50, cached=1000)], name=MINI)
     result = run_virtual(Agent(second, Desk().tools("look")).resume(path))
-    assert result.cost == pytest.approx(FIRST + SECOND)
+    assert result.cost is not None
+    assert FIRST + SECOND < result.cost < FIRST + 2 * SECOND  # with an estimate of the answer that never came
 
 
 def test_a_result_that_an_older_version_saved_has_no_cost_of_zero() -> None:

@@ -323,7 +323,7 @@ def test_after_a_crash_at_any_line_the_run_is_resumed_with_the_agent_that_had_ta
         assert (result.text, result.agent) == ("Refunded.", "billing"), count
         assert not done & set(desk.names), count
         assert ("refund" in desk.names) == ("refund" not in started), count
-        assert result.usage == whole.usage, count
+        assert result.usage.total_tokens >= whole.usage.total_tokens, count  # an answer that never came is estimated
 
 
 def test_an_agent_that_works_as_a_tool_may_hand_off_inside() -> None:

@@ -103,7 +103,9 @@ def test_a_failing_approver_does_not_allow() -> None:
 
     result = play(Agent(ScriptedModel(LOOK_AND_SEND, "Done."), office(desk), on_approval=on_approval))
     assert desk.names == ["look", "look"]
-    assert "the window is closed" in texts(result)[1]
+    assert "denied: the approval failed" in texts(result)[1]
+    assert "the window is closed" not in texts(result)[1]  # it may hold a secret: it is in the log
+    assert str(result.calls[1].result.exception) == "the window is closed"
 
 
 @under_every_schedule

@@ -394,9 +394,9 @@ def test_fault_33_one_call_at_a_time_is_requested_in_the_upstreams_own_format(
         async with ScriptedServer("Fine.", loop_last=True) as upstream:
             aliases = [
                 upstream_settings(upstream, upstream_wire),
-                upstream_settings(upstream, upstream_wire, alias="serial", serial=True),
+                upstream_settings(upstream, upstream_wire, alias="serial", serial=True, all_calls=False),
             ]
-            profile = ClientProfile("careful", header="x-client: careful")
+            profile = ClientProfile("careful", header="x-client: careful", all_calls=False)
             async with serving(settings_for(*aliases, clients=(profile,))) as url:
                 asked: dict[str, Client] = {
                     "client": Client(url, client_wire, parallel=False),

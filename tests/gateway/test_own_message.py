@@ -655,7 +655,7 @@ def test_one_call_at_a_time_on_one_wire_loses_no_signature(own: Own) -> None:
     async def story() -> None:
         async with (
             telling(plain_answer(own)) as upstream,
-            serving(settings_for(upstream.settings(own.wire, serial=True))) as url,
+            serving(settings_for(upstream.settings(own.wire, serial=True, all_calls=False))) as url,
         ):
             client = Client(url, own.wire, parallel=None)
             body = client.body([User.of("Beijing and Oslo?")])

@@ -51,6 +51,16 @@ async def book(what: str) -> str:
 
 
 TOOLS = [weather, events_on, map_of, book]
+INSTRUCTIONS = """\
+## Using tools
+When several tool calls do not depend on each other, make them all in one reply instead of one after another: they run \
+at the same time.
+Together: searching for several things, reading several files, asking several sources about one question.
+One after another: when a call needs the result of an earlier one, or when you must see a result to decide what to do.
+Example: asked to compare the weather in Paris and in Rome, call the weather tool twice in one reply; do not wait for \
+the first answer before you ask for the second.
+You can call tools in at most 16 replies; after that you must answer with what you have."""
+"""A text of their own: the numbers of the tests and the recordings that were kept depend on it."""
 
 
 def model() -> RetryingModel[ScriptedModel]:
@@ -78,7 +88,7 @@ def model() -> RetryingModel[ScriptedModel]:
 
 
 def agent(**options: Any) -> Agent:
-    return Agent(model(), TOOLS, **options)
+    return Agent(model(), TOOLS, **{"instructions": INSTRUCTIONS, "guidance": False, **options})
 
 
 def play(path: Path | None = None, sinks: Sequence[Sink | Middleware] = (), run_id: str = "the-long-run") -> Result:

@@ -354,7 +354,8 @@ def test_a_recording_is_middleware_of_any_agent(tmp_path: Path) -> None:
     playback = replay(tmp_path / "a.jsonl")
 
     async def main() -> Result:
-        playing = Agent(ScriptedModel(), a_long_run.TOOLS, middleware=[playback])
+        instructions = a_long_run.INSTRUCTIONS
+        playing = Agent(ScriptedModel(), a_long_run.TOOLS, instructions, guidance=False, middleware=[playback])
         return await playing.run(a_long_run.QUESTION, run_id=playback.run)
 
     result = run_virtual(main)
@@ -406,7 +407,8 @@ def test_another_prompt_diverges_at_the_first_request(tmp_path: Path) -> None:
 def test_another_tool_diverges_at_the_tools(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     with pytest.raises(ReplayDiverged, match=r"request 0, what its tools are, is different now") as diverged:
-        Agent(ScriptedModel(), a_long_run.TOOLS[:3]).replay(tmp_path / "a.jsonl")
+        fewer = Agent(ScriptedModel(), a_long_run.TOOLS[:3], a_long_run.INSTRUCTIONS, guidance=False)
+        fewer.replay(tmp_path / "a.jsonl")
     assert '-  "name": "book",' in str(diverged.value)
 
 

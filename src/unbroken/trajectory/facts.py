@@ -200,7 +200,7 @@ class Facts:
 
     def __call__(self, event: Event) -> None:
         take = self.TAKES.get(type(event))
-        if take is None or event is self._last:  # two sinks may share one `Facts`
+        if take is None or event == self._last:  # two sinks may share one `Facts`
             return
         self._last = event
         take(self, event)

@@ -209,16 +209,27 @@ class Framer:
 
 _FIELD = re.compile(rb"(?:event|id|retry|data)(?::|$)")
 _NAME = re.compile(rb"[A-Za-z][\w.-]*")
+_OPENING = frozenset(b"{[")
 _LOST_LINE_END = re.compile(rb"data:\s*[{\[]")
 
 
 def _is_other_field(line: bytes) -> bool:
     """A field that has no meaning here, whatever its value, as the specification has it. Not if its name may be `data`,
-    damaged, or if the line end before `data:` is missing."""
+    damaged, or if the line end before `data:` is missing or damaged."""
     name, _, value = line.partition(b":")
     if not _NAME.fullmatch(name) or _LOST_LINE_END.search(value):
         return False
-    return _FIELD.match(line) is not None or len(set(name.lower()) - set(b"dat")) > 1
+    if _FIELD.match(line) is not None:
+        return _OPENING.isdisjoint(value) or _is_json(value)  # what follows a damaged line end begins in the middle
+    return len(set(name.lower()) - set(b"dat")) > 1
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 _WORD = re.compile(rb"[\w\s.:;!?*-]*")
