@@ -108,7 +108,7 @@ class Attempts(Protocol):
 class ResponseHead:
     """The head of the last response of a provider to one request, retries and fallbacks included."""
 
-    __slots__ = ("asked", "attempts", "headers", "model", "upstream")
+    __slots__ = ("asked", "attempts", "headers", "left_out", "model", "upstream")
 
     def __init__(self) -> None:
         self.attempts: Attempts | None = None
@@ -120,6 +120,8 @@ class ResponseHead:
         self.upstream = ""
         """The deployment or the model that sent it."""
         self.headers: Mapping[str, str] = {}
+        self.left_out: tuple[str, ...] = ()
+        """What the request was sent without, after the provider had refused it."""
 
 
 RESPONSE_HEAD: ContextVar[ResponseHead | None] = ContextVar("unbroken_response_head", default=None)

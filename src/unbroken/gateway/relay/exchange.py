@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta
-from unbroken.errors import InvalidRequest, ProviderError
+from unbroken.errors import InvalidRequest, ProviderError, RequestRefused
 from unbroken.gateway.http.client_response import FAILED
 from unbroken.gateway.http.large_requests import off_loop
 from unbroken.gateway.http.routes import ClientRequest, read_request
@@ -139,7 +139,11 @@ class _Begun:
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         first, self._first = self._first, None
-        return self._read(first, request) if isinstance(first, Fetched) else self._http.stream(request, first)
+        if not isinstance(first, Fetched):
+            return self._http.stream(request, first)
+        if isinstance(first.error, RequestRefused):
+            return self._http.stream(request, first.error)
+        return self._read(first, request)
 
     async def _read(self, fetched: Fetched, request: Request) -> AsyncIterator[Sequence[Delta]]:
         if fetched.error is not None:

@@ -1,0 +1,93 @@
+"""anthropic-messages: what spans several answers. Calls of the provider's tools that wait for their results, while it
+has paused its turn or a tool of ours runs, and the container in which its code runs.
+"""
+
+from __future__ import annotations
+
+import re
+
+from unbroken.messages import Native
+from unbroken.wires.anthropic.messages_content import blocks_of
+from unbroken.wires.values import Object, as_dict, as_text, dicts
+
+CONTAINER = "container"
+"""The kind of what is first in the native value of an answer whose code ran in a container: its id and when it expires.
+No block of the wire: a request has the id at its top."""
+
+SERVER_USES = ("server_tool_use", "mcp_tool_use")
+"""Calls of tools that the provider runs."""
+
+
+def container_of(native: Native, before: str) -> str:
+    """The container after this answer. One that the provider reports as expired is not named again."""
+    blocks = dicts(native.value)
+    if any(as_dict(block.get("content")).get("error_code") == "container_expired" for block in blocks):
+        return ""
+    return as_text(blocks[0].get("id")) if blocks and blocks[0].get("type") == CONTAINER else before
+
+
+def set_container(body: Object, id: str, *, ours: bool) -> None:
+    """The last container of the history, so that its files stay. A client's own setting stays as it is; skills in ours
+    are loaded into it."""
+    given = body.get("container")
+    if "container" not in body:
+        body["container"] = id
+    elif ours and isinstance(given, dict) and "id" not in given:
+        body["container"] = {"id": id, **as_dict(given)}
+
+
+def spans_turns(native: Native) -> bool:
+    """Has it a call of the provider's tools without its result, or a result without its call? Then the provider paused
+    its turn, or waited for a tool of ours."""
+    blocks = dicts(native.value)
+    calls = {as_text(block.get("id")) for block in blocks if block.get("type") in SERVER_USES}
+    return calls != {as_text(block["tool_use_id"]) for block in blocks if "tool_use_id" in block}
+
+
+def open_turn(turns: list[Object]) -> int:
+    """Where the turn begins that the provider continues: calls and their results in turn belong to one turn."""
+    ended = (
+        n + 1
+        for n in range(len(turns) - 1, -1, -1)
+        if turns[n].get("role") != "assistant"
+        and any(block.get("type") != "tool_result" for block in blocks_of(turns[n].get("content")))
+    )
+    return next(ended, 0)
+
+
+def without_halves(turns: list[Object]) -> list[Object]:
+    """A turn that was paused and never continued lacks results of the provider's own calls, and one that was cut has
+    results without a call. The API refuses both, except in the turn that it continues: there it ends the calls."""
+    spoken = [block for turn in turns if turn["role"] == "assistant" for block in dicts(turn["content"])]
+    calls = {as_text(block.get("id")) for block in spoken if block.get("type") in SERVER_USES}
+    results = {as_text(block["tool_use_id"]) for block in spoken if "tool_use_id" in block}
+    begin = open_turn(turns)
+
+    def is_complete(block: Object, at: int) -> bool:
+        if block.get("type") in SERVER_USES:
+            return at >= begin or as_text(block.get("id")) in results
+        return "tool_use_id" not in block or as_text(block["tool_use_id"]) in calls
+
+    for n, turn in enumerate(turns):
+        if turn["role"] == "assistant":
+            turn["content"] = [block for block in turn["content"] if is_complete(block, n)]
+    return [turn for turn in turns if turn["content"]]
+
+
+# What the provider does not know any more
+
+_UNKNOWN_CONTAINER = re.compile(r"container.{0,80}(?:expired|not found|not exist|no longer|invalid)", re.IGNORECASE)
+
+
+def mend_refused(body: Object, words: str) -> tuple[Object, list[str]] | None:
+    """The body without what the provider says it cannot use: a container that has expired, thinking whose signature it
+    cannot verify. None if it refuses something else."""
+    messages = dicts(body.get("messages"))
+    if body.get("container") and _UNKNOWN_CONTAINER.search(words):
+        given = as_dict(body["container"])
+        rest = {name: value for name, value in given.items() if name != "id"}
+        body = {**body, "container": rest} if rest else {name: body[name] for name in body if name != "container"}
+        end: Object = {"role": "user", "content": " "}  # the calls that waited in it cannot be continued
+        turns = without_halves([{**turn, "content": blocks_of(turn.get("content"))} for turn in (*messages, end)])[:-1]
+        return {**body, "messages": turns}, ["container"]
+    return None
