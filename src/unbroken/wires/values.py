@@ -89,6 +89,8 @@ NAMESPACE = "\u2237"
 """Between a namespace and the name of a tool in it, in our names: a sign (∷) that no provider accepts in a name. Only
 the Responses API has namespaces; on other wires the two are joined by `__`."""
 MISTRAL = IdRule(9, "[A-Za-z0-9]", shortest=9)
+OPENAI_IDS = IdRule(40)
+"""On chat completions. A server that makes longer ones takes its own back; OpenAI does not take theirs."""
 MINTED = "minted id"
 """The note of a call that came without one."""
 
