@@ -34,7 +34,7 @@ from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolM
 from unbroken.models.addresses import Endpoint
 from unbroken.models.connections import Sent
 from unbroken.models.http import HTTPModel
-from unbroken.models.model import RESPONSE_LIMIT, Model
+from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, Model
 from unbroken.models.quirks import fit_spelled, rules_of
 from unbroken.models.relay import PassingDecoder, RelayRequest, Verbatim, relay_request
 from unbroken.models.request_writer import Written
@@ -287,6 +287,10 @@ class Exchange:
             self.begun = True
             if self.outcome.restarts:
                 headers = {**headers, FAILED: ", ".join(self.outcome.restarts[:10])}
+            if (head := RESPONSE_HEAD.get()) is not None and head.left_out:
+                dropped = filter(None, [headers.get(DROPPED), *head.left_out])
+                headers = {**headers, DROPPED: ", ".join(dropped)}
+                self.outcome.repairs = (*self.outcome.repairs, DROP_REFUSED)
             await self.out.begin(self.request.stream, headers)
 
     async def send(self, data: bytes) -> None:
@@ -436,7 +440,8 @@ def lost_from_answer(exchange: Exchange, message: Assistant, client_stream: Clie
     return [] if crossing is None else lost_for_client(native.value, crossing.history, client_stream.cited)
 
 
-MOVE_TEXT = "move-text"
+MOVE_TEXT, DROP_REFUSED = "move-text", "drop-refused"
+DROPPED = "x-unbroken-dropped"
 
 
 def moves_text(incoming: ClientRequest, messages: Sequence[Message]) -> bool:
