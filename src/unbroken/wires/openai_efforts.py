@@ -51,7 +51,6 @@ _FAMILIES: tuple[tuple[tuple[str, ...], Models, str, str], ...] = (
         "docs.mistral.ai: reasoning",
     ),
     (("deepseek",), ANY_MODEL, "low medium high xhigh max", "api-docs.deepseek.com: thinking mode"),
-    (("ollama",), Named("llama3*", "llama-3*", "gemma*", "mistral*", "qwen2*", "phi*"), "none", "docs.ollama.com"),
 )
 """Providers, models, the efforts that they take, and the source. The first row that fits counts."""
 
@@ -95,8 +94,6 @@ def effort_rules(
 
 def _nearest(known: tuple[str, ...]) -> dict[str, Json]:
     """Of two that are equally near, the higher one: it costs more, and answers no worse."""
-    if known == ("none",):
-        return {}  # no thinking is what the model does anyway
     if "default" in known:
         return dict.fromkeys(_LADDER, "default")
     places = {_LADDER.index(effort): effort for effort in known}

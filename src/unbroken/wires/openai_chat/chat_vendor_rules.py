@@ -359,4 +359,13 @@ VENDOR_RULES = (
         "Tools with strict=True are not supported by this model",
         source="inference-docs.cerebras.ai",
     ),
+    Rule(
+        "ollama.effort",
+        "`reasoning_effort` other than none is for models that think",
+        Refused("reasoning_effort", but=("none",)),
+        Named("llama3*", "llama-3*", "gemma*", "mistral*", "qwen2*", "phi*"),
+        ("ollama",),
+        '"llama3.1:8b" does not support thinking',
+        source="docs.ollama.com",
+    ),
 )
