@@ -8,7 +8,7 @@ from __future__ import annotations
 from unbroken.messages import ServerTool
 from unbroken.server_tools import CodeExecution, MCPConnector, WebFetch, WebSearch
 from unbroken.wires.anthropic.messages_decoder import PROVIDER_TOOLS
-from unbroken.wires.anthropic.messages_turns import SERVER_USES, open_turn
+from unbroken.wires.anthropic.messages_turns import SERVER_USES, halves, open_turn
 from unbroken.wires.claude_models import CLAUDE, Claude, Either
 from unbroken.wires.crossing import Target
 from unbroken.wires.rules import Asked, Function, Models, Refused, Rule
@@ -174,26 +174,7 @@ def _deferred_and_marked(asked: Asked) -> list[str]:
 
 
 def _without_result(asked: Asked) -> list[str]:
-    """A call without its result, in any turn but the one that the provider continues, or a result without its call."""
-    messages = dicts(asked.body.get("messages"))
-    spoken = [
-        (n, block)
-        for n, message in enumerate(messages)
-        if message.get("role") == "assistant"
-        for block in dicts(message.get("content"))
-    ]
-    begin = open_turn(messages)
-    results = {as_text(block["tool_use_id"]) for _, block in spoken if "tool_use_id" in block}
-    called: set[str] = set()
-    for n, block in spoken:
-        id = as_text(block.get("id"))
-        if block.get("type") in SERVER_USES:
-            called.add(id)
-            if n < begin and id not in results:
-                return [f"messages.{n}"]
-        elif "tool_use_id" in block and block["tool_use_id"] not in called:
-            return [f"messages.{n}"]
-    return []
+    return [f"messages.{n}" for n, _ in halves(dicts(asked.body.get("messages")))]
 
 
 def _without_container(asked: Asked) -> list[str]:

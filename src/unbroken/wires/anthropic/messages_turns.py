@@ -55,22 +55,31 @@ def open_turn(turns: list[Object]) -> int:
     return next(ended, 0)
 
 
-def without_halves(turns: list[Object]) -> list[Object]:
-    """A turn that was paused and never continued lacks results of the provider's own calls, and one that was cut has
-    results without a call. The API refuses both, except in the turn that it continues: there it ends the calls."""
-    spoken = [block for turn in turns if turn["role"] == "assistant" for block in dicts(turn["content"])]
-    calls = {as_text(block.get("id")) for block in spoken if block.get("type") in SERVER_USES}
-    results = {as_text(block["tool_use_id"]) for block in spoken if "tool_use_id" in block}
+def halves(turns: list[Object]) -> list[tuple[int, Object]]:
+    """Calls of the provider's tools without a result, where a turn was paused and never continued, and results without
+    a call, where a history was cut; with the place of their turn. The API refuses both, except in the turn that it
+    continues: there it ends the calls."""
+    spoken = [
+        (n, block)
+        for n, turn in enumerate(turns)
+        if turn.get("role") == "assistant"
+        for block in dicts(turn.get("content"))
+    ]
+    calls = {as_text(block.get("id")) for _, block in spoken if block.get("type") in SERVER_USES}
+    results = {as_text(block["tool_use_id"]) for _, block in spoken if "tool_use_id" in block}
     begin = open_turn(turns)
+    return [
+        (n, block)
+        for n, block in spoken
+        if (block.get("type") in SERVER_USES and n < begin and as_text(block.get("id")) not in results)
+        or ("tool_use_id" in block and as_text(block["tool_use_id"]) not in calls)
+    ]
 
-    def is_complete(block: Object, at: int) -> bool:
-        if block.get("type") in SERVER_USES:
-            return at >= begin or as_text(block.get("id")) in results
-        return "tool_use_id" not in block or as_text(block["tool_use_id"]) in calls
 
-    for n, turn in enumerate(turns):
-        if turn["role"] == "assistant":
-            turn["content"] = [block for block in turn["content"] if is_complete(block, n)]
+def without_halves(turns: list[Object]) -> list[Object]:
+    gone = {id(block) for _, block in halves(turns)}
+    for turn in turns:
+        turn["content"] = [block for block in turn["content"] if id(block) not in gone]
     return [turn for turn in turns if turn["content"]]
 
 
