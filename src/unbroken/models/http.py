@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import inf
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from aiohttp import ClientError, ClientResponse
 from multidict import CIMultiDict
@@ -32,7 +32,7 @@ from unbroken.models.connect import Settings
 from unbroken.models.connection_errors import cause_of, refused_by_proxy
 from unbroken.models.connections import ExchangeTimeout, HeadTimeout, Sent, Transport, Waiting
 from unbroken.models.error_responses import Asked, read_failure
-from unbroken.models.model import CARRIED, RESPONSE_HEAD, RESPONSE_LIMIT
+from unbroken.models.model import CARRIED, RESPONSE_HEAD, RESPONSE_LIMIT, Observer
 from unbroken.models.quirks import Quirks, fit_spelled
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest
@@ -54,28 +54,6 @@ _LONGEST_ERROR = 10.0
 
 _Head: TypeAlias = tuple[ClientResponse, ExchangeTimeout, str, Logged | None, tuple[str, ...]]
 """Of an answer: what comes, the time-out of its body, the key that was sent, the log, what the request went without."""
-
-
-class Observer(Protocol):
-    """Gets a call at each step of each request of a model, from any thread."""
-
-    def asked(self) -> None: ...
-
-    def answered(self, seconds: float) -> None:
-        """The head of an answer came after so many seconds."""
-        ...
-
-    def succeeded(self) -> None:
-        """The answer came to its end."""
-        ...
-
-    def failed(self, error: ProviderError | None) -> None:
-        """There was no answer; None if it broke off."""
-        ...
-
-    def ended(self) -> None:
-        """Once for each `asked`."""
-        ...
 
 
 @checked

@@ -9,7 +9,7 @@ from math import inf
 from typing import NoReturn, Protocol, TypeVar, cast
 
 from unbroken.deltas import Delta, Verdict
-from unbroken.errors import TooLarge, UserError
+from unbroken.errors import ProviderError, TooLarge, UserError
 from unbroken.messages import Request
 
 
@@ -91,6 +91,28 @@ class ResponseLimit:
             error = TooLarge(words)
             error.verdicts = (Verdict("too_large", words),)
             raise error
+
+
+class Observer(Protocol):
+    """Gets a call at each step of each request of a model, from any thread."""
+
+    def asked(self) -> None: ...
+
+    def answered(self, seconds: float) -> None:
+        """The head of an answer came after so many seconds."""
+        ...
+
+    def succeeded(self) -> None:
+        """The answer came to its end."""
+        ...
+
+    def failed(self, error: ProviderError | None) -> None:
+        """There was no answer; None if it broke off."""
+        ...
+
+    def ended(self) -> None:
+        """Once for each `asked`."""
+        ...
 
 
 class Attempts(Protocol):
