@@ -30,7 +30,7 @@ from unbroken.gateway import ClientProfile, GatewaySettings, UpstreamSettings, r
 from unbroken.gateway.admin.gateway_metrics import COUNTS_DIR, GatewayMetrics, count_dead_worker
 from unbroken.gateway.config import ServeOptions, settings_from_options
 from unbroken.gateway.config.reading import PLACES
-from unbroken.gateway.relay.exchange import MOVE_TEXT
+from unbroken.gateway.relay.exchange import DROP_REFUSED, MOVE_TEXT
 from unbroken.gateway.setting_types import ConnectOptions
 from unbroken.gateway.turns import serial
 from unbroken.gateway.upstreams.upstream import open_upstreams
@@ -319,7 +319,7 @@ def test_the_page_of_the_gateway_names_every_case_repair_header_and_way_to_conti
         re.findall(r"x-unbroken-[a-z-]*[a-z]", source)
     )
     repairs = {name for cell, *_ in rows(GATEWAY, "## Repairs") for name in in_code(cell)}
-    assert repairs == {MOVE_TEXT, *re.findall(r'"((?:drop|insert|move|rename)-\w+)":', source)}
+    assert repairs == {MOVE_TEXT, DROP_REFUSED, *re.findall(r'"((?:drop|insert|move|rename)-\w+)":', source)}
     ways = {name for cell, *_ in rows(GATEWAY, "## The model's own message comes back") for name in in_code(cell)}
     assert ways == set(WAYS)
 

@@ -206,3 +206,74 @@ def names_in(body: Mapping[str, Any]) -> list[str]:
     tools = body["tools"]
     declared = tools[0].get("functionDeclarations") or [tool.get("function", tool) for tool in tools]
     return [each["name"] for each in declared]
+
+
+def test_azure_and_openai_are_asked_on_responses_for_models_that_take_tools_only_there() -> None:
+    azure = {"base_url": "https://a.openai.azure.com"}
+    assert connected("azure:gpt-5.6", azure).wire == "openai-responses"
+    assert connected("azure:gpt-5.6-luna", azure).wire == "openai-responses"
+    assert connected("azure:gpt-5.4", azure).wire == "openai-chat"
+    assert connected("azure:gpt-5.6", {**azure, "wire": "openai-chat"}).wire == "openai-chat"
+    assert connected("azure:gpt-5.6", {**azure, "api_version": "2024-10-21"}).wire == "openai-chat"
+    assert connected("openai:gpt-5.6", {}).wire == "openai-responses"
+
+
+def test_tools_on_chat_completions_turn_off_the_reasoning_that_a_model_does_by_default_and_say_so() -> None:
+    prepared = connect("openai-chat:gpt-5.6", api_key="key").model.prepare(Request(HI, TOOLS))
+    assert (prepared.body["reasoning_effort"], prepared.left_out) == ("none", ("reasoning_effort",))
+    assert "reasoning_effort" not in connect("openai-chat:gpt-5.6", api_key="key").model.prepare(Request(HI)).body
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "sent"),
+    [
+        ("groq:openai/gpt-oss-120b", "none", "low"),
+        ("groq:openai/gpt-oss-120b", "xhigh", "high"),
+        ("groq:qwen/qwen3-32b", "medium", "default"),
+        ("xai:grok-4.5", "none", "low"),
+        ("xai:grok-4.3", "none", "none"),
+        ("xai:grok-3-mini", "medium", "high"),
+        ("cerebras:gpt-oss-120b", "minimal", "low"),
+        ("mistral:mistral-small-latest", "minimal", "none"),
+        ("openai-chat:gpt-5-pro", "low", "high"),
+        ("groq:llama-3.3-70b-versatile", "high", None),
+        ("groq:a-model-of-tomorrow", "high", "high"),
+    ],
+)
+def test_an_effort_becomes_the_nearest_that_the_family_takes(name: str, effort: Any, sent: str | None) -> None:
+    prepared = connect(name, api_key="key", reasoning=effort).model.prepare(Request(HI))
+    assert prepared.body.get("reasoning_effort") == sent
+    assert ("reasoning_effort" in prepared.left_out) == (effort != sent)
+
+
+def test_thinking_that_cannot_be_turned_off_is_turned_down_and_reported() -> None:
+    def asked(name: str) -> Any:
+        prepared = connect(name, api_key="key", reasoning="none").model.prepare(Request(HI))
+        assert "thinking" in prepared.left_out
+        return prepared.body
+
+    glm = asked("zhipu:glm-5.3")
+    assert (glm["thinking"], glm["reasoning_effort"]) == ({"type": "enabled"}, "low")
+    assert "thinking" not in asked("moonshot:kimi-k3")
+    opus = asked("anthropic:claude-opus-5-5")
+    assert ("thinking" in opus, opus["output_config"]) == (False, {"effort": "low"})
+    assert asked("anthropic:claude-sonnet-5-5")["thinking"] == {"type": "between_tools"}
+    opus_5 = connect("anthropic:claude-opus-5", api_key="key", reasoning="none").model.prepare(Request(HI))
+    assert (opus_5.body["thinking"], opus_5.left_out) == ({"type": "disabled"}, ())
+
+
+def test_a_call_is_not_forced_where_claude_does_not_take_it() -> None:
+    request = Request(HI, TOOLS, choice=OneTool("get_weather"), parallel=False)
+    prepared = connect("anthropic:claude-opus-5-5", api_key="key").model.prepare(request)
+    assert prepared.body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
+    assert prepared.left_out == ("tool_choice",)
+
+
+def test_a_server_of_its_own_gets_the_keys_of_its_messages_back() -> None:
+    own = Native("openai-chat", {"reasoning_content": "hm", "tool_calls": [{"extra_content": {"a": 1}}]}, ("call_1",))
+    model = connect("openai:gemma-4", api_key="key", base_url="http://127.0.0.1:9/v1").model
+    said = model.prepare(Request(asked(native=own), TOOLS)).body["messages"][1]
+    assert (said["reasoning_content"], said["tool_calls"][0]["extra_content"]) == ("hm", {"a": 1})
+    prepared = connect("groq:llama-3.3-70b-versatile", api_key="key").model.prepare(Request(asked(native=own), TOOLS))
+    assert prepared.body["messages"][1].keys() == {"role", "content", "tool_calls"}
+    assert prepared.left_out == ("messages.reasoning_content", "messages.tool_calls.extra_content")

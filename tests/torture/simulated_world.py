@@ -34,7 +34,8 @@ from unbroken.gateway.stores.store import NOTHING, Addition, Limit, MemoryStore,
 from unbroken.gateway.upstreams.pool import Deployment, Pool
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Assistant, Native, Request, ToolCall, Usage
-from unbroken.models.http import HTTPModel, Observer
+from unbroken.models.http import HTTPModel
+from unbroken.models.model import Observer
 from unbroken.models.retrying import RetryingModel
 from unbroken.testing import Call, Say, Think
 from unbroken.transcript import repair, to_json

@@ -406,8 +406,8 @@ def test_another_prompt_diverges_at_the_first_request(tmp_path: Path) -> None:
 
 def test_another_tool_diverges_at_the_tools(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
+    fewer = Agent(ScriptedModel(), a_long_run.TOOLS[:3], a_long_run.INSTRUCTIONS, guidance=False)
     with pytest.raises(ReplayDiverged, match=r"request 0, what its tools are, is different now") as diverged:
-        fewer = Agent(ScriptedModel(), a_long_run.TOOLS[:3], a_long_run.INSTRUCTIONS, guidance=False)
         fewer.replay(tmp_path / "a.jsonl")
     assert '-  "name": "book",' in str(diverged.value)
 

@@ -20,6 +20,7 @@ from unbroken.models.aws import HOSTS, AwsSigner, region_in
 from unbroken.models.model import Model
 from unbroken.models.providers import (
     KEY_HEADERS,
+    RESPONSES,
     Provider,
     find_provider,
     with_wire,
@@ -225,6 +226,8 @@ def connect(
         provider = replace(find_provider(provider.elsewhere), name=provider.name, keys=provider.keys)
     if wire is not None:
         provider = _on_wire(provider, find_wire(wire).name, bool(given))
+    elif provider.needs_responses(model_name) and not _version(provider, known):
+        provider = with_wire(provider, RESPONSES)
     provider = replace(provider, base_url=given or _filled(provider, known))
     base = read_base(provider.base_url, provider.name, provider.port)
     header, prefix = KEY_HEADERS[provider.key_header or find_wire(provider.wire).http.key_header]
@@ -317,7 +320,7 @@ def _no_key(provider: Provider, key: Key) -> None:
 
 def _endpoint(provider: Provider, base: URL, name: str, model: str, settings: Settings) -> Endpoint:
     http = find_wire(provider.wire).http
-    version = settings.api_version or _from_environment(provider.version_variables)
+    version = _version(provider, settings)
     dated = bool(version and provider.dated_path)
     path = provider.dated_path if dated else provider.path or provider.prefix + http.path
     query = {"api-version": version} if dated else {}
@@ -353,6 +356,10 @@ def _endpoint(provider: Provider, base: URL, name: str, model: str, settings: Se
             ]
         ),
     )
+
+
+def _version(provider: Provider, settings: Settings) -> str:
+    return settings.api_version or _from_environment(provider.version_variables)
 
 
 def _from_environment(variables: tuple[str, ...]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import inf
-from typing import Any, Protocol, Self
+from typing import Any, Self, TypeAlias
 
 from aiohttp import ClientError, ClientResponse
 from multidict import CIMultiDict
@@ -32,7 +32,7 @@ from unbroken.models.connect import Settings
 from unbroken.models.connection_errors import cause_of, refused_by_proxy
 from unbroken.models.connections import ExchangeTimeout, HeadTimeout, Sent, Transport, Waiting
 from unbroken.models.error_responses import Asked, read_failure
-from unbroken.models.model import CARRIED, RESPONSE_HEAD, RESPONSE_LIMIT
+from unbroken.models.model import CARRIED, RESPONSE_HEAD, RESPONSE_LIMIT, Observer
 from unbroken.models.quirks import Quirks, fit_spelled
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest
@@ -53,27 +53,8 @@ _LONGEST_ERROR = 10.0
 """Seconds to read the body of an error: its status alone is enough."""
 
 
-class Observer(Protocol):
-    """Gets a call at each step of each request of a model, from any thread."""
-
-    def asked(self) -> None: ...
-
-    def answered(self, seconds: float) -> None:
-        """The head of an answer came after so many seconds."""
-        ...
-
-    def succeeded(self) -> None:
-        """The answer came to its end, and is one."""
-        ...
-
-    def failed(self, error: ProviderError | None) -> None:
-        """There was no answer, or an error in its place, also in a response with a success status; None if it broke
-        off."""
-        ...
-
-    def ended(self) -> None:
-        """Once for each `asked`."""
-        ...
+_Head: TypeAlias = tuple[ClientResponse, ExchangeTimeout, str, Logged | None, tuple[str, ...]]
+"""Of an answer: what comes, the time-out of its body, the key that was sent, the log, what the request went without."""
 
 
 @checked
@@ -225,16 +206,16 @@ class HTTPModel:
             self._prepared = request, written
         return written
 
-    async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
+    async def stream(
+        self, request: Request, sent: Sent | RequestRefused | None = None
+    ) -> AsyncIterator[Sequence[Delta]]:
         """One batch of deltas for each read of the connection. `sent` is what `send` returned, if the request was sent
-        already."""
-        log: Logged | None = None
-        left_out: tuple[str, ...] = ()
+        already, or the error that `fetch` raised."""
         if sent is not None:
             decoder = self._decoder_for(request)
-            response, timeout, key = await sent.head()
+            response, timeout, key, log, left_out = await self._head_of(request, sent)
         else:
-            written = self.prepare(request)
+            written, asked = self.prepare(request), request
             self._prepared = None, None
             request, body, left_out = written.request, write_json(written.body), written.left_out
             headers = written.headers
@@ -245,7 +226,7 @@ class HTTPModel:
             except RequestRefused as error:
                 if request.output is not None:
                     explain_refusal(error)
-                raise
+                response, timeout, key, log, left_out = await self._send_mended(asked, error)
             del body  # no longer needed, and may be long
         answer, feed = ResponseBody(response, timeout, self.timeouts, log, stream=request.stream), decoder.feed
         try:
@@ -301,6 +282,29 @@ class HTTPModel:
             if log is not None:
                 log.fail(error)
             raise
+
+    async def _head_of(self, request: Request, sent: Sent | RequestRefused) -> _Head:
+        if not isinstance(sent, RequestRefused):
+            try:
+                return *await sent.head(), None, ()
+            except RequestRefused as error:
+                sent = error
+        return await self._send_mended(request, sent)
+
+    async def _send_mended(self, request: Request, refused: RequestRefused) -> _Head:
+        """Sends a refused request once more, without what the provider says it does not know; raises its error again
+        if that is something else."""
+        written = self.prepare(request)
+        self._prepared = None, None
+        mend = self._wire.mend_refused
+        mended = mend(written.body, str(refused)) if mend is not None else None
+        if mended is None:
+            raise refused
+        body, names = mended
+        if (head := RESPONSE_HEAD.get()) is not None:
+            head.left_out = tuple(names)
+        sent = await self._send(written.request, write_json(body), written.headers)
+        return *sent, (*written.left_out, *names)
 
     def _decoder_for(self, request: Request) -> Decoder | PassingDecoder:
         wire, limit = self.endpoint.wire, RESPONSE_LIMIT.get()

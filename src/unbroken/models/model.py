@@ -9,7 +9,7 @@ from math import inf
 from typing import NoReturn, Protocol, TypeVar, cast
 
 from unbroken.deltas import Delta
-from unbroken.errors import TooLarge, UserError
+from unbroken.errors import ProviderError, TooLarge, UserError
 from unbroken.messages import Request
 
 
@@ -90,6 +90,29 @@ class ResponseLimit:
             )
 
 
+class Observer(Protocol):
+    """Gets a call at each step of each request of a model, from any thread."""
+
+    def asked(self) -> None: ...
+
+    def answered(self, seconds: float) -> None:
+        """The head of an answer came after so many seconds."""
+        ...
+
+    def succeeded(self) -> None:
+        """The answer came to its end, and is one."""
+        ...
+
+    def failed(self, error: ProviderError | None) -> None:
+        """There was no answer, or an error in its place, also in a response with a success status; None if it broke
+        off."""
+        ...
+
+    def ended(self) -> None:
+        """Once for each `asked`."""
+        ...
+
+
 class Attempts(Protocol):
     """Observes the attempts at one request."""
 
@@ -105,7 +128,7 @@ class Attempts(Protocol):
 class ResponseHead:
     """The head of the last response of a provider to one request, retries and fallbacks included."""
 
-    __slots__ = ("asked", "attempts", "headers", "model", "upstream")
+    __slots__ = ("asked", "attempts", "headers", "left_out", "model", "upstream")
 
     def __init__(self) -> None:
         self.attempts: Attempts | None = None
@@ -117,6 +140,8 @@ class ResponseHead:
         self.upstream = ""
         """The deployment or the model that sent it."""
         self.headers: Mapping[str, str] = {}
+        self.left_out: tuple[str, ...] = ()
+        """What the request was sent without, after the provider had refused it."""
 
 
 RESPONSE_HEAD: ContextVar[ResponseHead | None] = ContextVar("unbroken_response_head", default=None)

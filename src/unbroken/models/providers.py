@@ -18,7 +18,8 @@ from unbroken.errors import UnknownProvider, UserError
 from unbroken.messages import Json
 from unbroken.models.provider_files import ProfileTable, read_profiles, user_file
 from unbroken.models.quirks import Quirks
-from unbroken.wires.values import MISTRAL
+from unbroken.wires.openai_models import ONLY_RESPONSES, OPENAI
+from unbroken.wires.values import MISTRAL, OPENAI_IDS
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
 OLLAMA, COHERE, BEDROCK = "ollama", "cohere-v2", "bedrock-converse"
@@ -86,6 +87,12 @@ class Provider:
     prices: str = ""
     """The name of its price list in `genai-prices`; empty if it has none."""
 
+    def needs_responses(self, model: str) -> bool:
+        """Does it take tools for this model only on the Responses API, although chat completions are its wire?"""
+        if self.wire != CHAT or RESPONSES not in self.other_wires or self.name not in OPENAI:
+            return False
+        return model in ONLY_RESPONSES
+
 
 _COMPLETION_TOKENS = {"max_tokens": "max_completion_tokens"}
 _THINKING: dict[str, Mapping[str, Json]] = {
@@ -104,7 +111,7 @@ _OPENAI = Provider(
     ("OPENAI_API_KEY",),
     several_calls=True,
     known_from="recorded",
-    quirks=Quirks(rename=_COMPLETION_TOKENS, prose=False, native_output="always"),
+    quirks=Quirks(rename=_COMPLETION_TOKENS, call_ids=OPENAI_IDS, prose=False, native_output="always"),
     other_wires={CHAT: "https://api.openai.com/v1"},
     elsewhere="compatible",
     base_url_variables=("OPENAI_BASE_URL",),
@@ -226,7 +233,7 @@ PROFILES = (
         ("AZURE_OPENAI_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(rename=_COMPLETION_TOKENS, prose=False, native_output="always"),
+        quirks=Quirks(rename=_COMPLETION_TOKENS, call_ids=OPENAI_IDS, prose=False, native_output="always"),
         base_url_variables=("AZURE_OPENAI_ENDPOINT",),
         prefix="/openai/v1",
         dated_path="/openai/deployments/{model}/chat/completions",

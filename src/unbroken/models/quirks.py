@@ -156,7 +156,7 @@ def fit_spelled(body: Object, quirks: Quirks, said: Collection[str] = ()) -> Obj
     for key in quirks.drop:
         if key not in said:
             body.pop(key, None)
-    if quirks.call_ids is not None:
+    if quirks.call_ids is not None and "messages" in body:
         body["messages"] = [_with_ids(message, quirks.call_ids) for message in dicts(body.get("messages"))]
     if quirks.no_call_ids:
         body["contents"] = _without_ids(dicts(body.get("contents")))

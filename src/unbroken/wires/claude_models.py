@@ -78,6 +78,13 @@ SINCE_4_7 = Claude(since=(4, 7))
 SINCE_4_6 = Claude(since=(4, 6))
 """Adaptive thinking is known, and no prefill is accepted."""
 BEFORE_4_6 = Claude(before=(4, 6))
+FABLE = ("fable", "mythos")
+ALWAYS_THINKS = Either((Claude(since=(5, 0), tiers=FABLE), Claude(since=(5, 5), tiers=("opus",))))
+"""Thinking cannot be turned off."""
+BETWEEN_TOOLS = Claude(since=(5, 5), tiers=("sonnet",))
+"""The least thinking is `between_tools`."""
+NO_FORCED_CALL = Either((Claude(since=(5, 1), tiers=FABLE), Claude(since=(5, 5), tiers=("opus", "sonnet"))))
+"""The choice of a tool is auto or none."""
 WITHOUT_EFFORT = Either((Claude(before=(4, 5)), Claude((4, 5), (4, 6), but=("opus",))))
 """`output_config.effort` is not known."""
 

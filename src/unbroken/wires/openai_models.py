@@ -17,29 +17,18 @@ LATER_GPT_5 = Named("gpt-5.*", "gpt-6*", *CHAT_VARIANTS)
 """They reason unless the effort is `none`, and take sampling settings only then."""
 REASONING = Named(*O_SERIES.globs, "gpt-5*", "gpt-6*", "codex-*", *CHAT_VARIANTS)
 NOT_REASONING = Named("gpt-4*", "gpt-3.5*", "chatgpt-4o*", "gpt-5-chat*", "gpt-5.*-chat*")
-TOOLS_WITHOUT_EFFORT = Named("gpt-5.2*", "gpt-5.4*", "gpt-5.5*", "gpt-5.6*", "gpt-5.7*", "gpt-6*", *CHAT_VARIANTS)
-"""On chat completions they take function tools only with the effort `none`."""
-BEFORE_XHIGH = Named(
-    *O_SERIES.globs,
-    "gpt-5",
-    "gpt-5-*",
-    "gpt-5.1",
-    "gpt-5.1-20*",
-    "gpt-5.1-codex*",
-    "!gpt-5.1-codex-max*",
-    "!gpt-5-chat*",
+REASONS_BY_DEFAULT = Named("gpt-5.[6-9]*", "gpt-6*", *CHAT_VARIANTS)
+"""Of the models with an effort `none`, those that reason unless it is named."""
+ONLY_RESPONSES = Named(*REASONS_BY_DEFAULT.globs, "gpt-5*-codex*", "gpt-5*-pro*", "o1-pro*", "o3-pro*", "codex-*")
+"""They are not on chat completions, or take tools there only without reasoning."""
+TOOLS_WITHOUT_EFFORT = Named(
+    *("gpt-5.2*", "gpt-5.4*", "gpt-5.5*", *REASONS_BY_DEFAULT.globs, "!gpt-5*-codex*", "!gpt-5*-pro*")
 )
-
+"""On chat completions they take function tools only with the effort `none`."""
 WITHOUT_STRUCTURED_OUTPUT = Named(
     *("gpt-3.5*", "gpt-4", "gpt-4-*", "gpt-4o-2024-05-13", "chatgpt-4o*", "o1-mini*", "o1-preview*"),
 )
 """They take `json_object`, or only text, and no schema."""
-
-# Each effort that a family does not know becomes the nearest that it does.
-FIRST_EFFORTS: dict[str, Json] = {"none": "minimal"}
-O_EFFORTS: dict[str, Json] = {"none": "low", "minimal": "low", "xhigh": "high"}
-LATER_EFFORTS: dict[str, Json] = {"minimal": "low"}
-XHIGH: dict[str, Json] = {"xhigh": "high"}
 
 OUTPUT_LIMITS = (
     (Named("gpt-3.5*", "gpt-4-turbo*", "gpt-4-0125*", "gpt-4-1106*"), 4096),
@@ -51,3 +40,8 @@ OUTPUT_LIMITS = (
     (Named("gpt-5*", *CHAT_VARIANTS), 128_000),
 )
 """The most tokens that a model writes in one answer; more is refused."""
+
+
+def reasons(effort: Json, model: str) -> bool:
+    """Does a model that has an effort `none` reason with this one?"""
+    return effort != "none" and (effort is not None or model in REASONS_BY_DEFAULT)

@@ -91,6 +91,8 @@ the Responses API has namespaces; on other wires the two are joined by `__`."""
 UNNAMED = "unnamed"
 """What a call without a name is called in the history that a provider is sent."""
 MISTRAL = IdRule(9, "[A-Za-z0-9]", shortest=9)
+OPENAI_IDS = IdRule(40)
+"""On chat completions. A server that makes longer ones takes its own back; OpenAI does not take theirs."""
 MINTED = "minted id"
 """The note of a call that came without one."""
 

@@ -358,6 +358,9 @@ class Wire:
     """Do servers of this wire let calls through that a model wrote as text? Then the text is searched for them."""
     takes_back: Callable[[Json], bool] = _always
     """Does the provider take this native message of an assistant back? It refuses what it has not signed itself."""
+    mend_refused: Callable[[Object, str], tuple[Object, list[str]] | None] | None = None
+    """Takes a body and the provider's words about it; returns it without what has expired or cannot be verified, and
+    the names of that. None if something else was refused."""
     lost_reasoning: Mapping[str, ReplaceReasoning] = field(default_factory=dict[str, ReplaceReasoning])
     """Ways to ask a provider that demands its own reasoning back when that is gone. Each takes the body and returns it
     changed, with what was done in words."""

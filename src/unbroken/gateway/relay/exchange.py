@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta
-from unbroken.errors import InvalidRequest, ProviderError
+from unbroken.errors import InvalidRequest, ProviderError, RequestRefused
 from unbroken.gateway.http.client_response import FAILED
 from unbroken.gateway.http.large_requests import off_loop
 from unbroken.gateway.http.routes import ClientRequest, read_request
@@ -34,7 +34,7 @@ from unbroken.messages import Assistant, Json, Message, Request, ToolCall, ToolM
 from unbroken.models.addresses import Endpoint
 from unbroken.models.connections import Sent
 from unbroken.models.http import HTTPModel
-from unbroken.models.model import RESPONSE_LIMIT, Model
+from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, Model
 from unbroken.models.quirks import fit_spelled, rules_of
 from unbroken.models.relay import PassingDecoder, RelayRequest, Verbatim, relay_request
 from unbroken.models.request_writer import Written
@@ -139,7 +139,11 @@ class _Begun:
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         first, self._first = self._first, None
-        return self._read(first, request) if isinstance(first, Fetched) else self._http.stream(request, first)
+        if not isinstance(first, Fetched):
+            return self._http.stream(request, first)
+        if isinstance(first.error, RequestRefused):
+            return self._http.stream(request, first.error)
+        return self._read(first, request)
 
     async def _read(self, fetched: Fetched, request: Request) -> AsyncIterator[Sequence[Delta]]:
         if fetched.error is not None:
@@ -283,6 +287,10 @@ class Exchange:
             self.begun = True
             if self.outcome.restarts:
                 headers = {**headers, FAILED: ", ".join(self.outcome.restarts[:10])}
+            if (head := RESPONSE_HEAD.get()) is not None and head.left_out:
+                dropped = filter(None, [headers.get(DROPPED), *head.left_out])
+                headers = {**headers, DROPPED: ", ".join(dropped)}
+                self.outcome.repairs = (*self.outcome.repairs, DROP_REFUSED)
             await self.out.begin(self.request.stream, headers)
 
     async def send(self, data: bytes) -> None:
@@ -435,7 +443,8 @@ def lost_from_answer(exchange: Exchange, message: Assistant, client_stream: Clie
     return [] if crossing is None else lost_for_client(native.value, crossing.history, client_stream.cited)
 
 
-MOVE_TEXT = "move-text"
+MOVE_TEXT, DROP_REFUSED = "move-text", "drop-refused"
+DROPPED = "x-unbroken-dropped"
 
 
 def moves_text(incoming: ClientRequest, messages: Sequence[Message]) -> bool:

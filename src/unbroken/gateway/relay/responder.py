@@ -36,6 +36,8 @@ from unbroken.gateway.http.routes import (
 )
 from unbroken.gateway.relay.client_stream import ClientStream
 from unbroken.gateway.relay.exchange import (
+    DROP_REFUSED,
+    DROPPED,
     MOVE_TEXT,
     Exchange,
     Fetched,
@@ -83,7 +85,7 @@ log = logging.getLogger("unbroken.gateway")
 _CALL = 200
 """Approximate bytes of a call."""
 REPAIRS, REASONING = "x-unbroken-repairs", "x-unbroken-reasoning"
-DROPPED, EXPIRES = "x-unbroken-dropped", "x-unbroken-expires"
+EXPIRES = "x-unbroken-expires"
 _MOST_NAMED, _LONGEST_NAME = 30, 100
 """Clients and proxies refuse an answer with a header of more than about 8 KB."""
 
@@ -347,6 +349,8 @@ class Responder:
         if not exchange.begun and ended.verdict.failed:
             raise ChainBroken(ended.verdict.reason, (ended.verdict,))
         await exchange.begin(headers)
+        if DROP_REFUSED in outcome.repairs:
+            self._metrics.repaired(DROP_REFUSED)
         await exchange.send(last)
 
     async def _stream_answer(

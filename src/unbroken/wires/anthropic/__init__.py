@@ -10,6 +10,7 @@ from unbroken.wires.anthropic.messages_decoder import MARKS, MessagesDecoder, re
 from unbroken.wires.anthropic.messages_encoder import MessagesEncoder, MessagesProviderWriter, error_body, error_event
 from unbroken.wires.anthropic.messages_relay import HISTORY, RELAY, MessagesHttp, keep_first_call
 from unbroken.wires.anthropic.messages_requests import ID_RULE, NAME_RULE, decode_request, encode_request
+from unbroken.wires.anthropic.messages_turns import mend_refused
 from unbroken.wires.wire import Wire
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ WIRE = Wire(
     lost_reasoning={"off": turn_thinking_off},
     sign_is_last=True,
     takes_back=is_all_signed,
+    mend_refused=mend_refused,
 )
 
 __all__ = ["WIRE", "MessagesDecoder", "MessagesEncoder"]

@@ -146,7 +146,7 @@ UNSIGNED = "unbroken-not-signed"
 
 def is_signed(block: Object) -> bool:
     """Can this block go back to the provider? Thinking without a signature, or with only ours, cannot."""
-    return block.get("type") != "thinking" or block.get("signature") not in ("", UNSIGNED)
+    return block.get("type") != "thinking" or block.get("signature") not in (None, "", UNSIGNED)
 
 
 def is_all_signed(native: Json) -> bool:

@@ -12,6 +12,7 @@ from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.anthropic.messages_content import blocks_of
 from unbroken.wires.anthropic.messages_requests import plain
+from unbroken.wires.anthropic.messages_turns import CONTAINER
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.parts import call_from_text
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
@@ -29,7 +30,7 @@ _MEANINGS: dict[str, Meaning] = {
 }
 
 
-_TOOLS = {
+PROVIDER_TOOLS = {
     "web_search": "web_search",
     "web_fetch": "web_fetch",
     "code_execution": "code_execution",
@@ -118,6 +119,7 @@ class MessagesDecoder:
         """How many blocks have had their end reported by the end of the message, at the latest."""
         self._cut = False
         self._usage: Object = {}
+        self._container: Object = {}
         self._code_runs = 0
         """How often the provider ran code, which it charges for by time."""
 
@@ -151,6 +153,8 @@ class MessagesDecoder:
     def native(self) -> Json:
         # Thinking that never ended has no signature, a server's call that never ended no input: they cannot go back.
         blocks = [block.whole() for block in self._blocks if block.ended or block.kind in ("text", "tool_use")]
+        if self._container:
+            blocks.insert(0, {**self._container, "type": CONTAINER})
         return None if plain(blocks) else blocks
 
     def _rare(self, kind: Json, event: Object, data: bytes) -> None:
@@ -162,7 +166,9 @@ class MessagesDecoder:
             case "message_delta":
                 self.recognised = True
                 self._merge_usage(event.get("usage"))
-                self._finish(as_dict(event.get("delta")).get("stop_reason"))
+                delta = as_dict(event.get("delta"))
+                self._keep_container(delta)
+                self._finish(delta.get("stop_reason"))
             case "message_stop":
                 self.recognised = True
                 self._end_blocks()
@@ -185,6 +191,7 @@ class MessagesDecoder:
         for index, value in enumerate(dicts(message.get("content"))):
             self._at[index] = block = self._start(value)
             self._say_text(block)
+        self._keep_container(message)
         self._merge_usage(message.get("usage"))
         self._finish(message.get("stop_reason"))
 
@@ -262,7 +269,7 @@ class MessagesDecoder:
             id=as_text(block.value.get("id")) or None,
             name=name or None,
             arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
-            tool="mcp" if block.kind == "mcp_tool_use" else _TOOLS.get(name, ""),
+            tool="mcp" if block.kind == "mcp_tool_use" else PROVIDER_TOOLS.get(name, ""),
         )
         self._to.server_call_opened(call)
         self._to.server_call(replace(call, item=block.whole()))
@@ -272,7 +279,11 @@ class MessagesDecoder:
     def _server_result(self, block: Object) -> None:
         """The result of a call, perhaps of one in the answer before: a turn may be paused between the two."""
         kind = as_text(block.get("type")).removesuffix("_tool_result")
-        tool = "mcp" if kind == "mcp" else _TOOLS.get(kind, "tool_search" if kind.startswith("tool_search") else "")
+        tool = (
+            "mcp"
+            if kind == "mcp"
+            else PROVIDER_TOOLS.get(kind, "tool_search" if kind.startswith("tool_search") else "")
+        )
         content = as_dict(block.get("content"))
         error = as_text(content.get("error_code")) if as_text(content.get("type")).endswith("_error") else ""
         if block.get("is_error"):
@@ -309,9 +320,14 @@ class MessagesDecoder:
             else:
                 block.ended = True
                 self._close(block, value.get("input"))
+        self._keep_container(body)
         self._merge_usage(body.get("usage"))
         self._finish(body.get("stop_reason"))
         self._to.ended()
+
+    def _keep_container(self, message: Object) -> None:
+        if as_text(as_dict(message.get("container")).get("id")):
+            self._container = message["container"]
 
     def _finish(self, reason: Json) -> None:
         if reason and isinstance(reason, str):

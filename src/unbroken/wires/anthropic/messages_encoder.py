@@ -13,7 +13,7 @@ from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import exact_object, outgoing_arguments
 from unbroken.wires.raw_history import same_input
-from unbroken.wires.values import Object, as_list
+from unbroken.wires.values import Object, as_dict, as_list, as_text
 from unbroken.wires.wire import DeltaEncoder, ProviderCall
 
 _ERROR_TYPES = {
@@ -74,6 +74,8 @@ class MessagesEncoder(DeltaEncoder):
         self._torn: set[str] = set()
         """Calls that were closed before they were known to be complete, or that differ from what the client has."""
         self._stop_reason = ""
+        self._container: Object = {}
+        """Where the code of the answer ran, as its last event says."""
         self._error: Object | None = None
 
     def follow(self, data: bytes) -> None:
@@ -99,7 +101,7 @@ class MessagesEncoder(DeltaEncoder):
             return dumps(self._error)
         self._end_block()
         reason = self._stop_reason or "end_turn"
-        body = {**self._head, "content": self._content, "stop_reason": reason, "stop_sequence": None}
+        body = {**self._head, **self._container, "content": self._content, "stop_reason": reason, "stop_sequence": None}
         return dumps({**body, "usage": _encode_usage(self._usage or Usage())})
 
     def _go_on(self) -> None:
@@ -172,7 +174,7 @@ class MessagesEncoder(DeltaEncoder):
         if passed.done:
             return b""
         if not passed.finished:
-            last: Object = {"stop_reason": self._stop_reason, "stop_sequence": None}
+            last: Object = {**self._container, "stop_reason": self._stop_reason, "stop_sequence": None}
             # The input was counted at the beginning, which was sent already; there is no better number here.
             usage = {"output_tokens": passed.output_tokens} if passed.started else _encode_usage(Usage())
             usage = usage if self._usage is None else _encode_usage(self._usage)
@@ -220,6 +222,8 @@ class MessagesProviderWriter(MessagesEncoder):
         self.signature = f"sig-{id}"
         self._fragments: list[str] = []
         self._id = id
+        given = request.extra.get("container")
+        self._in_container = as_text(as_dict(given).get("id") or given)
         self._served = 0
         """Calls of tools that the provider runs."""
 
@@ -242,6 +246,11 @@ class MessagesProviderWriter(MessagesEncoder):
         if name is None:
             return super().provider_call(call)
         self._served += call.part != "result"
+        if call.tool == "code_execution":
+            expires = "2030-01-01T00:00:00Z"
+            self._container = {
+                "container": {"id": self._in_container or f"container_{self._id}", "expires_at": expires}
+            }
         id = call.id or f"srvtoolu_{self._id}_{self._served}"
         written = self.begin() + self._end_block()
         if call.part != "result":

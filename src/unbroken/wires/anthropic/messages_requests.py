@@ -40,6 +40,13 @@ from unbroken.wires.anthropic.messages_content import (
     mark,
     says_all,
 )
+from unbroken.wires.anthropic.messages_turns import (
+    CONTAINER,
+    container_of,
+    set_container,
+    spans_turns,
+    without_halves,
+)
 from unbroken.wires.claude_models import output_limit
 from unbroken.wires.parts import (
     cache_mark,
@@ -81,7 +88,8 @@ FEWEST_TO_COMPACT = 50_000
 def encode_request(request: Request) -> Object:
     system: list[Object] = []
     turns: list[Object] = []
-    unanswered = False
+    halves = False
+    container = ""
     for message in with_unique_ids(request.messages):
         if isinstance(message, System) and not turns:
             system += [encode_part(part) for part in message.parts]
@@ -90,9 +98,11 @@ def encode_request(request: Request) -> Object:
         # mouth, and two neighbours of one role are joined by the API.
         if blocks := _encode_message(message):
             turns.append({"role": "assistant" if isinstance(message, Assistant) else "user", "content": blocks})
-            unanswered = unanswered or (isinstance(message, Assistant) and _is_unanswered(message))
-    if unanswered:
-        turns = _without_unanswered(turns)
+            if isinstance(message, Assistant) and message.native is not None and message.native.wire == NAME:
+                container = container_of(message.native, container)
+                halves = halves or spans_turns(message.native)
+    if halves:
+        turns = without_halves(turns)
     system = _sayable(system)
     tools = [_encode_tool(tool) for tool in request.tools]
     _set_marks(tools, system, turns, request.cache)
@@ -122,6 +132,8 @@ def encode_request(request: Request) -> Object:
         body["output_config"] = {**config, **as_dict(extra["output_config"])}
     if request.final and body.get("tools"):
         body["tool_choice"] = {"type": "none"}
+    if container:
+        set_container(body, container, ours=not request.wire)
     return body
 
 
@@ -138,37 +150,6 @@ def _edits(managed: Managed) -> list[Object]:
         compact: Object = {"type": "compact_20260112", "trigger": trigger}
         edits.append(compact | ({"instructions": managed.instructions} if managed.instructions else {}))
     return edits
-
-
-SERVER_USES = ("server_tool_use", "mcp_tool_use")
-"""Calls of tools that the provider runs."""
-
-
-def _is_unanswered(message: Assistant) -> bool:
-    """Does it end in a call that the provider had not finished? Then its turn was paused."""
-    native = message.native
-    last = as_list(native.value)[-1:] if native is not None else []
-    return bool(last) and as_dict(last[0]).get("type") in SERVER_USES
-
-
-def _without_unanswered(turns: list[Object]) -> list[Object]:
-    """A turn that was paused and never continued lacks results of the provider's own calls. The API refuses that,
-    except at the end, where it continues the turn."""
-    kept: list[Object] = []
-    for n, turn in enumerate(turns):
-        after = next((m for m in range(n, len(turns)) if turns[m]["role"] != turn["role"]), len(turns))
-        if turn["role"] == "assistant" and after < len(turns):
-            blocks = [block for each in turns[n:after] for block in dicts(each["content"])]
-            answered = {as_text(block.get("tool_use_id")) for block in blocks}
-            content = [
-                block
-                for block in turn["content"]
-                if block.get("type") not in SERVER_USES or as_text(block.get("id")) in answered
-            ]
-            turn = {**turn, "content": content}
-        if turn["content"]:
-            kept.append(turn)
-    return kept
 
 
 def _set_sampling(body: Object, request: Request) -> None:
@@ -276,7 +257,7 @@ def _encode_native(message: Assistant, native: Native) -> list[Object]:
         if block.get("type") == "tool_use":
             if (call := calls.pop(next(ids), None)) is not None:
                 encoded.append({**block, **encode_call(call)})
-        elif is_signed(block):
+        elif is_signed(block) and block.get("type") != CONTAINER:
             encoded.append({**block})
     return [*encoded, *map(encode_call, calls.values())]
 

@@ -9,8 +9,11 @@ from unbroken.wires.anthropic.messages_server_tools import RULES as SERVER_TOOL_
 from unbroken.wires.anthropic.messages_server_tools import is_paused
 from unbroken.wires.body_paths import changed, find, places, without
 from unbroken.wires.claude_models import (
+    ALWAYS_THINKS,
     BEFORE_4_6,
+    BETWEEN_TOOLS,
     CLAUDE,
+    NO_FORCED_CALL,
     OUTPUT_LIMITS,
     SINCE_4_6,
     SINCE_4_7,
@@ -82,6 +85,22 @@ def _adaptive(body: Object) -> Mended | None:
     return {**body, "thinking": thinking, "output_config": output}, ["thinking.budget_tokens"]
 
 
+def _least_effort(body: Object) -> Mended | None:
+    """The lowest effort is the nearest to no thinking."""
+    config = {"effort": "low", **as_dict(body.get("output_config"))}
+    return {**without(body, "thinking"), "output_config": config}, ["thinking"]
+
+
+def _between_tools(body: Object) -> Mended | None:
+    return {**body, "thinking": {"type": "between_tools"}}, ["thinking"]
+
+
+def _choose_freely(body: Object) -> Mended | None:
+    """The same choice without the force: whether one call at a time was asked for stays."""
+    choice = {key: value for key, value in body["tool_choice"].items() if key != "name"}
+    return {**body, "tool_choice": {**choice, "type": "auto"}}, ["tool_choice"]
+
+
 def _without_thinking(body: Object) -> Mended | None:
     return without(body, "thinking"), ["thinking"]
 
@@ -148,6 +167,7 @@ def _with_their_tools(body: Object) -> Mended | None:
 
 THINKS = "thinking{type=enabled|adaptive}"
 _DOCS = "platform.claude.com/docs: extended thinking"
+_NEWS = "platform.claude.com/docs/en/models"
 
 RULES = (
     Rule(
@@ -195,6 +215,34 @@ RULES = (
         error='"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive" and '
         '"output_config.effort" to control thinking behavior.',
         source="github.com/anomalyco/opencode/issues/22863",
+    ),
+    Rule(
+        "anthropic.always-thinks",
+        "thinking cannot be turned off",
+        Refused("thinking{type=disabled}", repair=_least_effort),
+        ALWAYS_THINKS,
+        ANTHROPIC,
+        error='"thinking.type.disabled" is not supported for this model. Use "thinking.type.adaptive" and '
+        '"output_config.effort" to control thinking behavior.',
+        source=f"{_NEWS}/opus-5-5/whats-new-opus-5-5",
+    ),
+    Rule(
+        "anthropic.between-tools",
+        "thinking cannot be turned off: `between_tools` is the least",
+        Refused("thinking{type=disabled}", repair=_between_tools),
+        BETWEEN_TOOLS,
+        ANTHROPIC,
+        error='"thinking.type.disabled" is not supported for this model. Use "thinking.type.between_tools".',
+        source=f"{_NEWS}/sonnet-5-5/whats-new-sonnet-5-5",
+    ),
+    Rule(
+        "anthropic.no-forced-call",
+        "no call can be forced",
+        Refused("tool_choice{type=any|tool}", repair=_choose_freely),
+        NO_FORCED_CALL,
+        ANTHROPIC,
+        error="tool_choice: forcing a call is not supported for this model",
+        source=f"{_NEWS}/fable-5-1/migration-guide",
     ),
     Rule(
         "anthropic.no-adaptive-thinking",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from unbroken.wires.gemini.gemini_contents import sign_with_placeholder
+from unbroken.wires.gemini.gemini_contents import mend_refused, sign_with_placeholder
 from unbroken.wires.gemini.gemini_decoder import MARKS, GeminiDecoder, recognises
 from unbroken.wires.gemini.gemini_encoder import GeminiEncoder, GeminiProviderWriter, error_body, error_event
 from unbroken.wires.gemini.gemini_parts import NAME, NAME_RULE
@@ -67,6 +67,7 @@ WIRE = Wire(
     crossing=_crossing,
     server_tools=_server_tools,
     lost_reasoning={"placeholder": sign_with_placeholder},
+    mend_refused=mend_refused,
 )
 
 __all__ = ["WIRE", "GeminiDecoder", "GeminiEncoder"]

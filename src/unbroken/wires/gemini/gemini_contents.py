@@ -9,8 +9,9 @@ documents a placeholder (https://ai.google.dev/gemini-api/docs/thought-signature
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, count
 from string import ascii_lowercase
 
@@ -295,3 +296,24 @@ def sign_with_placeholder(body: Object, request: Request) -> tuple[Object, str]:
     sign(contents, request.model)
     signed = any(part.get("thoughtSignature") == PLACEHOLDER for content in contents for part in content["parts"])
     return ({**body, "contents": contents}, "signed with a placeholder") if signed else (body, "")
+
+
+_UNVERIFIED = re.compile(r"thought.?signature", re.IGNORECASE)
+
+
+def mend_refused(body: Object, words: str) -> tuple[Object, list[str]] | None:
+    """The body without the signatures, if one of them was cut: the API refuses it, and does not say which."""
+    contents = dicts(body.get("contents"))
+    if not _UNVERIFIED.search(words) or not any("thoughtSignature" in part for part in _parts(contents)):
+        return None
+    for content in (contents := [{**content, "parts": dicts(content.get("parts"))} for content in contents]):
+        bare = [{key: part[key] for key in part if key != "thoughtSignature"} for part in content["parts"]]
+        content["parts"] = [part for part in bare if part]
+        if any("functionCall" in part for part in bare):
+            first = next(part for part in bare if "functionCall" in part)
+            first["thoughtSignature"] = PLACEHOLDER
+    return {**body, "contents": contents}, ["contents.parts.thoughtSignature"]
+
+
+def _parts(contents: list[Object]) -> Iterator[Object]:
+    return (part for content in contents for part in dicts(content.get("parts")))

@@ -418,13 +418,9 @@ _BLANK = " "
 def blank_reasoning(body: Object, request: Request) -> tuple[Object, str]:
     """DeepSeek and Moonshot refuse a message with calls and without `reasoning_content` while they think."""
     messages = dicts(body.get("messages"))
-    bare = [message for message in messages if message.get("tool_calls") and not _has_reasoning(message)]
+    bare = [message for message in messages if message.get("tool_calls") and not message.get("reasoning_content")]
     if not bare:
         return body, ""
     named = {id(message) for message in bare}
     filled = [{**message, "reasoning_content": _BLANK} if id(message) in named else message for message in messages]
     return {**body, "messages": filled}, "left blank"
-
-
-def _has_reasoning(message: Object) -> bool:
-    return any(message.get(name) for name in OPAQUE_TEXTS)

@@ -5,21 +5,16 @@ from __future__ import annotations
 from unbroken.wires.body_paths import changed, find, places, without
 from unbroken.wires.openai_chat.chat_server_tools import RULES as SERVER_TOOL_RULES
 from unbroken.wires.openai_chat.chat_vendor_rules import VENDOR_RULES, not_strict
+from unbroken.wires.openai_efforts import effort_rules
 from unbroken.wires.openai_models import (
-    BEFORE_XHIGH,
-    FIRST_EFFORTS,
     FIRST_REASONING,
-    GPT_5,
-    LATER_EFFORTS,
     LATER_GPT_5,
-    NOT_REASONING,
-    O_EFFORTS,
     O_SERIES,
     OPENAI,
     OUTPUT_LIMITS,
     REASONING,
     TOOLS_WITHOUT_EFFORT,
-    XHIGH,
+    reasons,
 )
 from unbroken.wires.openai_output_rules import output_rules
 from unbroken.wires.rules import (
@@ -32,8 +27,6 @@ from unbroken.wires.rules import (
     Mended,
     Named,
     Needs,
-    Never,
-    Only,
     Refused,
     Rule,
     Sized,
@@ -51,12 +44,15 @@ def _unsupported(name: str) -> str:
     return f"Unsupported parameter: '{name}' is not supported with this model."
 
 
+def _reasons(asked: Asked) -> bool:
+    return reasons(asked.body.get("reasoning_effort"), asked.model)
+
+
 def _with_effort_only(path: str, default: object) -> Function:
     """A sampling setting that needs the effort `none`."""
 
     def check(asked: Asked) -> list[str]:
-        reasons = asked.body.get("reasoning_effort") not in (None, "none")
-        return [where for where, value in find(asked.body, path) if reasons and value != default]
+        return [where for where, value in find(asked.body, path) if value != default and _reasons(asked)]
 
     return Function(check, lambda body: (without(body, path), [path]), path)
 
@@ -163,61 +159,14 @@ OPENAI_RULES = (
         _unsupported("parallel_tool_calls"),
         source="github.com/evalstate/fast-agent/issues/279",
     ),
-    Rule(
-        "openai.effort-not-reasoning",
-        "`reasoning_effort` is for models that reason",
-        Refused("reasoning_effort"),
-        NOT_REASONING,
-        OPENAI,
-        _unsupported("reasoning_effort"),
-        source="github.com/mozilla-ai/any-llm/issues/270",
-    ),
-    Rule(
-        "openai.effort-o-series",
-        "`reasoning_effort` is low, medium or high",
-        Only("reasoning_effort", ("low", "medium", "high"), O_EFFORTS),
-        O_SERIES,
-        OPENAI,
-        "Unsupported value: 'reasoning_effort' does not support this value with this model. Supported values are: "
-        "'low', 'medium', and 'high'.",
-        source=f"{_DOCS}/guides/reasoning",
-    ),
-    Rule(
-        "openai.effort-gpt-5",
-        "`reasoning_effort` is minimal, low, medium or high",
-        Only("reasoning_effort", ("minimal", "low", "medium", "high"), {**FIRST_EFFORTS, **XHIGH}),
-        GPT_5,
-        OPENAI,
-        "Unsupported value: 'reasoning_effort' does not support this value with this model. Supported values are: "
-        "'minimal', 'low', 'medium', and 'high'.",
-        source=f"{_DOCS}/guides/latest-model",
-    ),
-    Rule(
-        "openai.effort-minimal",
-        "`reasoning_effort` minimal is known to the first GPT-5 only",
-        Never("reasoning_effort", ("minimal",), LATER_EFFORTS),
-        LATER_GPT_5,
-        OPENAI,
-        "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model. Supported values are: "
-        "'none', 'low', 'medium', and 'high'.",
-        source="github.com/nextai-translator/nextai-translator/issues/1841",
-    ),
-    Rule(
-        "openai.effort-xhigh",
-        "`reasoning_effort` xhigh is known since GPT-5.2",
-        Never("reasoning_effort", ("xhigh",), XHIGH),
-        BEFORE_XHIGH,
-        OPENAI,
-        "Unsupported value: 'reasoning_effort' does not support 'xhigh' with this model.",
-        source="github.com/anomalyco/opencode/issues/4451",
-    ),
+    *effort_rules("openai", "reasoning_effort"),
     Rule(
         "openai.tools-with-effort",
         "function tools need `reasoning_effort` none: the Responses API takes both",
         When(
             "tools[]",
             Function(
-                lambda asked: [] if asked.body.get("reasoning_effort") in (None, "none") else ["reasoning_effort"],
+                lambda asked: ["reasoning_effort"] if _reasons(asked) else [],
                 _effort_beside_tools,
                 "reasoning_effort",
             ),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from unbroken.wires.body_paths import find, without
+from unbroken.wires.openai_chat.chat_message_keys import MESSAGE_KEY_RULES
 from unbroken.wires.rules import (
     ANY_MODEL,
     Asked,
+    Check,
     Function,
     Matches,
     Mended,
+    Models,
     Named,
     Never,
     NotTogether,
-    Only,
     Refused,
     Rule,
 )
@@ -120,7 +123,74 @@ _MISTRAL_KEYS = frozenset(
     )
 )
 
+_FIXED_SAMPLING = Named("kimi-k2.[5-9]*", "kimi-k[3-9]*")
+_THINKING_OFF = Refused("thinking{type=disabled}")
+
+
+def _think_little(body: Object) -> Mended:
+    return {**body, "thinking": {"type": "enabled"}, "reasoning_effort": "low"}, ["thinking"]
+
+
+_ALWAYS_THINK: tuple[tuple[str, Models, Check, str, str], ...] = (
+    (
+        "zhipu",
+        Named("glm-5.[3-9]*", "glm-[6-9]*", "glm-z1*", "glm-4.1v-thinking*"),
+        replace(_THINKING_OFF, repair=_think_little),
+        "This model always engages in thinking and cannot be disabled; please use low, high, or max",
+        "github.com/NousResearch/hermes-agent/issues/85890",
+    ),
+    (
+        "moonshot",
+        Named("kimi-k2.7-code*", "kimi-k2-thinking*", "kimi-k[3-9]*"),
+        _THINKING_OFF,
+        "invalid thinking: only type=enabled is allowed for this model",
+        "platform.kimi.ai/docs: model parameters",
+    ),
+    (
+        "qwen",
+        Named("qwq*", "qvq*", "qwen*-thinking*"),
+        Never("enable_thinking", (False,)),
+        "The value of the enable_thinking parameter is restricted to True.",
+        "help.aliyun.com: deep thinking",
+    ),
+)
+"""Providers and the models whose thinking cannot be turned off."""
+
 VENDOR_RULES = (
+    *MESSAGE_KEY_RULES,
+    *(
+        Rule(
+            f"{provider}.always-thinks", "thinking cannot be turned off", check, models, (provider,), error, 400, source
+        )
+        for provider, models, check, error, source in _ALWAYS_THINK
+    ),
+    *(
+        Rule(
+            f"moonshot.{name.replace('_', '-')}",
+            f"`{name}` is fixed",
+            Refused(name, but=but),
+            _FIXED_SAMPLING,
+            ("moonshot",),
+            f"invalid {name}: only {but[0]} is allowed for this model",
+            source="platform.kimi.ai/docs: model parameters",
+        )
+        for name, but in (("top_p", (0.95,)), ("n", (1,)), ("presence_penalty", (0,)), ("frequency_penalty", (0,)))
+    ),
+    Rule(
+        "moonshot.temperature",
+        "`temperature` is 1 with thinking and 0.6 without",
+        Function(
+            lambda asked: [
+                where for where, value in find(asked.body, "temperature") if value != (1 if _thinks(asked) else 0.6)
+            ],
+            lambda body: (without(body, "temperature"), ["temperature"]),
+            "temperature",
+        ),
+        _FIXED_SAMPLING,
+        ("moonshot",),
+        "invalid temperature: only 1 is allowed for this model",
+        source="platform.moonshot.ai/docs",
+    ),
     Rule(
         "xai.json-without-tools",
         "`response_format` with a schema is accepted beside `tools` since Grok 4",
@@ -177,21 +247,6 @@ VENDOR_RULES = (
         ("qwen",),
         "parameter.enable_thinking must be set to false for non-streaming calls",
         source="help.aliyun.com: deep thinking",
-    ),
-    Rule(
-        "moonshot.temperature",
-        "`temperature` is 1 with thinking and 0.6 without",
-        Function(
-            lambda asked: [
-                where for where, value in find(asked.body, "temperature") if value != (1 if _thinks(asked) else 0.6)
-            ],
-            lambda body: (without(body, "temperature"), ["temperature"]),
-            "temperature",
-        ),
-        Named("kimi-k2.5*", "kimi-k2.6*", "kimi-k2.7*", "kimi-k3*"),
-        ("moonshot",),
-        "invalid temperature: only 1 is allowed for this model",
-        source="platform.moonshot.ai/docs",
     ),
     Rule(
         "moonshot.reasoning-back",
@@ -277,46 +332,6 @@ VENDOR_RULES = (
         ("mistral",),
         "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
         source="docs.mistral.ai",
-    ),
-    Rule(
-        "groq.effort-qwen",
-        "`reasoning_effort` is none or default",
-        Only(
-            "reasoning_effort",
-            ("none", "default"),
-            dict.fromkeys(("minimal", "low", "medium", "high", "xhigh"), "default"),
-        ),
-        Named("qwen3*"),
-        ("groq",),
-        "reasoning_effort must be one of none or default",
-        source="console.groq.com/docs/reasoning",
-    ),
-    Rule(
-        "groq.reasoning-content",
-        "no message has `reasoning_content`",
-        Refused("messages[].reasoning_content"),
-        ANY_MODEL,
-        ("groq",),
-        "'messages.2' : for 'role:assistant' the following must be satisfied[('messages.2' : property "
-        "'reasoning_content' is unsupported)]",
-        source="console.groq.com/docs",
-    ),
-    Rule(
-        "xai.effort",
-        "`reasoning_effort` is not accepted",
-        Refused("reasoning_effort"),
-        Named("grok-4", "grok-4-0709", "grok-4-latest", "grok-4-fast*", "grok-4-1-fast*", "grok-code-fast*"),
-        ("xai",),
-        "Model grok-4-latest does not support parameter reasoningEffort.",
-        source="docs.x.ai: reasoning",
-    ),
-    Rule(
-        "xai.effort-values",
-        "`reasoning_effort` has no xhigh and no minimal",
-        Never("reasoning_effort", ("xhigh", "minimal"), {"xhigh": "high", "minimal": "low"}),
-        Named("grok-4.3*", "grok-4.5*", "grok-3-mini*"),
-        ("xai",),
-        source="docs.x.ai: reasoning",
     ),
     Rule(
         "xai.stop",

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from unbroken.wires.body_paths import changed, find, places, without
+from unbroken.wires.openai_efforts import effort_rules
 from unbroken.wires.openai_models import (
-    BEFORE_XHIGH,
-    FIRST_EFFORTS,
     FIRST_REASONING,
-    GPT_5,
-    LATER_EFFORTS,
     LATER_GPT_5,
-    NOT_REASONING,
-    O_EFFORTS,
-    O_SERIES,
     OPENAI,
     OUTPUT_LIMITS,
-    XHIGH,
+    reasons,
 )
 from unbroken.wires.openai_output_rules import output_rules
 from unbroken.wires.openai_responses.responses_server_tools import RULES as SERVER_TOOL_RULES
@@ -28,8 +22,6 @@ from unbroken.wires.rules import (
     Matches,
     Mended,
     Needs,
-    Never,
-    Only,
     Refused,
     Rule,
     Sized,
@@ -63,7 +55,7 @@ def _unsupported(name: str) -> str:
 def _sampling_with_effort(path: str) -> Function:
     def check(asked: Asked) -> list[str]:
         effort = as_dict(asked.body.get("reasoning")).get("effort")
-        return [where for where, value in find(asked.body, path) if effort not in (None, "none") and value != 1]
+        return [where for where, value in find(asked.body, path) if value != 1 and reasons(effort, asked.model)]
 
     return Function(check, lambda body: (without(body, path), [path]), path)
 
@@ -128,54 +120,7 @@ RULES = (
         )
         for name in ("temperature", "top_p", "top_logprobs")
     ),
-    Rule(
-        "responses.effort-not-reasoning",
-        "`reasoning.effort` is for models that reason",
-        Refused("reasoning.effort", repair=_without_effort),
-        NOT_REASONING,
-        OPENAI,
-        _unsupported("reasoning.effort"),
-        source="github.com/BoundaryML/baml/issues/2708",
-    ),
-    Rule(
-        "responses.effort-o-series",
-        "`reasoning.effort` is low, medium or high",
-        Only("reasoning.effort", ("low", "medium", "high"), O_EFFORTS),
-        O_SERIES,
-        OPENAI,
-        "Unsupported value: this effort is not supported with this model. Supported values are: 'low', 'medium', and "
-        "'high'.",
-        source=f"{_DOCS}/guides/reasoning",
-    ),
-    Rule(
-        "responses.effort-gpt-5",
-        "`reasoning.effort` is minimal, low, medium or high",
-        Only("reasoning.effort", ("minimal", "low", "medium", "high"), {**FIRST_EFFORTS, **XHIGH}),
-        GPT_5,
-        OPENAI,
-        "Unsupported value: this effort is not supported with the 'gpt-5' model. Supported values are: 'minimal', "
-        "'low', 'medium', and 'high'.",
-        source=f"{_DOCS}/guides/latest-model",
-    ),
-    Rule(
-        "responses.effort-minimal",
-        "`reasoning.effort` minimal is known to the first GPT-5 only",
-        Never("reasoning.effort", ("minimal",), LATER_EFFORTS),
-        LATER_GPT_5,
-        OPENAI,
-        "Unsupported value: 'minimal' is not supported with the 'gpt-5.1' model. Supported values are: 'none', 'low', "
-        "'medium', and 'high'.",
-        source="github.com/openai/openai-agents-python/issues/2089",
-    ),
-    Rule(
-        "responses.effort-xhigh",
-        "`reasoning.effort` xhigh is known since GPT-5.2",
-        Never("reasoning.effort", ("xhigh",), XHIGH),
-        BEFORE_XHIGH,
-        OPENAI,
-        "Unsupported value: 'xhigh' is not supported with this model.",
-        source="github.com/anomalyco/opencode/issues/4451",
-    ),
+    *effort_rules("responses", "reasoning.effort", _without_effort),
     *(
         Rule(
             f"responses.max-tokens-{limit}",
