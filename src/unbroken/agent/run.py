@@ -46,6 +46,7 @@ from unbroken.tools.results import CallWaits
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript
+from unbroken.transcript.prefix import Prefix
 from unbroken.transcript.shorten import characters
 from unbroken.transcript.summaries import is_prompt
 
@@ -234,6 +235,8 @@ class Run:
     """Those of an earlier part of the run that have not been continued yet."""
     server_calls: ServerCalls | None = None
     """The tools that the provider has run, if there are any."""
+    prefix: Prefix = field(default_factory=Prefix)
+    """What the last request began with."""
     _counted: int = 0
     _characters: int = 0
     """Characters of the agent's instructions and the first `_counted` messages."""

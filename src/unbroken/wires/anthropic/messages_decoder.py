@@ -185,6 +185,7 @@ class MessagesDecoder:
         for index, value in enumerate(dicts(message.get("content"))):
             self._at[index] = block = self._start(value)
             self._say_text(block)
+        self._note_dropped(message)
         self._merge_usage(message.get("usage"))
         self._finish(message.get("stop_reason"))
 
@@ -309,9 +310,14 @@ class MessagesDecoder:
             else:
                 block.ended = True
                 self._close(block, value.get("input"))
+        self._note_dropped(body)
         self._merge_usage(body.get("usage"))
         self._finish(body.get("stop_reason"))
         self._to.ended()
+
+    def _note_dropped(self, message: Object) -> None:
+        if any(each.get("type") == "thinking_dropped" for each in dicts(message.get("input_transformations"))):
+            self._to.left_out("messages.thinking")
 
     def _finish(self, reason: Json) -> None:
         if reason and isinstance(reason, str):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from unbroken.messages import ServerTool
 from unbroken.server_tools import CodeExecution, MCPConnector, WebFetch, WebSearch
+from unbroken.wires.anthropic.messages_binding import binding_betas
 from unbroken.wires.anthropic.messages_requests import SERVER_USES
 from unbroken.wires.claude_models import CLAUDE, Claude, Either
 from unbroken.wires.crossing import Target
@@ -116,7 +117,7 @@ def _defer(body: Object, names: frozenset[str]) -> None:
 
 def _betas(body: Object) -> list[str]:
     types = [as_text(tool.get("type")) for tool in dicts(body.get("tools"))]
-    return [beta for kind, beta in BETAS.items() if any(type.startswith(kind) for type in types)]
+    return [beta for kind, beta in BETAS.items() if any(type.startswith(kind) for type in types)] + binding_betas(body)
 
 
 def _forbid(body: Object) -> None:
