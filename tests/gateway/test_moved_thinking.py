@@ -4,16 +4,16 @@ client sends, and where it changes that itself the provider is asked to drop suc
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
-from gateway_client import Stage, run, stage
+from gateway_client import Clock, Stage, run, serving, settings_for, upstream_settings
 
 from unbroken.gateway.settings import GuardrailSettings
-from unbroken.testing import Call, Say, Think
+from unbroken.testing import Call, Say, ScriptedServer, Think
 
-WIRE = "anthropic-messages"
 DROP = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 BETA = "thinking-binding-controls-2026-08-01"
 LOOK: dict[str, Any] = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
@@ -46,9 +46,11 @@ class Claude:
 
 def play(story: Callable[[Stage], Awaitable[None]], serial: bool = False, **alias: Any) -> None:
     async def main() -> None:
-        alias["model"] = "anthropic:claude-opus-5-5"
-        async with stage(WIRE, THINKS, THINKS, "Done.", serial=serial, alias=alias) as on:
-            await story(on)
+        async with ScriptedServer(THINKS, THINKS, "Done.") as upstream:
+            row = upstream_settings(upstream, "anthropic-messages", serial=serial, **alias)
+            settings = settings_for(replace(row, model="anthropic:claude-opus-5-5"))
+            async with serving(settings) as url:
+                await story(Stage(url, upstream, Clock()))
 
     run(main)
 
