@@ -178,3 +178,25 @@ def test_elsewhere_it_is_the_users_and_marked() -> None:
     marked = ("user", "<system>One.</system>")
     assert roles([hi, Assistant("Yes."), one]) == [("user", "Hi."), ("assistant", "Yes."), marked]
     assert roles([hi, one, User.of("Ho.")]) == [("user", "Hi."), marked, ("user", "Ho.")]
+
+
+# The same at Bedrock
+
+
+def converse(**more: Any) -> dict[str, Any]:
+    said = Native(
+        "bedrock-converse",
+        [{"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "s"}}}, {"text": "Hello."}],
+    )
+    messages = (User.of("Hi."), Assistant("Hello.", (), "Hm.", said), User.of("And?"))
+    settings: Any = {"model": "us.anthropic.claude-opus-5-5-v1:0", **more}
+    return find_wire("bedrock-converse").encode_request(Request(messages, **settings))
+
+
+def test_bedrock_is_asked_in_its_own_words() -> None:
+    binding = {"type": "adaptive", "block_binding": {"mismatch_behavior": "drop_block"}}
+    fields = {"thinking": binding, "anthropic_beta": ["thinking-binding-controls-2026-08-01"]}
+    assert converse()["additionalModelRequestFields"] == fields
+    assert converse(reasoning="low")["additionalModelRequestFields"] == {**fields, "output_config": {"effort": "low"}}
+    assert "additionalModelRequestFields" not in converse(model="anthropic.claude-opus-4-6-v1")
+    assert "reasoningContent" not in str(converse(reasoning="none")["messages"])

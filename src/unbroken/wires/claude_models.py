@@ -84,6 +84,10 @@ WITHOUT_EFFORT = Either((Claude(before=(4, 5)), Claude((4, 5), (4, 6), but=("opu
 PREFIX_CHECKED = Either((Claude((5, 1), tiers=("fable", "mythos")), Claude(since=(5, 5))))
 """Thinking is valid only behind the instructions, tools and messages that it was written behind, since August 2026:
 platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks. Later models check it too."""
+BINDING = "block_binding"
+"""In `thinking`: what to do with thinking that is not valid any more."""
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+"""Without this beta the API does not know the field."""
 LATER_SYSTEM = Either(
     (Claude((4, 8), tiers=("opus",)), Claude((5, 0), tiers=("fable", "mythos")), Claude(since=(5, 5)))
 )

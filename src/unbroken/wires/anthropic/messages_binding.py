@@ -12,12 +12,8 @@ from collections.abc import Mapping
 
 from unbroken.messages import Json, Request
 from unbroken.wires.anthropic.messages_content import THINKING
-from unbroken.wires.claude_models import PREFIX_CHECKED
+from unbroken.wires.claude_models import BINDING, BINDING_BETA, PREFIX_CHECKED
 from unbroken.wires.values import Object, as_dict, dicts
-
-BINDING = "block_binding"
-BINDING_BETA = "thinking-binding-controls-2026-08-01"
-"""Without this beta the API does not know the field."""
 
 
 def drop_moved_thinking(body: Object, request: Request) -> None:

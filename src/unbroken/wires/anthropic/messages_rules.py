@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.messages import Json
-from unbroken.wires.anthropic.messages_binding import BINDING, binding_betas
+from unbroken.wires.anthropic.messages_binding import binding_betas
 from unbroken.wires.anthropic.messages_server_tools import RULES as SERVER_TOOL_RULES
 from unbroken.wires.anthropic.messages_server_tools import is_paused
 from unbroken.wires.body_paths import changed, find, places, without
 from unbroken.wires.claude_models import (
     BEFORE_4_6,
+    BINDING,
     CLAUDE,
     OUTPUT_LIMITS,
     SINCE_4_6,
