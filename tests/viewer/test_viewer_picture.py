@@ -290,6 +290,13 @@ def test_waits_and_approvals_are_between_complete_and_started(tmp_path: Path) ->
     assert [(mark.at, mark.kind, mark.text) for mark in picture.marks] == [(1.6, "limit", "round_limit: 3")]
 
 
+def test_a_request_that_begins_otherwise_than_the_last_is_marked(tmp_path: Path) -> None:
+    sent = {"messages": 1, "tools": 1, "final": False}
+    lines = [event("request_sent", 1.0, **sent), event("request_sent", 2.0, **{**sent, "turn": 1, "changed": "tools"})]
+    picture = drawn(recorded(tmp_path / "run.jsonl", *lines))
+    assert [(mark.at, mark.kind, mark.text) for mark in picture.marks] == [(2.0, "prefix", "tools changed")]
+
+
 def test_a_call_that_died_with_its_process_runs_again_after_the_resume(tmp_path: Path) -> None:
     call: dict[str, Any] = {"id": "c1", "name": "slow", "arguments": {}, "complete": True}
     path = recorded(

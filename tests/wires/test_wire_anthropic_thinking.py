@@ -173,6 +173,12 @@ def test_system_text_stands_behind_the_user_where_the_model_takes_it() -> None:
     assert roles([hi, one], OLD) == [("user", "Hi."), ("user", "<system>One.</system>")]
 
 
+def test_cache_marks_stand_on_what_the_user_said() -> None:
+    messages = [User.of("Hi."), System.of("One."), Assistant("Yes."), User.of("Ho."), System.of("Two.")]
+    said = body_of(*messages, cache=True)["messages"]
+    assert ["cache_control" in str(message) for message in said] == [True, False, False, True, False]
+
+
 def test_elsewhere_it_is_the_users_and_marked() -> None:
     one, hi = System.of("One."), User.of("Hi.")
     marked = ("user", "<system>One.</system>")

@@ -334,6 +334,7 @@ def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], a
         del block["cache_control"]
     if not automatic:
         return
+    turns = [turn for turn in turns if turn["role"] != "system"]
     room = _MAX_MARKS - len(marked)
     # A mark for an hour must not follow one for five minutes.
     early: CacheMark = "1h" if any(cache_mark(block) == "1h" for block in marked) else "5m"
