@@ -41,6 +41,9 @@ class RequestSent(Event):
     tools: int
     final: bool
     """In a final request the model cannot call tools."""
+    changed: str = ""
+    """What is not as it was in the request before, although it was sent there: `tools`, `system`, or the first message
+    that differs, such as `message 3`. The provider's cache has nothing from there on."""
 
 
 @dataclass

@@ -430,6 +430,10 @@ class Request:
     """Tools that the provider runs itself."""
     insists: bool = False
     """It asks once more after empty answers: another empty one is passed on, not retried."""
+    appended: tuple[Message, ...] | None = None
+    """The `messages` themselves, if all thinking in them was seen being written behind what is before it now. A layer
+    that replaces the messages does not know that any more. Without it, a provider that checks what is before its
+    thinking is asked to drop what does not fit."""
     pieces: bool = True
     """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
     that."""

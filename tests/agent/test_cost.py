@@ -25,7 +25,15 @@ from unbroken import (
     tool,
 )
 from unbroken.errors import Unauthorized
-from unbroken.events import RoundFinished, RunFailed, RunFinished, TextFinished, ToolCallsDetected, event_to_json
+from unbroken.events import (
+    RequestSent,
+    RoundFinished,
+    RunFailed,
+    RunFinished,
+    TextFinished,
+    ToolCallsDetected,
+    event_to_json,
+)
 from unbroken.messages import Usage
 from unbroken.models.pricing import find_prices
 from unbroken.testing import Break, Call, Fail, Say, Uses, run_virtual
@@ -327,3 +335,34 @@ def test_writing_to_the_cache_costs_more_and_reading_from_it_less() -> None:
         assert without is not None
         assert cost is not None
         assert prices.cache_saving(used) == pytest.approx(without - cost)
+
+
+def test_a_cache_that_was_missed_is_explained_with_what_it_cost() -> None:
+    @tool(effect="read")
+    def look() -> str:
+        """Looks."""
+        return "x"
+
+    @tool(effect="read")
+    def listen() -> str:
+        """Listens."""
+        return "y"
+
+    script = [
+        [Call("look"), Uses(10_000, 50, cached=8_000)],
+        [Call("look"), Uses(11_000, 50, cached=2_000)],
+        [Say("Done."), Uses(12_000, 50, cached=11_000)],
+    ]
+    prices = Prices(input=3.0, output=15.0, cached=0.3)
+    events: list[Any] = []
+    agent = Agent(
+        ScriptedModel(*script),
+        lambda turn, history: [look, listen] if turn else [look],
+        limits=Limits(prices=prices),
+        sinks=[events.append],
+    )
+    result = run_virtual(agent.run("Look."))
+    assert result.warnings == (
+        "request 2: tools changed, so 6,000 tokens were not read from the provider's cache again ($0.0162 more)",
+    )
+    assert [event.changed for event in events if isinstance(event, RequestSent)] == ["", "tools", ""]

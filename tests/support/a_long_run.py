@@ -88,7 +88,8 @@ def model() -> RetryingModel[ScriptedModel]:
 
 
 def agent(**options: Any) -> Agent:
-    return Agent(model(), TOOLS, **{"instructions": INSTRUCTIONS, "guidance": False, **options})
+    settings: dict[str, Any] = {"instructions": INSTRUCTIONS, "guidance": False, **options}
+    return Agent(model(), TOOLS, **settings)
 
 
 def play(path: Path | None = None, sinks: Sequence[Sink | Middleware] = (), run_id: str = "the-long-run") -> Result:

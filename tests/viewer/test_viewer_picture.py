@@ -315,6 +315,13 @@ def test_a_call_whose_arguments_were_edited_is_shown_as_it_ran(by: str, tmp_path
     assert "pay (edited) 2" in "\n".join(line.plain for line in picture_lines(picture, 100))
 
 
+def test_a_request_that_begins_otherwise_than_the_last_is_marked(tmp_path: Path) -> None:
+    sent = {"messages": 1, "tools": 1, "final": False}
+    lines = [event("request_sent", 1.0, **sent), event("request_sent", 2.0, **{**sent, "turn": 1, "changed": "tools"})]
+    picture = drawn(recorded(tmp_path / "run.jsonl", *lines))
+    assert [(mark.at, mark.kind, mark.text) for mark in picture.marks] == [(2.0, "prefix", "tools changed")]
+
+
 def test_a_call_that_died_with_its_process_runs_again_after_the_resume(tmp_path: Path) -> None:
     call: dict[str, Any] = {"id": "c1", "name": "slow", "arguments": {}, "complete": True}
     path = recorded(

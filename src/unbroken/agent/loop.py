@@ -150,7 +150,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     if run.plan.write_system is not None:
         await run.write_system(toolbox)
     request = await write_request(run, toolbox, final)
-    run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
+    run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final, run.prefix.changed)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, run.futures)
     batch = run.batch(toolbox, observer, run.plan.on_approval)

@@ -45,7 +45,8 @@ ASIDE = "aside"
 
 async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
     """The next request of the run. With `final`, the model may not call tools."""
-    plan, messages, tools = run.plan, run.transcript.messages, toolbox.specs
+    plan, history, tools = run.plan, run.transcript.messages, toolbox.specs
+    messages = history
     taken: frozenset[str] = frozenset()
     if (
         plan.trim is not None
@@ -59,7 +60,8 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         # Providers refuse a history with calls but no tools. These tools no longer exist, so nothing can be called.
         tools, final = tuple(ToolSpec(name) for name in called), True
     if plan.system is not None:
-        messages = (plan.system, *messages)
+        keeps = messages is history and plan.write_system and getattr(plan.model, "later_system", False)
+        messages = run.prefix.instruct(plan.system, messages, run.agent) if keeps else (plan.system, *messages)
     if run.nudge:
         messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else run.nudge_text()))
     choice, output = plan.choice, plan.output
@@ -67,6 +69,7 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         choice = None
     if output is not None and not output.free_text and (final or run.corrections):
         choice, final = (OneTool(ANSWER), False) if output.has_tool else (None, True)
+    run.prefix.take(tools, messages)
     return Request(
         messages,
         tools,
@@ -81,6 +84,7 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         pieces=False,
         output=None if output is None else output.wanted,
         insists=run.nudge,
+        appended=messages if run.prefix.intact else None,
     )
 
 

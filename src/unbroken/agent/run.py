@@ -47,6 +47,7 @@ from unbroken.tools.results import CallWaits
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript
+from unbroken.transcript.prefix import Prefix
 from unbroken.transcript.shorten import characters
 from unbroken.transcript.summaries import is_prompt
 
@@ -235,6 +236,10 @@ class Run:
     """Those of an earlier part of the run that have not been continued yet."""
     server_calls: ServerCalls | None = None
     """The tools that the provider has run, if there are any."""
+    prefix: Prefix = field(default_factory=Prefix)
+    """What the last request began with."""
+    _cached: int = 0
+    """Tokens of the last request that the provider has in its cache."""
     _counted: int = 0
     _characters: int = 0
     """Characters of the agent's instructions and the first `_counted` messages."""
@@ -527,6 +532,16 @@ class Run:
         usage = reported or self._estimate(answer)
         self.tokens = 0 if usage.estimated else usage.total_tokens
         self.account.spend_on_request(usage, model, self.emitter.turn, self.plan.clock)
+        missed, self._cached = self._cached - usage.cached_tokens, usage.cached_tokens + usage.cache_write_tokens
+        if missed > 0 and self.prefix.changed and not usage.estimated:
+            self._note_missed_cache(missed, model)
+
+    def _note_missed_cache(self, tokens: int, model: str) -> None:
+        """The provider had this many tokens in its cache, and the request began otherwise."""
+        missed = self.account.priced(Usage(input_tokens=tokens, cached_tokens=tokens), model, self.plan.clock)
+        cost = "" if missed.cache_saving is None else f" (${missed.cache_saving:.4f} more)"
+        where = f"request {self.emitter.turn + 1}: {self.prefix.changed} changed"
+        self.warnings[f"{where}, so {tokens:,} tokens were not read from the provider's cache again{cost}"] = None
 
     def _estimate(self, answer: Assistant) -> Usage:
         messages = self.transcript.messages

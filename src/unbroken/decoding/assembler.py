@@ -60,6 +60,7 @@ class Assembler:
         self.meaning: Meaning = "done"
         self.has_refusal = False
         """The provider has marked its text as a refusal."""
+        self.fields_left_out: tuple[str, ...] = ()
         self.terminal = False
         self.over = False
         """Nothing that follows belongs to this response."""
@@ -194,6 +195,9 @@ class Assembler:
 
     def refused(self) -> None:
         self.has_refusal = True
+
+    def left_out(self, name: str) -> None:
+        self.fields_left_out = (*self.fields_left_out, name)
 
     def ended(self, last: bool = False) -> None:
         self.terminal = True

@@ -292,7 +292,10 @@ def judge(seen: Evidence) -> Verdict:
     again = kind != "whole" and _again(kind, meaning, seen)
     names = tuple([call.name for call in seen.broken_calls])
     size = seen.framer.bytes_seen
-    return Verdict(kind, reason, received.finish_reason, meaning, size, len(seen.text), names, received.failure, again)
+    return Verdict(
+        *(kind, reason, received.finish_reason, meaning, size, len(seen.text), names, received.failure, again),
+        left_out=received.fields_left_out,
+    )
 
 
 def judge_failure(error: ProviderError) -> Verdict:

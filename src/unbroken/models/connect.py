@@ -157,6 +157,7 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
         server_tools=request.server_tools,
         pieces=request.pieces,
         output=request.output,
+        appended=request.appended,
     )
     if not isinstance(request, RelayRequest):
         return asked

@@ -129,6 +129,12 @@ class HTTPModel:
         return self._writer.finds_tools
 
     @property
+    def later_system(self) -> bool:
+        """Whether the model reads new instructions where they stand between the messages, so that the old ones may
+        stay as they are."""
+        return self._writer.later_system
+
+    @property
     def passes_bodies(self) -> bool:
         """May a client's body of this wire be sent unchanged? Not if the model's settings belong in it, or if calls are
         recovered from the text of the answer."""
@@ -249,7 +255,7 @@ class HTTPModel:
                 log.end(*(self._cause(key, answer.lost, timeout.expired) if answer.lost else _UNFINISHED))
         last = self._conclude(decoder, key, answer, timeout.expired, log)
         if left_out and isinstance(end := last[-1], Ended):
-            end.verdict = replace(end.verdict, left_out=left_out)
+            end.verdict = replace(end.verdict, left_out=(*left_out, *end.verdict.left_out))
         yield last
 
     def _conclude(

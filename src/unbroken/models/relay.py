@@ -28,6 +28,8 @@ class Verbatim:
     wire: str
     body: Mapping[str, Json]
     messages: tuple[Message, ...]
+    edited: bool = False
+    """Its messages are not those of the client: they were repaired."""
 
 
 @dataclass(frozen=True, slots=True)

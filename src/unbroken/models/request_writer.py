@@ -89,6 +89,8 @@ class RequestWriter:
         wishes: Sequence[str] = ()
         if spelled is not None:
             body = fit_spelled(_as_spelled(spelled.body, request, self._wire.http), endpoint.quirks)
+            if spelled.edited and self._wire.drop_moved_thinking is not None:
+                self._wire.drop_moved_thinking(body, request)
         else:
             body = self._wire.encode_request(request)
             if asked.wire not in ("", endpoint.wire):
@@ -100,7 +102,9 @@ class RequestWriter:
             body = fit_body(body, request, endpoint.quirks)
         body, lost = replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning, self._wire)
         theirs = headers_for(request, endpoint.wire) if relayed or request.managed is not None else _NONE
-        if request.server_tools or (crossed is not None and not _SERVER_TOOLS.isdisjoint(crossed.asked)):
+        needs_beta = request.server_tools or (crossed is not None and not _SERVER_TOOLS.isdisjoint(crossed.asked))
+        rewritten = (spelled is None or spelled.edited) and request.appended is not request.messages
+        if needs_beta or (rewritten and "thinking" in body):
             theirs = {**theirs, **self._betas(body, theirs)}
         headers = {**self._headers, **theirs} if theirs else self._headers
         ours = spelled is None and "tools" not in request.extra
@@ -162,6 +166,11 @@ class RequestWriter:
         """Does the model search deferred tools itself?"""
         wire = self._wire.server_tools()
         return wire is not None and wire.finds_tools(self._target)
+
+    @property
+    def later_system(self) -> bool:
+        """May system text stand between the messages?"""
+        return self._endpoint.model in self._wire.http.later_system
 
     def _cross(
         self, asked: Request, request: Request, body: dict[str, Json]

@@ -140,6 +140,11 @@ class RetryingModel(Generic[M_co]):
         """Whether all its models search deferred tools themselves."""
         return all(getattr(model, "finds_tools", False) for model in (self._model, *self.fallback))
 
+    @property
+    def later_system(self) -> bool:
+        """Whether all its models read new instructions between the messages."""
+        return all(getattr(model, "later_system", False) for model in (self._model, *self.fallback))
+
     async def aclose(self) -> None:
         """Closes all its models that can be closed, including the fallbacks."""
         for model in (self.model, *self.fallback):

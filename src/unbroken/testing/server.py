@@ -25,6 +25,7 @@ from unbroken.models.scripted import Line, Script, Step, Uses, play_bytes, steps
 from unbroken.testing.scenario import FOREVER, Chunks, Reply, Reset, Sent, Stray
 from unbroken.validation import checked
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
+from unbroken.wires.event_shapes import Bound
 from unbroken.wires.http_api import Operation
 from unbroken.wires.rules import Asked as AskedRequest
 from unbroken.wires.rules import Refusal, refusals, rules_for
@@ -182,12 +183,15 @@ class ScriptedServer:
             request, body = self._decode(wire, operation, http, data)
             sent = self._keep(wire, http, request, body, len(data))
             self._check(wire, request, body)
+            bound = self._bound(wire, request, body)
             reply = self._reply(sent, request, http)
         except Exception as error:  # noqa: BLE001 - a script's function may raise anything; the client gets the error
             refused = _as_refusal(error)
             if sent is None:
                 self._stray(http, refused.status, str(refused))
             return self._refuse(wire, refused, sent)
+        if bound is not None:
+            reply.chunks = ((pause, bound.sign(data)) for pause, data in reply.chunks)
         if self._wrap is not None:
             reply.chunks = self._wrap(reply.chunks)
         return await self._send(http, reply, sent)
@@ -241,6 +245,16 @@ class ScriptedServer:
         elif refused := find_refusals(wire, body, self._provider, request.model, self.headers[-1]):
             words = "; ".join([refusal.message for refusal in refused])
             raise ProviderError(words, status=refused[0].status)
+
+    def _bound(self, wire: str, request: Request, body: Object) -> Bound | None:
+        """Refuses thinking behind something else than it was written behind."""
+        binds = find_wire(wire).for_tests().bound
+        if not self._strict or binds is None:
+            return None
+        bound = binds(body, request.model)
+        if bound.problem:
+            raise ProviderError(bound.problem, status=400)
+        return bound
 
     def _reply(self, sent: Sent, request: Request, http: web.Request) -> Reply:
         steps = self._steps(sent, request)

@@ -352,6 +352,8 @@ class Lanes:
             case RequestSent():
                 turn = self._begin(event.turn, at, "event")
                 turn.messages, turn.tools, turn.final = event.messages, event.tools, event.final
+                if event.changed:
+                    self.marks.append(Mark(at, "prefix", f"{event.changed[:LONGEST_FIELD]} changed"))
             case CallsIgnored():
                 self._turn(event.turn, at).ignored += [name[:LONGEST_FIELD] for name in event.names]
             case TextFinished() | ToolCallsDetected():

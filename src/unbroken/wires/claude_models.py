@@ -88,6 +88,19 @@ NO_FORCED_CALL = Either((Claude(since=(5, 1), tiers=FABLE), Claude(since=(5, 5),
 WITHOUT_EFFORT = Either((Claude(before=(4, 5)), Claude((4, 5), (4, 6), but=("opus",))))
 """`output_config.effort` is not known."""
 
+PREFIX_CHECKED = Either((Claude((5, 1), tiers=("fable", "mythos")), Claude(since=(5, 5))))
+"""Thinking is valid only behind the instructions, tools and messages that it was written behind, since August 2026:
+platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks. Later models check it too."""
+BINDING = "block_binding"
+"""In `thinking`: what to do with thinking that is not valid any more."""
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+"""Without this beta the API does not know the field."""
+LATER_SYSTEM = Either(
+    (Claude((4, 8), tiers=("opus",)), Claude((5, 0), tiers=("fable", "mythos")), Claude(since=(5, 5)))
+)
+"""System text may stand between the messages:
+platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages."""
+
 OUTPUT_LIMITS: tuple[tuple[Models, int], ...] = (
     (Claude(before=(3, 5)), 4096),
     (Claude((3, 5), (3, 7)), 8192),

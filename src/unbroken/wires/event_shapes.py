@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from unbroken.messages import Json
 from unbroken.wires.values import Object
@@ -41,6 +41,19 @@ class ForTests:
     """For what else the strictest server would refuse it."""
     events: EventShapes
     """Where things are in the events of a response, for faults."""
+    bound: Callable[[Object, str], Bound] | None = None
+    """The thinking in a request for a model, if the provider binds it to what is before it."""
+
+
+class Bound(Protocol):
+    @property
+    def problem(self) -> str:
+        """Why the request is refused; empty if it is not."""
+        ...
+
+    def sign(self, data: bytes) -> bytes:
+        """A piece of the answer, as this provider signs it."""
+        ...
 
 
 class EventShapes:

@@ -5,7 +5,7 @@ Only data and pure functions: nothing is sent here. Each wire has a subclass in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
@@ -102,6 +102,8 @@ class HttpApi:
     """A server that answers so on that path does not count."""
     manages: ClassVar[frozenset[Literal["compact", "clear"]]] = frozenset()
     """What the wire's own provider can do by itself with a long history (`Request.managed`)."""
+    later_system: ClassVar[Container[str]] = ()
+    """Models that take system text between the messages as well, on a wire where others do not."""
     compact_path: ClassVar[str] = ""
     """Where the provider compacts a history, after its base URL."""
     socket_paths: ClassVar[tuple[str, ...]] = ()

@@ -69,6 +69,10 @@ class Receiver(Protocol):
         """What was opened under `key` is not a call for the client: the provider ran it itself."""
         ...
 
+    def left_out(self, name: str) -> None:
+        """The provider reports that it has ignored this field of the request."""
+        ...
+
     def refused(self) -> None:
         """The provider marks the text of the answer as a refusal, whatever its finish reason is."""
         ...
@@ -361,6 +365,10 @@ class Wire:
     mend_refused: Callable[[Object, str], tuple[Object, list[str]] | None] | None = None
     """Takes a body and the provider's words about it; returns it without what has expired or cannot be verified, and
     the names of that. None if something else was refused."""
+    drop_moved_thinking: Callable[[dict[str, Json], Request], None] | None = None
+    """Changes a body so that its provider drops thinking that is not valid any more. Encoders do so by themselves."""
+    drops_moved_thinking: Callable[[Mapping[str, Json]], bool] | None = None
+    """Does a body ask for that?"""
     lost_reasoning: Mapping[str, ReplaceReasoning] = field(default_factory=dict[str, ReplaceReasoning])
     """Ways to ask a provider that demands its own reasoning back when that is gone. Each takes the body and returns it
     changed, with what was done in words."""

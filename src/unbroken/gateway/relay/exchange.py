@@ -397,7 +397,7 @@ def _as_spelled(
         if edits or mended != raw:
             body = {**body, name: mended}
             request = replace(read_request(incoming.route, body), stream=request.stream)
-    spelled = Verbatim(incoming.wire, body, request.messages)
+    spelled = Verbatim(incoming.wire, body, request.messages, edited=body is not incoming.body)
     return relay_request(request, spelled, passes, incoming.headers, pieces=pieces), edits
 
 
@@ -418,11 +418,14 @@ def changes_for(upstream: Upstream, request: Request) -> Written | None:
     return upstream.http.prepare(request) if upstream.http is not None else None
 
 
-def left_out_for_client(exchange: Exchange, changes: Written) -> Sequence[str]:
+def left_out_for_client(exchange: Exchange, changes: Written, moved: bool) -> Sequence[str]:
     """The fields that were left out, without those that the client has not sent: in serial mode the gateway itself asks
-    for one call at a time."""
+    for one call at a time. `moved`: the gateway has changed the messages, so earlier thinking may be dropped."""
     incoming, left_out = exchange.incoming, changes.left_out
     http = incoming.upstream.http
+    drops = find_wire(http.wire).drops_moved_thinking if http is not None and moved else None
+    if drops is not None and drops(changes.body) and not drops(incoming.body):
+        left_out = (*left_out, "messages.thinking")
     if http is not None and http.wire != incoming.wire:
         crossing = find_wire(incoming.wire).crossing()
         if crossing is not None:

@@ -311,10 +311,13 @@ class Responder:
         if exchange.serial and request.stream and request.tools:  # whether calls are held is not known yet
             headers[EXPIRES] = self._hold_seconds
         model = exchange.model if outcome.tally is None else outcome.tally.model(exchange.model)
+        moved = bool(edits)
         if incoming.upstream.guards is not None:
             guarding = incoming.upstream.guards.begin(incoming, headers, self._metrics.guardrail)
             outcome.guardrails = guarding.noted
+            said = request.messages
             request, model = await guarding.prepare(request), guarding.model(model)
+            moved = moved or request.messages is not said
         if edits:
             if self._settings.strict:
                 raise InvalidRequest(f"the history is broken, and this gateway is strict: {describe_edits(edits)}")
@@ -323,7 +326,7 @@ class Responder:
             headers[REPAIRS] = ", ".join(outcome.repairs)
         # A request that was forwarded already is one that needed no change (`can_forward`).
         changes = changes_for(incoming.upstream, request) if exchange.first is None else None
-        if changes is not None and (left_out := left_out_for_client(exchange, changes)):
+        if changes is not None and (left_out := left_out_for_client(exchange, changes, moved)):
             headers[DROPPED] = _as_list(left_out)
         if changes is not None and moves_text(incoming, request.messages):
             outcome.repairs = (*outcome.repairs, MOVE_TEXT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from unbroken.wires.anthropic.messages_binding import drop_moved_thinking, drops_moved_thinking
 from unbroken.wires.anthropic.messages_content import NAME, is_all_signed, turn_thinking_off
 from unbroken.wires.anthropic.messages_decoder import MARKS, MessagesDecoder, recognises
 from unbroken.wires.anthropic.messages_encoder import MessagesEncoder, MessagesProviderWriter, error_body, error_event
@@ -66,6 +67,8 @@ WIRE = Wire(
     rules=_rules,
     crossing=_crossing,
     server_tools=_server_tools,
+    drop_moved_thinking=drop_moved_thinking,
+    drops_moved_thinking=drops_moved_thinking,
     lost_reasoning={"off": turn_thinking_off},
     sign_is_last=True,
     takes_back=is_all_signed,

@@ -192,6 +192,7 @@ class MessagesDecoder:
             self._at[index] = block = self._start(value)
             self._say_text(block)
         self._keep_container(message)
+        self._note_dropped(message)
         self._merge_usage(message.get("usage"))
         self._finish(message.get("stop_reason"))
 
@@ -321,6 +322,7 @@ class MessagesDecoder:
                 block.ended = True
                 self._close(block, value.get("input"))
         self._keep_container(body)
+        self._note_dropped(body)
         self._merge_usage(body.get("usage"))
         self._finish(body.get("stop_reason"))
         self._to.ended()
@@ -328,6 +330,10 @@ class MessagesDecoder:
     def _keep_container(self, message: Object) -> None:
         if as_text(as_dict(message.get("container")).get("id")):
             self._container = message["container"]
+
+    def _note_dropped(self, message: Object) -> None:
+        if any(each.get("type") == "thinking_dropped" for each in dicts(message.get("input_transformations"))):
+            self._to.left_out("messages.thinking")
 
     def _finish(self, reason: Json) -> None:
         if reason and isinstance(reason, str):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from unbroken.messages import Json, Managed
 from unbroken.transcript import Piece
+from unbroken.wires.claude_models import LATER_SYSTEM
 from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.jsontext import dumps, exact
 from unbroken.wires.raw_history import RawHistory, Relay, RelayedStream, StreamCheck, event_of, field, one_call_in
@@ -171,6 +172,7 @@ class MessagesHttp(HttpApi):
     error_paths = ("/v1/messages",)
     response_id = "msg_"
     manages = frozenset({"compact", "clear"})
+    later_system = LATER_SYSTEM
     error_name = "AnthropicError"
     roles = "user or assistant"
     fields = {  # noqa: RUF012 - annotated in the base class

@@ -27,6 +27,7 @@ from unbroken.messages import (
     ToolSpec,
     User,
 )
+from unbroken.wires.anthropic.messages_binding import drop_moved_thinking
 from unbroken.wires.anthropic.messages_content import (
     NAME,
     THINKING,
@@ -47,7 +48,7 @@ from unbroken.wires.anthropic.messages_turns import (
     spans_turns,
     without_halves,
 )
-from unbroken.wires.claude_models import output_limit
+from unbroken.wires.claude_models import LATER_SYSTEM, output_limit
 from unbroken.wires.parts import (
     cache_mark,
     call_from_text,
@@ -94,9 +95,13 @@ def encode_request(request: Request) -> Object:
         if isinstance(message, System) and not turns:
             system += [encode_part(part) for part in message.parts]
             continue
+        if isinstance(message, System) and request.model in LATER_SYSTEM and _is_placed(message, turns):
+            continue
         # An empty message is left out: the API refuses it, a made-up word would be put into someone's
         # mouth, and two neighbours of one role are joined by the API.
         if blocks := _encode_message(message):
+            if turns[-1:] and turns[-1]["role"] == "system" and not isinstance(message, Assistant):
+                turns[-1] = {"role": "user", "content": _as_user(turns[-1]["content"])}
             turns.append({"role": "assistant" if isinstance(message, Assistant) else "user", "content": blocks})
             if isinstance(message, Assistant) and message.native is not None and message.native.wire == NAME:
                 container = container_of(message.native, container)
@@ -134,7 +139,24 @@ def encode_request(request: Request) -> Object:
         body["tool_choice"] = {"type": "none"}
     if container:
         set_container(body, container, ours=not request.wire)
+    drop_moved_thinking(body, request)
     return body
+
+
+def _is_placed(message: System, turns: list[Object]) -> bool:
+    """Adds system text where the API takes it: behind the user, and before nobody but the assistant."""
+    blocks = _sayable([encode_part(part) for part in message.parts])
+    if not blocks or turns[-1]["role"] == "assistant":
+        return False
+    if turns[-1]["role"] == "system":
+        turns[-1]["content"] += blocks
+    else:
+        turns.append({"role": "system", "content": blocks})
+    return True
+
+
+def _as_user(system: list[Object]) -> list[Object]:
+    return [{**block, "text": f"<system>{block['text']}</system>"} for block in system]
 
 
 def _edits(managed: Managed) -> list[Object]:
@@ -216,9 +238,8 @@ def _short(blocks: list[Object]) -> Json:
 def _encode_message(message: Message) -> list[Object]:
     match message:
         case System():
-            # This wire has system text only before the messages; what comes later keeps its place, marked as such.
-            text = message.text
-            return [{"type": "text", "text": f"<system>{text}</system>"}] if text.strip() else []
+            # Where the model takes system text only before the messages, what comes later keeps its place, marked so.
+            return _as_user([{"type": "text", "text": message.text}]) if message.text.strip() else []
         case User():
             return _sayable([encode_part(part) for part in message.parts])
         case ToolMessage():
@@ -289,6 +310,7 @@ def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], a
         del block["cache_control"]
     if not automatic:
         return
+    turns = [turn for turn in turns if turn["role"] != "system"]
     room = _MAX_MARKS - len(marked)
     # A mark for an hour must not follow one for five minutes.
     early: CacheMark = "1h" if any(cache_mark(block) == "1h" for block in marked) else "5m"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.messages import Json
+from unbroken.wires.anthropic.messages_binding import binding_betas
 from unbroken.wires.anthropic.messages_server_tools import RULES as SERVER_TOOL_RULES
 from unbroken.wires.anthropic.messages_server_tools import is_paused
 from unbroken.wires.body_paths import changed, find, places, without
@@ -12,6 +13,7 @@ from unbroken.wires.claude_models import (
     ALWAYS_THINKS,
     BEFORE_4_6,
     BETWEEN_TOOLS,
+    BINDING,
     CLAUDE,
     NO_FORCED_CALL,
     OUTPUT_LIMITS,
@@ -142,6 +144,11 @@ def _lacks_beta(asked: Asked) -> list[str]:
     beta = asked.headers.get("anthropic-beta", "")
     has = "context-management-" in beta or "compact-" in beta
     return ["context_management"] if asked.body.get("context_management") is not None and not has else []
+
+
+def _lacks_binding_beta(asked: Asked) -> list[str]:
+    missing = [beta for beta in binding_betas(asked.body) if beta not in asked.headers.get("anthropic-beta", "")]
+    return [f"thinking.{BINDING}"] if missing else []
 
 
 def _combined_roots(asked: Asked) -> list[str]:
@@ -342,6 +349,16 @@ RULES = (
         ANTHROPIC,
         error="context_management: Extra inputs are not permitted",
         source="github.com/ericc-ch/copilot-api/issues/217",
+    ),
+    Rule(
+        "anthropic.binding-beta",
+        "`thinking.block_binding` needs its beta header",
+        Function(_lacks_binding_beta, field="thinking"),
+        CLAUDE,
+        ANTHROPIC,
+        error="thinking.adaptive.block_binding: Extra inputs are not permitted",
+        source="github.com/BerriAI/litellm/pull/41203",
+        obeyed="by the encoder",
     ),
     Rule(
         "anthropic.user-first",

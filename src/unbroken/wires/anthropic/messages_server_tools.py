@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from unbroken.messages import ServerTool
 from unbroken.server_tools import CodeExecution, MCPConnector, WebFetch, WebSearch
+from unbroken.wires.anthropic.messages_binding import binding_betas
 from unbroken.wires.anthropic.messages_decoder import PROVIDER_TOOLS
 from unbroken.wires.anthropic.messages_turns import SERVER_USES, halves, open_turn
 from unbroken.wires.claude_models import CLAUDE, Claude, Either
@@ -117,7 +118,7 @@ def _defer(body: Object, names: frozenset[str]) -> None:
 
 def _betas(body: Object) -> list[str]:
     types = [as_text(tool.get("type")) for tool in dicts(body.get("tools"))]
-    return [beta for kind, beta in BETAS.items() if any(type.startswith(kind) for type in types)]
+    return [beta for kind, beta in BETAS.items() if any(type.startswith(kind) for type in types)] + binding_betas(body)
 
 
 def _forbid(body: Object) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+from unbroken.wires.anthropic.messages_bound import BoundThinking
 from unbroken.wires.event_shapes import Event, Events, EventShapes, ForTests, PartOfCall, TooLong
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.strict import (
@@ -233,4 +234,4 @@ class MessagesEvents(EventShapes):
             yield event
 
 
-FOR_TESTS = ForTests(check_shape, check_request, MessagesEvents())
+FOR_TESTS = ForTests(check_shape, check_request, MessagesEvents(), BoundThinking)

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from unbroken.messages import Effort, Request
 from unbroken.wires.bedrock.converse_content import is_claude, is_nova
-from unbroken.wires.claude_models import BUDGETS, SINCE_4_6, adaptive_effort, effort_of
+from unbroken.wires.claude_models import (
+    BINDING,
+    BINDING_BETA,
+    BUDGETS,
+    PREFIX_CHECKED,
+    SINCE_4_6,
+    adaptive_effort,
+    effort_of,
+)
 from unbroken.wires.values import Object, as_dict, as_int, dicts
 
 FIELDS = "additionalModelRequestFields"
@@ -75,6 +83,27 @@ def set_reasoning(body: Object, request: Request) -> None:
             config.pop(name, None)
         if not config:
             body.pop("inferenceConfig", None)
+
+
+def drop_moved_reasoning(body: Object, request: Request) -> None:
+    """Asks a newer Claude to drop reasoning that is not valid any more, as `anthropic.messages_binding` does, in the
+    spelling of docs.aws.amazon.com/bedrock/latest/userguide/claude-messages-thinking-block-binding.html."""
+    turns: list[Object] = body["messages"]
+    if request.appended is request.messages or request.model not in PREFIX_CHECKED or not any(map(_reasons, turns)):
+        return
+    fields = as_dict(body.get(FIELDS))
+    thinking = as_dict(fields.get("thinking"))
+    if request.reasoning == "none" or _forces_a_call(body):
+        for turn in filter(_reasons, turns):
+            turn["content"] = [block for block in turn["content"] if "reasoningContent" not in block]
+    elif BINDING not in thinking:
+        thinking = {"type": "adaptive", **thinking, BINDING: {"mismatch_behavior": "drop_block"}}
+        betas = [*fields.get("anthropic_beta", ()), BINDING_BETA]
+        body[FIELDS] = {**fields, "thinking": thinking, "anthropic_beta": betas}
+
+
+def _reasons(turn: Object) -> bool:
+    return any("reasoningContent" in block for block in dicts(turn["content"]))
 
 
 def _forces_a_call(body: Object) -> bool:

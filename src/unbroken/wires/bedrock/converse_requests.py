@@ -46,7 +46,13 @@ from unbroken.wires.bedrock.converse_content import (
     mark_of,
     says_something,
 )
-from unbroken.wires.bedrock.converse_reasoning import FIELDS, decode_effort, set_reasoning, spelled
+from unbroken.wires.bedrock.converse_reasoning import (
+    FIELDS,
+    decode_effort,
+    drop_moved_reasoning,
+    set_reasoning,
+    spelled,
+)
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import (
     call_from_text,
@@ -109,7 +115,9 @@ def encode_request(request: Request) -> Object:
         from unbroken.wires.bedrock.converse_crossing import write_output  # noqa: PLC0415 - start-up time
 
         write_output(body, request.output)
-    return _with_extra(body, extra, request.final)
+    body = _with_extra(body, extra, request.final)
+    drop_moved_reasoning(body, request)
+    return body
 
 
 def _encode_config(s: Sampling) -> Object:
