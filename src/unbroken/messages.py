@@ -430,7 +430,7 @@ class Request:
     """Tools that the provider runs itself."""
     insists: bool = False
     """It asks once more after empty answers: another empty one is passed on, not retried."""
-    appended: tuple[Message, ...] | None = None
+    appended: tuple[Message, ...] | None = field(default=None, repr=False, compare=False)
     """The `messages` themselves, if all thinking in them was seen being written behind what is before it now. A layer
     that replaces the messages does not know that any more. Without it, a provider that checks what is before its
     thinking is asked to drop what does not fit."""

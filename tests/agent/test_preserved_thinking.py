@@ -201,8 +201,8 @@ def test_what_is_redacted_in_every_request_invalidates_nothing() -> None:
 def test_a_request_that_turns_thinking_off_leaves_it_out_by_hand() -> None:
     async def main() -> None:
         async with ScriptedServer(*rounds("look"), "Yes.") as server:
-            first = await Agent(model_of(server), [look], instructions="One.").run("Look.")
-            other = Agent(model_of(server), [look], instructions="Two.", reasoning="none")
+            first = await Agent(model_of(server, "claude-haiku-5-5"), [look], instructions="One.").run("Look.")
+            other = Agent(model_of(server, "claude-haiku-5-5"), [look], instructions="Two.", reasoning="none")
             assert (await other.run("Again.", history=first.messages)).text == "Yes."
             assert server.bodies[-1]["thinking"] == {"type": "disabled"}
             assert "signature" not in str(server.bodies[-1]["messages"])

@@ -83,7 +83,8 @@ def test_a_run_is_replayed_until_a_round_and_continued_from_there(recorded: Path
     assert recorded.read_bytes().startswith(part.read_bytes())
     assert read_recording(part).ending is None
     model = ScriptedModel("Stay at home.")
-    result = asyncio.run(Agent(model, a_long_run.TOOLS).resume(part))
+    agent = Agent(model, a_long_run.TOOLS, a_long_run.INSTRUCTIONS, guidance=False)
+    result = asyncio.run(agent.resume(part))
     assert (result.text, result.rounds, len(result.calls)) == ("Stay at home.", 2, 6)
 
     for wrong in (("--until-round", "4"), ("--save", part), ("--until-round", "1", "--save", part)):

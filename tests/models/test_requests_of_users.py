@@ -140,7 +140,7 @@ def refusals(model: HTTPModel, request: Request) -> list[str]:
     body = json.loads(json.dumps(written.body))
     if endpoint.vendor == "vertex-claude":  # the model is in the URL
         body["model"] = endpoint.model
-    headers = {key.lower(): value for key, value in endpoint.headers}
+    headers = {key.lower(): value for key, value in [*endpoint.headers, *written.headers.items()]}
     found = find_refusals(endpoint.wire, body, endpoint.vendor, endpoint.model, headers)
     refused = [each.message for each in found if each.rule != "history"]
     if PRESENT:
