@@ -160,7 +160,7 @@ class ResponsesDecoder:
     def native(self) -> Json:
         """The items as they go back, None when text and calls cover it. Also None when an item has no end: half an
         item is nothing that a provider would take back."""
-        mine = [item for item in self._items if (item.done or not item.replaced) and item.item.get("type") is not None]
+        mine = [item for item in self._items if item.type and (item.done or not item.replaced)]
         items = [as_input(item.item) for item in mine if item.done]
         return items if len(items) == len(mine) and beyond_text_and_calls(items) else None
 
