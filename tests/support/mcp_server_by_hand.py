@@ -23,7 +23,7 @@ def say(**message: Any) -> None:
 def main() -> None:
     cancelled = lists = 0
     schema = {"$schema": "x", "type": "object", "properties": {"text": {"type": "string"}}}
-    pages: dict[str, list[str]] = {"": ["never_answers", "changes"], "1": ["process"], "2": ["cancelled"]}
+    pages: dict[str, list[str]] = {"": ["never_answers", "changes"], "1": ["process", "key"], "2": ["cancelled"]}
     after = {"": "1", "1": "2"}
     for line in sys.stdin:
         message: dict[str, Any] = json.loads(line)
@@ -47,6 +47,9 @@ def main() -> None:
                 result = {"content": CONTENT}
             case "tools/call", "process":
                 result = {"content": [{"type": "text", "text": str(os.getpid())}]}
+            case "tools/call", "key":
+                key = (params.get("_meta") or {}).get("io.modelcontextprotocol/idempotencyKey", "none")
+                result = {"content": [{"type": "text", "text": key}]}
             case "tools/call", "cancelled":
                 result = {"content": [], "structuredContent": {"cancelled": cancelled}}
             case "notifications/cancelled", _:

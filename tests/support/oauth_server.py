@@ -47,6 +47,8 @@ class AuthorizationServer:
     moved_to: str = ""
     """Where the MCP server sends all calls, if anywhere."""
     clients: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Client ID metadata documents, by address: it reads them there, if there are any."""
     codes: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     access: dict[str, str] = field(default_factory=dict[str, str])
     """Valid access tokens, and the resource of each."""
@@ -77,6 +79,7 @@ class AuthorizationServer:
                 "code_challenge_methods_supported": ["S256"],
                 "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
                 "authorization_response_iss_parameter_supported": True,
+                "client_id_metadata_document_supported": bool(self.documents),
             }
         )
 
@@ -94,7 +97,7 @@ class AuthorizationServer:
         try:
             asked = dict(request.query_params)
             client = self._client(asked)
-            if asked.get("redirect_uri") not in client["redirect_uris"]:
+            if not any(_is_same_redirect(asked.get("redirect_uri", ""), one) for one in client["redirect_uris"]):
                 raise Wrong("invalid_request", "another redirect_uri than the registered one")
             if asked.get("code_challenge_method") != "S256" or len(asked.get("code_challenge", "")) != 43:
                 raise Wrong("invalid_request", "no PKCE")
@@ -154,8 +157,8 @@ class AuthorizationServer:
         name, secret = asked.get("client_id", ""), ""
         if authorization.startswith("Basic "):
             name, _, secret = base64.b64decode(authorization[6:]).decode().partition(":")
-        client = self.clients.get(name)
-        if client is None:
+        client = self.clients.get(name) or self.documents.get(name)
+        if client is None or client.get("client_id", name) != name:
             raise Wrong("invalid_client", f"unknown client `{name}`", 401)
         if authorization and not secrets.compare_digest(secret, client.get("secret", "")):
             raise Wrong("invalid_client", "a wrong secret", 401)
@@ -168,6 +171,14 @@ class AuthorizationServer:
     def _new(self, kind: str) -> str:
         self.issued.append(token := f"{kind}-{secrets.token_urlsafe(24)}")
         return token
+
+
+def _is_same_redirect(asked: str, registered: str) -> bool:
+    """The port of a program on this machine may differ from a registration without one."""
+    one, other = urlsplit(asked), urlsplit(registered)
+    return asked == registered or (
+        (one.scheme, one.hostname, one.path) == (other.scheme, "127.0.0.1", other.path) and other.port is None
+    )
 
 
 def protected(server: AuthorizationServer) -> ASGIApp:

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,9 @@ def test_progress_is_reported_and_calls_run_in_parallel() -> None:
 def test_all_pages_are_fetched_and_refetched_when_they_change() -> None:
     async def main() -> None:
         async with MCPServer(BY_HAND) as server:
-            assert Toolbox(server).names == ("never_answers", "changes", "process", "cancelled")
-            assert server.tools[0].spec.parameters == {"type": "object", "properties": {"text": {"type": "string"}}}
+            assert Toolbox(server).names == ("never_answers", "changes", "process", "key", "cancelled")
+            text = {"type": "object", "properties": {"text": {"type": "string"}}}
+            assert server.tools[0].spec.parameters == {"$schema": "x", **text}
             assert await call(server, "changes") == (
                 Text("[resource a at file:///a]\n[resource file:///b]\ninside\n[audio/wav, 3 bytes, not shown]"),
             )
@@ -319,7 +321,7 @@ def test_other_output_of_a_program_does_not_reach_the_terminal(capfd: pytest.Cap
 
     async def main() -> None:
         async with MCPServer([sys.executable, "-uc", noisy, BY_HAND[1]]) as server:
-            assert len(server.tools) == 4
+            assert len(server.tools) == 5
 
     logging.getLogger().handlers, before = [], logging.getLogger().handlers
     try:
@@ -332,3 +334,15 @@ def test_other_output_of_a_program_does_not_reach_the_terminal(capfd: pytest.Cap
 def test_the_library_is_imported_without_the_mcp_package() -> None:
     code = "import sys, unbroken, unbroken.tools.mcp; sys.exit('mcp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_server_gets_the_idempotency_key_of_the_call() -> None:
+    async def main() -> None:
+        async with MCPServer(BY_HAND) as server:
+            first = CallContext(run="r1", turn=2, name="key", fingerprint="key\n{}")
+            assert await call(server, "key", first) == (Text(first.key),)
+            assert await call(server, "key", replace(first, nth=2)) != (Text(first.key),)
+            assert await call(server, "key", replace(first, attempt=1)) == (Text(first.key),)
+            assert await call(server, "key") == (Text("none"),)  # outside of a run there is none
+
+    asyncio.run(main())

@@ -69,6 +69,37 @@ async def test_a_person_signs_in_once_and_the_server_can_be_used() -> None:
 
 
 @in_loop
+async def test_a_metadata_document_takes_the_place_of_a_registration() -> None:
+    address = "https://unbroken.example/client.json"
+    async with guarded() as oauth:
+        oauth.documents[address] = {"client_id": address, "redirect_uris": ["http://127.0.0.1/callback"]}
+        auth = OAuth(show=browse, client_metadata_url=address)
+        assert await add_note(MCPServer(url=oauth.resource, auth=auth)) == "kept: tea"
+    assert (oauth.refused, oauth.clients) == ([], {})
+
+
+@in_loop
+async def test_a_client_with_a_metadata_document_registers_itself_where_those_are_not_known() -> None:
+    async with guarded() as oauth:
+        auth = OAuth(show=browse, client_metadata_url="https://unbroken.example/client.json")
+        assert await add_note(MCPServer(url=oauth.resource, auth=auth)) == "kept: tea"
+    assert (oauth.refused, len(oauth.clients)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"client_metadata_url": "http://a.example/client.json"}, "its address starts with https:// and has a path"),
+        ({"client_metadata_url": "https://a.example"}, "its address starts with https:// and has a path"),
+        ({"client_metadata_url": "https://a.example/c", "client_id": "x"}, "takes the place of client_id"),
+    ],
+)
+def test_an_address_of_a_document_that_cannot_work_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        OAuth(**options)
+
+
+@in_loop
 async def test_tokens_are_kept_in_a_file_of_the_owner_and_refreshed_after_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "keys" / "tokens.json"
     async with guarded() as oauth:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from unbroken.errors import UserError
 from unbroken.validation import checked
@@ -53,6 +54,9 @@ class OAuth:
     grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
     client_id: str = ""
     """Of a client that is registered already. Otherwise this one registers itself."""
+    client_metadata_url: str = ""
+    """The address of a document that describes this client (a client ID metadata document): it is the `client_id` at
+    authorization servers that accept such documents; at others this client registers itself."""
     client_secret: str = field(default="", repr=False)
     scope: str = ""
     """The scopes to ask for, separated by spaces. By default those that the server names."""
@@ -76,5 +80,13 @@ class OAuth:
         kept = self.storage is None or isinstance(self.storage, str | Path)
         if not kept and not all(callable(getattr(self.storage, name, None)) for name in _STORAGE):
             raise UserError(f"OAuth(storage=…): expected a path, or an object with {', '.join(_STORAGE)}")
+        document = urlsplit(self.client_metadata_url)
+        if self.client_metadata_url and not (document.scheme == "https" and document.path.strip("/")):
+            raise UserError(
+                f"OAuth(client_metadata_url={self.client_metadata_url!r}): its address starts with https:// and has a "
+                "path, as in https://example.com/client.json"
+            )
+        if self.client_metadata_url and self.client_id:
+            raise UserError("OAuth(client_metadata_url=…) takes the place of client_id: give one of them")
         if self.client_secret and not self.client_id:
             raise UserError("OAuth(client_secret=…) needs the client_id that it belongs to")

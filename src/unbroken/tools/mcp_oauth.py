@@ -162,7 +162,8 @@ class _ForPeople(OAuthClientProvider):
             token_endpoint_auth_method=method,
             scope=oauth.scope or None,
         )
-        super().__init__(url, metadata, storage, loopback.show, loopback.wait)
+        document = oauth.client_metadata_url or None
+        super().__init__(url, metadata, storage, loopback.show, loopback.wait, client_metadata_url=document)
 
     def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         return _checked_flow(super().async_auth_flow(request), self._addresses)

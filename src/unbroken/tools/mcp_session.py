@@ -35,7 +35,7 @@ from unbroken.tools.mcp_catalog import Catalog, Changes, all_pages, described
 from unbroken.tools.mcp_content import IN_RESULTS, read_result, well_formed_inside
 from unbroken.tools.mcp_oauth import SignIn, in_short
 from unbroken.tools.mcp_questions import Questions
-from unbroken.tools.mcp_tasks import TASKS, TaskEnded, TaskLost, Tasks, call_as_task
+from unbroken.tools.mcp_tasks import TASKS, TaskEnded, TaskLost, Tasks, call_as_task, marks
 from unbroken.tools.mcp_transports import Answer, LastWords, noting, transport
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.schema import NAME, Signature
@@ -266,7 +266,6 @@ class Session:
         name = _free_name(f"{self._target.prefix}{found.name}", names)
         names.add(name)
         parameters: dict[str, Json] = {"type": "object", "properties": {}, **found.input_schema}
-        parameters.pop("$schema", None)
         description = found.description or found.title or ""
         signature = Signature(name, description, parameters, dict, CONTEXT, is_async=True)
         reads = found.annotations is not None and found.annotations.read_only_hint is True
@@ -303,7 +302,9 @@ class Session:
                 given = well_formed_inside(arguments)
                 if as_task:
                     return read_result(await call_as_task(self._client.session, call, given, token, self._reconnected))
-                return read_result(await self._client.call_tool(name, given, progress_callback=report))
+                return read_result(
+                    await self._client.call_tool(name, given, progress_callback=report, meta=marks(context))
+                )
             except TaskLost as error:
                 raise await self._lost_task(name, error) from error
             except TaskEnded as error:

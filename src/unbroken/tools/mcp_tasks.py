@@ -23,11 +23,14 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from unbroken.tools.context import CallContext
 from unbroken.tools.mcp_bounds import LONGEST_REPORT
 from unbroken.tools.mcp_questions import RunningCall
 from unbroken.tools.results import ToolFailed
 
 TASKS = "io.modelcontextprotocol/tasks"
+KEY = "io.modelcontextprotocol/idempotencyKey"
+"""The name under which servers look for the key of a call, though the proposal for it was closed (SEP-3182)."""
 _WRAPPED = "unbroken/task"
 """The key in the metadata of a result under which `as_result` puts a task."""
 
@@ -117,12 +120,18 @@ class Tasks(ClientExtension):
         return await _NewerTask(claim.session, self._running(), state, self._reconnect).end()
 
 
+def marks(context: CallContext[Any]) -> types.RequestParamsMeta | None:
+    """What tells a server that a call may be a repetition: the same key on every attempt and after a resume. Servers
+    that do not know it ignore it."""
+    return cast("types.RequestParamsMeta", {KEY: context.key}) if context.run else None
+
+
 async def call_as_task(
     session: ClientSession, call: RunningCall, arguments: dict[str, Any], token: str, reconnect: Reconnect
 ) -> types.CallToolResult:
     """Calls a tool of a server of 2025-11-25 as a task. Its progress has this token until the end."""
     params = types.CallToolRequestParams(name=call.name, arguments=arguments, task=types.TaskMetadata())
-    params.meta = cast("types.RequestParamsMeta", {"progressToken": token})
+    params.meta = cast("types.RequestParamsMeta", {"progressToken": token, **(marks(call.context) or {})})
     result = await session.send_request(types.CallToolRequest(params=params), types.CallToolResult)
     wrapped = (result.meta or {}).get(_WRAPPED)
     if wrapped is not None:
