@@ -238,7 +238,7 @@ def test_a_server_that_never_returns_its_new_tools_can_be_closed() -> None:
         async with asyncio.timeout(5), MCPServer(BY_HAND, env={"LISTS_ONCE": "1"}) as server:
             await call(server, "changes")
             await call(server, "process")
-            assert len(server.tools) == 4
+            assert len(server.tools) == 5
 
     asyncio.run(main())
 
@@ -249,7 +249,7 @@ def test_invalid_bytes_are_ignored_as_noise() -> None:
 
     async def main() -> None:
         async with MCPServer([sys.executable, "-uc", noisy, BY_HAND[1]]) as server:
-            assert len(server.tools) == 4
+            assert len(server.tools) == 5
 
     asyncio.run(main())
 
