@@ -48,7 +48,8 @@ def main() -> None:
             case "tools/call", "process":
                 result = {"content": [{"type": "text", "text": str(os.getpid())}]}
             case "tools/call", "key":
-                key = (params.get("_meta") or {}).get("io.modelcontextprotocol/idempotencyKey", "none")
+                marks: dict[str, str] = params.get("_meta") or {}
+                key = marks.get("io.modelcontextprotocol/idempotencyKey", "none")
                 result = {"content": [{"type": "text", "text": key}]}
             case "tools/call", "cancelled":
                 result = {"content": [], "structuredContent": {"cancelled": cancelled}}
