@@ -52,6 +52,9 @@ class Models(Protocol):
         ...
 
 
+MOST_KNOWN = 1000
+
+
 class Named:
     """Models by globs over their names; `!glob` excludes."""
 
@@ -59,11 +62,19 @@ class Named:
         self.globs = globs
         self._wanted = [glob for glob in globs if glob[0] != "!"]
         self._excluded = [glob[1:] for glob in globs if glob[0] == "!"]
+        self._known: dict[str, bool] = {}
+        """By model: it is looked up several times for each request."""
 
     def __contains__(self, model: str) -> bool:
-        name = model_name(model)
-        wanted = any(fnmatchcase(name, glob) for glob in self._wanted)
-        return wanted and not any(fnmatchcase(name, glob) for glob in self._excluded)
+        known = self._known.get(model)
+        if known is None:
+            name = model_name(model)
+            wanted = any(fnmatchcase(name, glob) for glob in self._wanted)
+            known = wanted and not any(fnmatchcase(name, glob) for glob in self._excluded)
+            if len(self._known) >= MOST_KNOWN:  # clients may make names up
+                self._known.clear()
+            self._known[model] = known
+        return known
 
     def __str__(self) -> str:
         without = f", without {', '.join(self._excluded)}" if self._excluded else ""
