@@ -304,5 +304,5 @@ def test_a_run_whose_rounds_may_grow_replays(tmp_path: Path) -> None:
 
 
 def test_most_rounds_below_rounds_are_refused() -> None:
-    with pytest.raises(UserError, match=r"Limits\(rounds=4, most_rounds=3\): expected more than `rounds`"):
+    with pytest.raises(UserError, match=r"Limits\(rounds=4, most_rounds=3\): expected `rounds`, or more"):
         Limits(rounds=4, most_rounds=3)

@@ -64,6 +64,15 @@ def test_the_tour_asks_the_seven_questions() -> None:
     assert [len(one["calls"]) for one in told] == [1, 1, 2, 2, 2, 2, 2]
 
 
+def test_a_silent_model_ends_with_an_empty_answer_and_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with serve("", "", "") as server:
+        done = run("ask", "What is MCP?", "--model", "openai:m", "--base-url", server.base_url("openai-chat"))
+        assert len(server.requests) == 3
+    assert (done.exit_code, done.stdout) == (0, "\n")
+    assert "the model gave no answer" in done.stderr
+
+
 def test_runs_are_recorded_on_request(tmp_path: Path) -> None:
     assert run("ask", "What is MCP?", "--record", str(tmp_path), "--rounds", "1").exit_code == 0
     (recorded,) = list_recordings(tmp_path)

@@ -94,10 +94,8 @@ class Limits:
             value = getattr(self, limit)
             if value is not None and value < 0:
                 raise UserError(f"Limits({limit}={value}): a limit is 0 or more, or None for none")
-        if self.most_rounds is not None and self.most_rounds < (self.rounds or inf):
-            raise UserError(
-                f"Limits(rounds={self.rounds}, most_rounds={self.most_rounds}): expected more than `rounds`"
-            )
+        if self.most_rounds is not None and (self.rounds is None or self.most_rounds < self.rounds):
+            raise UserError(f"Limits(rounds={self.rounds}, most_rounds={self.most_rounds}): expected `rounds`, or more")
 
 
 @dataclass(slots=True)
