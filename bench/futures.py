@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from unbroken import Agent, Request, ScriptedModel, Tool, tool
-from unbroken.messages import Assistant
-from unbroken.testing import Call, Pause, run_virtual
+from unbroken_testing import Call, Pause, run_virtual
+from unbroken_wires.messages import Assistant
 
 THINKS = 1.5
 WAITS = 0.4

@@ -17,7 +17,7 @@ from gateway_client import post
 from gateway_processes import Server, gateway
 from gateway_upstream import upstream
 
-from unbroken.gateway.keys import GatewayKey, create_key
+from unbroken_gateway.keys import GatewayKey, create_key
 
 
 @dataclass(frozen=True, slots=True)

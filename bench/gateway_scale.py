@@ -26,11 +26,11 @@ from gateway_client import Connection, get, open_connection, post
 from gateway_processes import Server, gateway
 from gateway_upstream import upstream
 
-from unbroken.gateway.stores import Store, open_store
-from unbroken.gateway.turns.call_ids import new_call_id
-from unbroken.gateway.turns.turn import Turn, turn_key
-from unbroken.gateway.turns.turn_store import TurnStore
-from unbroken.messages import Assistant, ToolCall
+from unbroken_gateway.stores import Store, open_store
+from unbroken_gateway.turns.call_ids import new_call_id
+from unbroken_gateway.turns.turn import Turn, turn_key
+from unbroken_gateway.turns.turn_store import TurnStore
+from unbroken_wires.messages import Assistant, ToolCall
 
 TIMES, ROUNDS = 400, 8
 """Requests of each kind, and in how many rounds. The cheapest round counts: what else runs on the machine only adds."""

@@ -13,9 +13,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from unbroken import Agent, CallFinished, CallReady, CallStarted, Model, Request, TextAdded, connect, tool
-from unbroken.deltas import Delta
 from unbroken.models.scripted import Answer, Call, Say
-from unbroken.testing import ScriptedServer
+from unbroken_testing import ScriptedServer
+from unbroken_wires.deltas import Delta
 
 TIMES = 5
 KEY = "not-a-real-key"

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from unbroken import Agent, Event, Limits, Policy, RequestSent, Tool, connect
-from unbroken.messages import Request, ToolSpec, User
 from unbroken.models.scripted import Call, Say, Uses, play_bytes
 from unbroken.tools.schema import Signature
+from unbroken_wires.messages import Request, ToolSpec, User
 
 WIRES = {
     "openai-chat": "openai:gpt-5",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from crowd import Crowd, random_jobs
 
-from unbroken.testing.matrix import tasks_left
+from unbroken_testing.matrix import tasks_left
 
 SEED = 4
 WARM_UP = 250

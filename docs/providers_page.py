@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from unbroken.models.provider_files import FIELDS, QUIRKS, VARIABLE
 from unbroken.models.providers import PROFILES, Provider
 from unbroken.models.quirks import ALL_CHOICES, Quirks
-from unbroken.wires import WIRES
+from unbroken_wires.wires import WIRES
 
 _HEAD = """\
 # Providers
 
-<!-- Generated from src/unbroken/models/providers.py: `python docs/providers_page.py > docs/providers.md` -->
+<!-- Generated from packages/unbroken/src/unbroken/models/providers.py: `python docs/providers_page.py > docs/providers.md` -->
 
 A model is named `provider:model`; the model's own name may contain colons and slashes.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from unbroken.wires import WIRES, find_wire
-from unbroken.wires.rules import Rule
+from unbroken_wires.wires import WIRES, find_wire
+from unbroken_wires.wires.rules import Rule
 
 _HEAD = """\
 # What providers refuse
 
-<!-- Generated from src/unbroken/wires/*/*_rules.py: `python docs/rules_page.py > docs/rules.md` -->
+<!-- Generated from packages/unbroken-wires/src/unbroken_wires/wires/*/*_rules.py: `python docs/rules_page.py > docs/rules.md` -->
 
 A request can have the right shape and still be refused: a model family does not know a setting, or not beside another
 one. These are the rules that Unbroken knows. A request is written so that it obeys them; what a model would refuse is

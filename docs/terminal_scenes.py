@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import a_long_run  # noqa: E402 - from the folder above
 import pseudo_terminal  # noqa: E402
 
-from unbroken.testing import Call, Say, serve  # noqa: E402
+from unbroken_testing import Call, Say, serve  # noqa: E402
 
 TRIP = '''import asyncio
 

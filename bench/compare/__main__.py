@@ -19,7 +19,7 @@ from pathlib import Path
 
 from unbroken import Request
 from unbroken.models.scripted import Answer, Line
-from unbroken.testing import Break, Call, Cut, Raw, Say, ScriptedServer
+from unbroken_testing import Break, Call, Cut, Raw, Say, ScriptedServer
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

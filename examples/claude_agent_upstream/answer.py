@@ -14,10 +14,10 @@ from secrets import token_hex
 from typing import Any, Literal
 
 from claude_agent_upstream.conversation import PREFIX, WIRE, Object, may_call
-from unbroken.decoding import Decoder
-from unbroken.deltas import Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import Unavailable
-from unbroken.messages import Assistant, Request, Usage
+from unbroken_wires.decoding import Decoder
+from unbroken_wires.deltas import Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken_wires.messages import Assistant, Request, Usage
 
 MAX_ROUNDS = 8
 """How often the SDK may answer calls itself in one answer."""

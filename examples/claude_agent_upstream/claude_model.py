@@ -21,9 +21,9 @@ from claude_agent_upstream.conversation import (
 )
 from claude_agent_upstream.pool import Pool, Settings, Waiting
 from claude_agent_upstream.session import Finished, Session, as_results
-from unbroken.deltas import Delta
 from unbroken.errors import ProviderError, Unavailable
-from unbroken.messages import Request
+from unbroken_wires.deltas import Delta
+from unbroken_wires.messages import Request
 
 
 class ClaudeAgentModel:

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from unbroken.errors import RequestRefused
-from unbroken.messages import Assistant, Message, OneTool, Request, ToolCall, ToolMessage, User
-from unbroken.wires import find_wire
+from unbroken_wires.messages import Assistant, Message, OneTool, Request, ToolCall, ToolMessage, User
+from unbroken_wires.wires import find_wire
 
 WIRE = "anthropic-messages"
 PREFIX = "mcp__client__"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from claude_agent_upstream.conversation import Conversation
 from claude_agent_upstream.session import Session
 from unbroken.errors import Unavailable, UserError
-from unbroken.messages import Assistant
+from unbroken_wires.messages import Assistant
 
 
 @dataclass(frozen=True, slots=True)

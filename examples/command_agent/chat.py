@@ -27,10 +27,10 @@ from unbroken import (
     UnbrokenError,
 )
 from unbroken.agent.sentences import Sentences, with_pauses
-from unbroken.decoding import Shown
 from unbroken.events import ReasoningAdded, ReasoningReplaced, RequestRetried, TextFinished
-from unbroken.transcript import to_json
-from unbroken.wires.chain import chain_status
+from unbroken_wires.decoding import Shown
+from unbroken_wires.transcript import to_json
+from unbroken_wires.wires.chain import chain_status
 
 EventType: TypeAlias = Literal["content", "reasoning", "tool_call", "tool_return", "retried", "replaced", "error"]
 

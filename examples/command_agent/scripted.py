@@ -13,14 +13,14 @@ from dataclasses import replace
 from command_agent.tools import TOOL_CHAIN_CONTINUE_PROMPT
 from command_agent.wishes import CAN_DO, CAN_DO_ZH, is_chinese, understand
 from unbroken import Assistant, Request, ToolCall, ToolMessage, ToolResult, User
-from unbroken.testing import Answer, Call, Say, Step, Think, Uses
+from unbroken_testing import Answer, Call, Say, Step, Think, Uses
 
 ERROR = "Error: "
 NOT_EXECUTED = f"{ERROR}not executed"
 
 
 def script(pace: float = 0.0) -> Callable[[Request], Answer]:
-    """For `ScriptedModel` and the servers of `unbroken.testing`; a `pace` of 1 takes about as long as a real model."""
+    """For `ScriptedModel` and the servers of `unbroken_testing`; a `pace` of 1 takes about as long as a real model."""
 
     def answer(request: Request) -> Answer:
         return [_paced(step, pace) for step in grant(request)]

@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from command_agent.scripted import script
 from command_agent.tools import TOOL_CHAIN_CONTINUE_PROMPT
 from unbroken import Model, Request, RetryingModel, ScriptedModel, System, User, UserError, connect
-from unbroken.testing import FAULTS, Fault, FaultyServer, Sent
+from unbroken_testing import FAULTS, Fault, FaultyServer, Sent
 
 PLAYED = "deepseek:deepseek-chat"
 WIRE = "openai-chat"

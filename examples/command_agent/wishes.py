@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from command_agent.world import BLOCKS, ITEMS, MOMENTS
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 CAN_DO = (
     'I can do this: "give me three diamonds", "build a tower of 3 stone at 1 64 1", "build a small house at 9 64 5", '

@@ -17,8 +17,8 @@ from course_assistant.courses import Course
 from course_assistant.library import MOST_HITS, CourseLibrary
 from course_assistant.tours import TOURS, scripted_model
 from unbroken import RunFinished, Usage, UserError
-from unbroken.testing import run_virtual
 from unbroken.trajectory.recording import list_recordings, read_recording
+from unbroken_testing import run_virtual
 
 A_REQUEST, A_SEARCH = 0.8, 0.2
 EXAMPLES = tuple(TOURS[number] for number in (0, 2, 4))

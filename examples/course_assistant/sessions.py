@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from course_assistant.sources import Source
 from unbroken import Agent, Conversation, User
-from unbroken.messages import Message
+from unbroken_wires.messages import Message
 
 MOST_SESSIONS = 500
 MOST_QUESTIONS = 20

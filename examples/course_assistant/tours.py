@@ -14,8 +14,8 @@ from course_assistant.library import CourseLibrary
 from course_assistant.quoting import field, hits, lesson_titles, numbers, sentences
 from course_assistant.vectors import plain
 from unbroken import Request, ScriptedModel, ToolMessage, ToolResult, User
-from unbroken.messages import Message
-from unbroken.testing import Answer, Call, Say
+from unbroken_testing import Answer, Call, Say
+from unbroken_wires.messages import Message
 
 Arguments = Mapping[str, str | int]
 Read = Callable[[Sequence[str]], str]
@@ -198,7 +198,7 @@ def scripted_model(pace: float = 0.0, *, thinks: float = 0.0) -> ScriptedModel:
 
 
 def script(pace: float = 0.0, *, thinks: float = 0.0) -> Callable[[Request], Answer]:
-    """The script of the model; `unbroken.testing.serve` can play it over HTTP."""
+    """The script of the model; `unbroken_testing.serve` can play it over HTTP."""
 
     def answer(request: Request) -> Answer:
         said = next_words(request)

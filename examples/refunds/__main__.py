@@ -36,7 +36,7 @@ async def main(folder: Path, ask: bool) -> bool:
     url = os.environ.setdefault("REFUNDS_JOURNAL", f"sqlite:///{folder / 'runs.db'}")
     from refunds.agents import LEDGER, ORDERS  # noqa: PLC0415 - it reads the environment
     from unbroken import Allow, Deny  # noqa: PLC0415 - after the line above
-    from unbroken.durable import open_journal  # noqa: PLC0415
+    from unbroken_durable import open_journal  # noqa: PLC0415
 
     CONSOLE.print("A worker starts, with three refunds in its journal.")
     worker = begin_worker(url)

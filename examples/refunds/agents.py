@@ -13,8 +13,8 @@ from typing import Any
 
 from refunds.ledger import Ledger
 from unbroken import Agent, CallContext, ScriptedModel, connect, tool
-from unbroken.messages import Request, ToolMessage, User
 from unbroken.models.scripted import Answer, Call, Say
+from unbroken_wires.messages import Request, ToolMessage, User
 
 ORDERS = {7: 20, 8: 35, 9: 480}
 """What was paid for each order."""

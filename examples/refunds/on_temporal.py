@@ -16,8 +16,8 @@ from temporalio.client import Client
 
 from refunds.agents import agents
 from unbroken import Allow, Deny
-from unbroken.durable import open_journal
-from unbroken.durable.temporal import answer_run, run_worker, start_run
+from unbroken_durable import open_journal
+from unbroken_durable.temporal import answer_run, run_worker, start_run
 
 
 async def main() -> None:

@@ -15,10 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unbroken.deltas import Ended
-from unbroken.messages import Assistant, Message, Request, Sampling, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.models.connect import connect
-from unbroken.testing import ScriptedServer
+from unbroken_testing import ScriptedServer
+from unbroken_wires.deltas import Ended
+from unbroken_wires.messages import (
+    Assistant,
+    Message,
+    Request,
+    Sampling,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    ToolSpec,
+    User,
+)
 
 ROOT = Path(__file__).parents[2]
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -13,9 +13,9 @@ import pytest
 from agent_gateway import WIRES, Gateway, asked, finish, gateway, results
 
 from unbroken.errors import ProviderError, UnbrokenError
-from unbroken.messages import Assistant, Message, Request, System, ToolMessage, ToolSpec, User
 from unbroken.models.scripted import Line
-from unbroken.testing import Answer, Break, Call, Fail, Say, ScriptedServer, Uses, serve
+from unbroken_testing import Answer, Break, Call, Fail, Say, ScriptedServer, Uses, serve
+from unbroken_wires.messages import Assistant, Message, Request, System, ToolMessage, ToolSpec, User
 
 pytest.importorskip("claude_agent_sdk", reason="claude-agent-sdk is not installed: make test-claude-agent")
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from story import WriteTool
 
-from unbroken.gateway.settings import ClientProfile
+from unbroken_gateway.settings import ClientProfile
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
 WIRES = (CHAT, RESPONSES, MESSAGES, GEMINI)

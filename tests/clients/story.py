@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from unbroken import Assistant, Request, System, ToolCall, ToolMessage, User
-from unbroken.messages import Media, Message
 from unbroken.models.scripted import Answer
-from unbroken.testing import Call, Raw, Say, Think, Uses
-from unbroken.wires.values import TOOL_NAME, called_name, fit_name
+from unbroken_testing import Call, Raw, Say, Think, Uses
+from unbroken_wires.messages import Media, Message
+from unbroken_wires.wires.json_access import TOOL_NAME, called_name, fit_name
 
 PROMPT = "Write the three files of the story, please."
 THOUGHT = "Three files, so three calls."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unbroken.asgi import Receive, Scope, Send
-from unbroken.gateway.http.uvicorn_server import App
+from unbroken_gateway.http.uvicorn_server import App
 
 
 @dataclass(slots=True)

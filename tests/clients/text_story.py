@@ -13,7 +13,7 @@ from story import FILES, FINAL, PROMPT, Story
 
 from unbroken import Request, User
 from unbroken.models.scripted import Answer
-from unbroken.testing import Call, Uses
+from unbroken_testing import Call, Uses
 
 
 class TextStory(Story):

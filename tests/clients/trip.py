@@ -24,11 +24,11 @@ from tap import Exchange, Tap
 from text_story import TextStory
 
 from unbroken import Request, Response, decode
-from unbroken.gateway.app import Gateway
-from unbroken.gateway.http.uvicorn_server import running
-from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
-from unbroken.testing import ScriptedServer, serve
-from unbroken.wires import find_wire
+from unbroken_gateway.app import Gateway
+from unbroken_gateway.http.uvicorn_server import running
+from unbroken_gateway.settings import GatewaySettings, UpstreamSettings
+from unbroken_testing import ScriptedServer, serve
+from unbroken_wires.wires import find_wire
 
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 60.0

@@ -23,7 +23,7 @@ from command_agent.scripted import script
 from command_agent.server import Game, serving
 from command_agent.upstream import FaultLog, open_model
 from unbroken import Model, ScriptedModel
-from unbroken.testing import Call, Pause, Say, Think
+from unbroken_testing import Call, Pause, Say, Think
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
 

@@ -22,8 +22,8 @@ from course_assistant.tours import scripted_model
 from course_assistant.web.chat_store import ChatStore
 from course_assistant.web.server import create_app, serving
 from unbroken import Request, ScriptedModel, ToolMessage
-from unbroken.deltas import Delta
-from unbroken.testing import Call, Say, Think
+from unbroken_testing import Call, Say, Think
+from unbroken_wires.deltas import Delta
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
 

@@ -16,9 +16,9 @@ from course_page import SEARCH, ask, in_browser, reload, shot, texts, until_ende
 from course_assistant.assistant import CourseAssistant
 from course_assistant.tours import scripted_model
 from unbroken import Request, RetryingModel, ScriptedModel
-from unbroken.deltas import Delta
 from unbroken.errors import Unavailable
-from unbroken.testing import Break, Call, Fail, Say
+from unbroken_testing import Break, Call, Fail, Say
+from unbroken_wires.deltas import Delta
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
 

@@ -14,7 +14,7 @@ from course_assistant.assistant import CourseAssistant
 from course_assistant.library import CourseLibrary
 from course_assistant.web.server import create_app, serving
 from unbroken import Model
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 SHOTS = os.environ.get("UNBROKEN_SHOTS")
 READY = "document.querySelector('#examples button') !== null"

@@ -12,8 +12,8 @@ import pytest
 from terminals import environment
 
 from unbroken import Agent, Schedule
-from unbroken.cli import demo, demo_tools
-from unbroken.testing import ScriptedModel, run_virtual
+from unbroken_cli import demo, demo_tools
+from unbroken_testing import ScriptedModel, run_virtual
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -35,7 +35,7 @@ def run(*command: str) -> str:
 def test_the_demo_shows_three_schedules_and_what_they_save() -> None:
     shown = run("-m", "unbroken", "demo", "--pace", "0.1")
     assert "The model is scripted" in shown
-    assert "--model openai:gpt-5 --tools unbroken.cli.demo_tools" in shown
+    assert "--model openai:gpt-5 --tools unbroken_cli.demo_tools" in shown
     assert "\x1b" not in shown
     assert max(map(len, shown.splitlines()[:-1])) <= 100
     table = re.findall(r"^(SEQUENTIAL|PARALLEL|EAGER) +3 +11 +(\d+\.\d\d)", shown, re.MULTILINE)

@@ -25,21 +25,21 @@ from test_layers import LAYERS
 from typer.main import get_command
 
 from unbroken import Request, ToolMessage
-from unbroken.cli.commands import build
-from unbroken.gateway import ClientProfile, GatewaySettings, UpstreamSettings, read_config, running, setting_types
-from unbroken.gateway.admin.gateway_metrics import COUNTS_DIR, GatewayMetrics, count_dead_worker
-from unbroken.gateway.config import ServeOptions, settings_from_options
-from unbroken.gateway.config.reading import PLACES
-from unbroken.gateway.relay.exchange import DROP_REFUSED, MOVE_TEXT
-from unbroken.gateway.setting_types import ConnectOptions
-from unbroken.gateway.turns import serial
-from unbroken.gateway.upstreams.upstream import open_upstreams
-from unbroken.messages import Usage
 from unbroken.models.connect import Settings, connect
 from unbroken.models.quirks import WAYS
 from unbroken.models.scripted import Answer
-from unbroken.testing import Call, Uses, serve
 from unbroken.trajectory.redaction import secrets_in_environment
+from unbroken_cli.commands import build
+from unbroken_gateway import ClientProfile, GatewaySettings, UpstreamSettings, read_config, running, setting_types
+from unbroken_gateway.admin.gateway_metrics import COUNTS_DIR, GatewayMetrics, count_dead_worker
+from unbroken_gateway.config import ServeOptions, settings_from_options
+from unbroken_gateway.config.reading import PLACES
+from unbroken_gateway.relay.exchange import DROP_REFUSED, MOVE_TEXT
+from unbroken_gateway.setting_types import ConnectOptions
+from unbroken_gateway.turns import serial
+from unbroken_gateway.upstreams.upstream import open_upstreams
+from unbroken_testing import Call, Uses, serve
+from unbroken_wires.messages import Usage
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "deploy" / "README.md"]

@@ -13,7 +13,10 @@ import pytest
 from documented_names import documented_names
 
 import unbroken
-from unbroken import dph, gateway, testing, viewer
+import unbroken_dph as dph
+import unbroken_gateway as gateway
+import unbroken_testing as testing
+import unbroken_viewer as viewer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

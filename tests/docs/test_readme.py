@@ -15,10 +15,10 @@ import loaded_command
 import pytest
 from typer.main import get_command
 
-from unbroken.cli.commands import build
 from unbroken.models.providers import PROFILES
-from unbroken.testing.faults import FAULTS
-from unbroken.wires import WIRES
+from unbroken_cli.commands import build
+from unbroken_testing.faults import FAULTS
+from unbroken_wires.wires import WIRES
 
 ROOT = Path(__file__).parents[2]
 ENGLISH = (ROOT / "README.md").read_text("utf-8")

@@ -16,7 +16,7 @@ import pytest
 from moving.page_code import MODEL_KEY, PAGES, ROOT, add_to_path, check, prepare_folder, read_pairs
 from moving.topics import TOPICS, results_of
 from unbroken import Request, ToolMessage
-from unbroken.testing import Answer, Call, serve
+from unbroken_testing import Answer, Call, serve
 
 RUN = """
 import json, sys

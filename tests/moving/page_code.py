@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from moving.topics import MCP_SERVER, TOPICS, Topic, prompts_of, results_of, system_of
-from unbroken.testing import ScriptedServer
+from unbroken_testing import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

@@ -18,9 +18,9 @@ from pydantic_ai import ModelMessagesTypeAdapter, ModelRetry, messages
 from pydantic_ai.models.function import FunctionModel
 
 from unbroken import Agent, Conversation, ScriptedModel, UserError, tool
-from unbroken.testing import run_virtual
-from unbroken.wires.chain import chain_status, validate_tool_chain
-from unbroken.wires.pydantic_ai import read_stored
+from unbroken_testing import run_virtual
+from unbroken_wires.wires.chain import chain_status, validate_tool_chain
+from unbroken_wires.wires.pydantic_ai import read_stored
 
 given: list[str] = []
 

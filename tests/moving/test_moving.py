@@ -11,7 +11,7 @@ import pytest
 
 from moving.page_code import MODEL_KEY, PAGES, add_to_path, check, count_lines, prepare_folder, read_pairs
 from moving.topics import TOPICS
-from unbroken.testing import serve
+from unbroken_testing import serve
 
 
 def code_of(name: str) -> str:

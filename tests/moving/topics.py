@@ -11,7 +11,7 @@ from typing import Any
 from unbroken import Request, System, ToolMessage, User
 from unbroken.errors import Unauthorized, Unavailable
 from unbroken.models.scripted import Line
-from unbroken.testing import Answer, Call, Fail, Uses
+from unbroken_testing import Answer, Call, Fail, Uses
 
 MCP_SERVER = '''
 from mcp.server.{module} import {server}

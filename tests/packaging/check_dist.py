@@ -89,7 +89,7 @@ def test_the_sdist_has_what_its_tests_and_docs_need_and_nothing_that_a_run_leave
     listed = run("git", "ls-files", cwd=ROOT).splitlines() if (ROOT / ".git").exists() else []
     wanted = {name for name in listed if not name.startswith(".ci/")}
     assert packed - {"PKG-INFO"} == wanted or not listed
-    assert {"LICENSE", "conftest.py", "Makefile", "src/unbroken/__init__.py"} <= packed
+    assert {"LICENSE", "conftest.py", "Makefile", "packages/unbroken/src/unbroken/__init__.py"} <= packed
     assert [name for name in packed if LEFTOVERS.search(name)] == []
 
 

@@ -10,9 +10,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from proof.replaying import Declared, Step, Task, World
-from unbroken.messages import ToolSpec
 from unbroken.tools.schema import Signature
 from unbroken.tools.tool import Tool
+from unbroken_wires.messages import ToolSpec
 
 VERSION = "v1.2.2"
 SUITES = ("workspace", "travel", "banking", "slack")

@@ -25,9 +25,9 @@ from unbroken import (
     ToolResult,
     connect,
 )
-from unbroken.testing import Answer, Call, ScriptedServer
 from unbroken.tools.caller import Caller
 from unbroken.tools.tool import Tool
+from unbroken_testing import Answer, Call, ScriptedServer
 
 Declared = Literal["right", "wrong"]
 """`wrong` declares every tool a read without a key, so that all calls of a message may run at once: the control, which

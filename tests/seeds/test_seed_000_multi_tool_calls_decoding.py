@@ -15,7 +15,7 @@ from streams import calls_chunk, chat, chunk, piece, sse
 
 from unbroken import Agent, Result, Schedule, ScriptedModel, ToolCallsDetected, connect, decode
 from unbroken.events import CallsIgnored
-from unbroken.testing import Call, Cut, Raw, ScriptedServer
+from unbroken_testing import Call, Cut, Raw, ScriptedServer
 
 WEATHER = piece(0, name="get_weather", arguments='{"city": "Beijing"}')
 NEWS = piece(1, name="get_news", arguments='{"topic": "tech"}')

@@ -13,8 +13,8 @@ from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in
 from unbroken import Agent, CallFinished, Policy, Schedule, ScriptedModel, tool
 from unbroken.events import CallsIgnored, RoundFinished, ToolLate
 from unbroken.models.scripted import Line
-from unbroken.testing import Call
-from unbroken.transcript import to_json
+from unbroken_testing import Call
+from unbroken_wires.transcript import to_json
 
 ALL_FAILED = "All tool calls failed. Please check the error messages and try again."
 

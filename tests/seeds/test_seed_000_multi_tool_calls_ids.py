@@ -21,9 +21,9 @@ from unbroken import (
     ToolResult,
     User,
 )
-from unbroken.messages import Message
 from unbroken.models.scripted import Line
-from unbroken.testing import Call, run_virtual
+from unbroken_testing import Call, run_virtual
+from unbroken_wires.messages import Message
 
 
 def nameless(*names: str) -> list[Call]:

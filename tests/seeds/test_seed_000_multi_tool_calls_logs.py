@@ -11,8 +11,8 @@ from streams import chat, piece
 
 from unbroken import Agent, Schedule, ScriptedModel
 from unbroken.models.scripted import Line
-from unbroken.testing import Call, Cut, Raw
 from unbroken.tools.tool import Tool
+from unbroken_testing import Call, Cut, Raw
 
 Lines = list[tuple[str, str]]
 

@@ -10,8 +10,8 @@ from scenes import WIRES, Desk, accepted, calls_in, play, results_in, roles
 
 from unbroken import Agent, Assistant, Schedule, ScriptedModel, ToolMessage
 from unbroken.models.scripted import Line
-from unbroken.testing import Call, Say
-from unbroken.transcript import from_json, to_json
+from unbroken_testing import Call, Say
+from unbroken_wires.transcript import from_json, to_json
 
 WEATHER = Call("get_weather", city="Beijing", id="call_1")
 NEWS = Call("get_news", topic="tech", id="call_2")

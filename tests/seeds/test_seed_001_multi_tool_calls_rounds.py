@@ -13,7 +13,7 @@ from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in, ro
 
 from unbroken import Agent, Limits, RequestSent, ScriptedModel, tool
 from unbroken.events import LimitReached
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 TWO_ROUNDS = Limits(rounds=2)
 NONE: dict[str, Any] = {

@@ -9,8 +9,8 @@ from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in
 
 from unbroken import Agent, CallFinished, CallStarted, Event, Schedule, ScriptedModel
 from unbroken.events import TextFinished, TodoUpdated
-from unbroken.testing import Call, Say
 from unbroken.tools.todo import todo_write
+from unbroken_testing import Call, Say
 
 TOGETHER = [Schedule.PARALLEL, Schedule.EAGER]
 

@@ -14,8 +14,8 @@ from unbroken import Agent, Result, RetryingModel, ScriptedModel, tool
 from unbroken.events import Sink
 from unbroken.middleware import Middleware
 from unbroken.models.scripted import Break, Call, Pause, Say, Uses
-from unbroken.testing import run_virtual
 from unbroken.trajectory.recorder import Recorder
+from unbroken_testing import run_virtual
 
 QUESTION = "Plan a day in Reykjavik and book it."
 START = 1_700_000_000.0

@@ -28,9 +28,9 @@ from unbroken import (
     tool,
 )
 from unbroken.errors import RateLimited, Unavailable
-from unbroken.messages import Message
-from unbroken.testing import Answer, Break, Call, Cut, End, ErrorInside, Fail, Say, Step, Think
 from unbroken.tools.approval import Approval
+from unbroken_testing import Answer, Break, Call, Cut, End, ErrorInside, Fail, Say, Step, Think
+from unbroken_wires.messages import Message
 
 READS = ("look", "read_file", "ask_first")
 KEYED = ("read_file", "write_file")

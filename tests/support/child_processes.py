@@ -17,15 +17,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from unbroken.gateway.app import Gateway
-from unbroken.gateway.http.uvicorn_server import serve
-from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+from unbroken_gateway.app import Gateway
+from unbroken_gateway.http.uvicorn_server import serve
+from unbroken_gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
 
 Tell = Callable[[Any], None]
 """Reports something to the test as soon as it is known: an address, for example."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_LOADED = ["unbroken.gateway.http.uvicorn_server", "unbroken.testing.server", "unbroken.gateway.stores.redis"]
+_LOADED = ["unbroken_gateway.http.uvicorn_server", "unbroken_testing.server", "unbroken_gateway.stores.redis"]
 
 
 def load_first(*modules: str) -> None:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
-from unbroken.messages import Assistant, Request
 from unbroken.models.retrying import RetryingModel
 from unbroken.models.scripted import Answer, steps_of
-from unbroken.testing.faults import FAULTS, Fault
-from unbroken.testing.faulty import FaultyServer
-from unbroken.testing.matrix import FIRST_WAIT, PATIENCE, ignore_sent, open_model, until_over
-from unbroken.testing.scenario import Evidence, answer_scenario, problems_of, reword, run_scenario
-from unbroken.wires import WIRES
+from unbroken_testing.faults import FAULTS, Fault
+from unbroken_testing.faulty import FaultyServer
+from unbroken_testing.matrix import FIRST_WAIT, PATIENCE, ignore_sent, open_model, until_over
+from unbroken_testing.scenario import Evidence, answer_scenario, problems_of, reword, run_scenario
+from unbroken_wires.messages import Assistant, Request
+from unbroken_wires.wires import WIRES
 
 Breaks: TypeAlias = Callable[[int, int, Request], Fault | None]
 """The number of the requested answer, the number of the attempt, both from 0, and the request."""

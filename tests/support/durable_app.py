@@ -9,8 +9,8 @@ import asyncio
 import os
 from pathlib import Path
 from unbroken import Agent, ScriptedModel, client_tool, tool
-from unbroken.messages import Assistant, User
-from unbroken.testing import Call
+from unbroken_wires.messages import Assistant, User
+from unbroken_testing import Call
 
 
 @tool(approve=True)

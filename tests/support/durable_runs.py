@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from unbroken import Agent, Allow, CallContext, ScriptedModel, tool
-from unbroken.durable import Journal, Outcome, drive, open_journal
-from unbroken.durable.database import Database
-from unbroken.durable.records import Append
 from unbroken.events import Event, ReasoningAdded, TextAdded, TextReplaced
-from unbroken.messages import Assistant, Request, ToolMessage
 from unbroken.models.scripted import Answer, Call, Say
+from unbroken_durable import Journal, Outcome, drive, open_journal
+from unbroken_durable.database import Database
+from unbroken_durable.records import Append
+from unbroken_wires.messages import Assistant, Request, ToolMessage
 
 QUESTION = "Pay what is open."
 ANSWER = "Everything is paid, and nothing is left to do."

@@ -21,19 +21,19 @@ import uvicorn
 from thorough import ALL
 
 from unbroken.asgi import Receive, Scope, Send
-from unbroken.decoding import Decoder
-from unbroken.decoding.decoder import Response
-from unbroken.gateway.app import Gateway
-from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol, websocket_options
-from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
-from unbroken.gateway.stores import Store
-from unbroken.gateway.upstreams.upstream import Upstream
-from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.models.model import Model
 from unbroken.models.scripted import Line
-from unbroken.testing import Call, Say, ScriptedServer, Step, Uses
-from unbroken.wires import WIRES, find_wire
-from unbroken.wires.jsontext import dumps, loads
+from unbroken_gateway.app import Gateway
+from unbroken_gateway.http.protocol import BoundedConfig, BoundedProtocol, websocket_options
+from unbroken_gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+from unbroken_gateway.stores import Store
+from unbroken_gateway.upstreams.upstream import Upstream
+from unbroken_testing import Call, Say, ScriptedServer, Step, Uses
+from unbroken_wires.decoding import Decoder
+from unbroken_wires.decoding.decoder import Response
+from unbroken_wires.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
+from unbroken_wires.wires import WIRES, find_wire
+from unbroken_wires.wires.jsontext import dumps, loads
 
 Object = dict[str, Any]
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from unbroken.wires.framing import EVENT_STREAM
+from unbroken_wires.wires.framing import EVENT_STREAM
 
 Object = dict[str, Any]
 

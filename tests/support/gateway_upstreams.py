@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 from gateway_client import PROVIDERS
 
-from unbroken.gateway.settings import UpstreamSettings
+from unbroken_gateway.settings import UpstreamSettings
 
 Object = dict[str, Any]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from unbroken import Agent, Result, ScriptedModel, tool
-from unbroken.messages import Assistant, Request
 from unbroken.models.scripted import Answer, Call
-from unbroken.testing import run_virtual
 from unbroken.tools.context import CallContext
+from unbroken_testing import run_virtual
+from unbroken_wires.messages import Assistant, Request
 
 UNKNOWN = (
     "Error: outcome unknown: the run stopped while this call was running, and it may have taken effect; "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from unbroken.decoding.prose import Prose, ProseCall
+from unbroken_wires.decoding.leaked_calls import Prose, ProseCall
 
 NAMES = ("get", "get_weather", "add")
 Calls = list[tuple[str, dict[str, Any]]]

@@ -32,8 +32,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from unbroken.cli.commands import build
-from unbroken.cli.main import main
+from unbroken_cli.commands import build
+from unbroken_cli.main import main
 
 _LONGEST = 1 << 20
 _SECONDS = 60.0

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from unbroken.deltas import Delta, Ended, TextDelta, UsageReported, Verdict
 from unbroken.errors import ProviderError
-from unbroken.messages import Assistant, Request, ToolCall, ToolSpec, Usage, User
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
 from unbroken.models.model import Model
 from unbroken.models.sessions import close_session
-from unbroken.wires.writer import ResponseWriter
+from unbroken_wires.deltas import Delta, Ended, TextDelta, UsageReported, Verdict
+from unbroken_wires.messages import Assistant, Request, ToolCall, ToolSpec, Usage, User
+from unbroken_wires.wires.writer import ResponseWriter
 
 KEY = "sk-secret-0123456789"
 HELLO = Request((User.of("Hi"),))

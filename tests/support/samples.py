@@ -7,7 +7,7 @@ from typing import Any
 
 from streams import chunk, piece, sse
 
-from unbroken.wires.event_stream import write_frame
+from unbroken_wires.wires.event_stream import write_frame
 
 ARGUMENTS = [
     {"city": "Zürich 😀", "days": 3},

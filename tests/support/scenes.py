@@ -17,12 +17,12 @@ from call_lives import assert_lives
 from unbroken import Agent, Event, Request, Result, Schedule, ScriptedModel, Tool, Transcript, User, tool
 from unbroken.agent.result import OutputT
 from unbroken.clock import current_clock
-from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolSpec
-from unbroken.testing import Raw, ScriptedServer, check_request, run_virtual
 from unbroken.tools.schema import Signature
-from unbroken.wires import WIRES as _WIRES
-from unbroken.wires import find_wire
-from unbroken.wires.jsontext import dumps
+from unbroken_testing import Raw, ScriptedServer, check_request, run_virtual
+from unbroken_wires.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolSpec
+from unbroken_wires.wires import WIRES as _WIRES
+from unbroken_wires.wires import find_wire
+from unbroken_wires.wires.jsontext import dumps
 
 WIRES = tuple(_WIRES)
 IN_FRAGMENTS = tuple(name for name, wire in _WIRES.items() if wire.for_tests().events.in_fragments)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from unbroken import Agent, CallContext, MCPServer, ToolFailed, tool
 from unbroken.agent import Image
-from unbroken.testing import Call, ScriptedModel
+from unbroken_testing import Call, ScriptedModel
 
 
 @tool(effect="read")

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from unbroken import Assistant, System, Text, ToolCall, ToolMessage, ToolResult, User
-from unbroken.messages import Media, Message, Part
+from unbroken_wires.messages import Media, Message, Part
 
 _USUAL = settings.get_profile("ci").max_examples
 _NOW = settings().max_examples

@@ -15,10 +15,10 @@ from typing import Any, Protocol, cast
 from gateway_client import RETRY, SAYS_ONE_CALL, WEATHER, Client, Clock, Inside, Reply
 from hypothesis import strategies as st
 
-from unbroken.gateway.turns.serial import SPOKEN
-from unbroken.messages import Assistant, Json, Message, Request, Text, ToolCall, ToolMessage, ToolResult, User
-from unbroken.testing import Call, Say, Step, Think, check_request
-from unbroken.wires import WIRES, find_wire
+from unbroken_gateway.turns.serial import SPOKEN
+from unbroken_testing import Call, Say, Step, Think, check_request
+from unbroken_wires.messages import Assistant, Json, Message, Request, Text, ToolCall, ToolMessage, ToolResult, User
+from unbroken_wires.wires import WIRES, find_wire
 
 Object = dict[str, Any]
 

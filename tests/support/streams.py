@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from unbroken import Assistant, Decoder, Request, Response, User
-from unbroken.deltas import Delta
-from unbroken.wires.openai_chat import WIRE
+from unbroken_wires.deltas import Delta
+from unbroken_wires.wires.openai_chat import WIRE
 
 
 def sse(*events: Any, done: bool = True) -> bytes:

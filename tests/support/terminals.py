@@ -22,7 +22,7 @@ from typing import Self
 import loaded_command
 from typer.testing import CliRunner, Result
 
-from unbroken.cli.commands import build
+from unbroken_cli.commands import build
 
 COMMAND = [sys.executable, "-m", "unbroken"]
 PATIENCE = 30.0

@@ -1,4 +1,4 @@
-"""What type checkers know of an agent: read by pyright in tests/agent/test_typed_agents.py, and run there too."""
+"""What type checkers know of an agent: read by pyright in packages/unbroken/tests/agent/test_typed_agents.py, and run there too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from unbroken import Agent, CallContext, Conversation, Output, Result, ScriptedModel, tool
 from unbroken.agent import RunStream
 from unbroken.agent.streaming import Buffered
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 class Report(BaseModel):

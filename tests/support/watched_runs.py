@@ -17,12 +17,12 @@ import loaded_command
 from terminals import environment
 
 from unbroken import Agent, ScriptedModel, client_tool, tool
-from unbroken.durable import Journal, Worker, open_journal
-from unbroken.durable.web import Keys, RunsApp, runs_app
-from unbroken.gateway import GatewaySettings, running
-from unbroken.gateway.http.uvicorn_server import App
-from unbroken.messages import Assistant, Request, User
 from unbroken.models.scripted import Answer, Call, Say
+from unbroken_durable import Journal, Worker, open_journal
+from unbroken_durable.web import Keys, RunsApp, runs_app
+from unbroken_gateway import GatewaySettings, running
+from unbroken_gateway.http.uvicorn_server import App
+from unbroken_wires.messages import Assistant, Request, User
 
 ANSWER = "Order 7 was refunded, and 你好 to all."
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from torture.history import Record
 from torture.upstream import FIRST_NUMBER, OUTPUT
-from unbroken.gateway.spending.report import Spend
+from unbroken_gateway.spending.report import Spend
 
 _LINE = re.compile(r": request .*? status=(\d+) .*? input=(\d+) output=(\d+) ")
 LATE = 60.0

@@ -21,9 +21,9 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from torture.history import ACCOUNT, TURN, Record
 from torture.story import Place, Story, is_told
 from unbroken.errors import UnbrokenError
-from unbroken.messages import Assistant, Message, ToolMessage
-from unbroken.transcript import from_json
-from unbroken.wires import find_wire
+from unbroken_wires.messages import Assistant, Message, ToolMessage
+from unbroken_wires.transcript import from_json
+from unbroken_wires.wires import find_wire
 
 Kind: TypeAlias = Literal[
     "another's",

@@ -26,11 +26,11 @@ from gateway_readers import read
 from torture.conversation import MORE, Conversation, Heard
 from torture.history import History
 from torture.plan import Habits, draw_habits
-from unbroken.decoding import Decoder
-from unbroken.decoding.decoder import Response
 from unbroken.errors import UnbrokenError
-from unbroken.wires import find_wire
-from unbroken.wires.jsontext import dumps
+from unbroken_wires.decoding import Decoder
+from unbroken_wires.decoding.decoder import Response
+from unbroken_wires.wires import find_wire
+from unbroken_wires.wires.jsontext import dumps
 
 PATIENCE = 45.0
 """Seconds for one request; no fault lasts nearly as long."""

@@ -16,7 +16,7 @@ from gateway_client import SAYS_ONE_CALL, Client
 
 from torture.history import account_mark
 from torture.plan import Habits
-from unbroken.messages import (
+from unbroken_wires.messages import (
     Assistant,
     Message,
     Request,

@@ -13,10 +13,10 @@ import aiohttp
 from torture.history import History
 from torture.plan import FaultPlan, Round, aliases
 from torture.processes import Gateways, SmallDisk, Upstream, Valkey
-from unbroken.gateway.keys import GatewayKey, add_key, remove_key
-from unbroken.gateway.spending.allowance import read_allowance
-from unbroken.gateway.stored_keys import StoredKeys
-from unbroken.gateway.stores import open_store
+from unbroken_gateway.keys import GatewayKey, add_key, remove_key
+from unbroken_gateway.spending.allowance import read_allowance
+from unbroken_gateway.stored_keys import StoredKeys
+from unbroken_gateway.stores import open_store
 
 KeyState: TypeAlias = Literal["known", "spent", "revoked"]
 T = TypeVar("T")

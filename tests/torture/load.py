@@ -40,9 +40,9 @@ from torture.history import History, Record, read_histories
 from torture.processes import Valkey
 from torture.rounds import write_violations
 from torture.served import Manner, Served, free_port, model_of, numbers_of, start_provider
-from unbroken.gateway.spending.allowance import dollars
-from unbroken.gateway.spending.report import Spend, add_up, day_of, read_spend
-from unbroken.gateway.stores import open_store
+from unbroken_gateway.spending.allowance import dollars
+from unbroken_gateway.spending.report import Spend, add_up, day_of, read_spend
+from unbroken_gateway.stores import open_store
 
 CONSOLE = Console(soft_wrap=True, markup=False, highlight=False)
 LONGEST_FAIL_OVER = 0.050

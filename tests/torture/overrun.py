@@ -26,11 +26,11 @@ from torture.checker import Report
 from torture.history import History, Record, read_histories
 from torture.processes import Valkey
 from torture.served import Served
-from unbroken.gateway.keys import GatewayKey, create_key
-from unbroken.messages import Request
 from unbroken.models.scripted import play_bytes
-from unbroken.testing import Pause, Say, ScriptedServer, Uses
-from unbroken.testing.scenario import Reply, Sent
+from unbroken_gateway.keys import GatewayKey, create_key
+from unbroken_testing import Pause, Say, ScriptedServer, Uses
+from unbroken_testing.scenario import Reply, Sent
+from unbroken_wires.messages import Request
 
 load_first("torture.overrun")
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from torture.upstream import ID_STYLES
-from unbroken.wires import WIRES
+from unbroken_wires.wires import WIRES
 
 StoreKind: TypeAlias = Literal["valkey", "sqlite", "full disk"]
 FaultKind: TypeAlias = Literal[

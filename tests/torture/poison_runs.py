@@ -20,11 +20,11 @@ from torture.checker import Report
 from torture.rounds import write_violations
 from unbroken import Agent, ScriptedModel, tool
 from unbroken.agent.recorded_results import ended_result
-from unbroken.durable import Journal, Worker, open_journal
-from unbroken.durable.deaths import DEATHS
-from unbroken.messages import Assistant, Request
 from unbroken.models.scripted import Answer, Call
 from unbroken.tools.tool import Effect
+from unbroken_durable import Journal, Worker, open_journal
+from unbroken_durable.deaths import DEATHS
+from unbroken_wires.messages import Assistant, Request
 
 load_first(__name__)
 

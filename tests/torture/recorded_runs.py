@@ -25,10 +25,10 @@ from torture.history import History, Record, read_histories
 from torture.processes import SmallDisk
 from unbroken import Agent, Allow, CallContext, ScriptedModel, Wait, tool
 from unbroken.errors import UnbrokenError
-from unbroken.messages import Assistant, Request, ToolMessage
 from unbroken.models.scripted import Answer, Call, Say
 from unbroken.trajectory.recording import read_recording
-from unbroken.transcript import from_json, to_json
+from unbroken_wires.messages import Assistant, Request, ToolMessage
+from unbroken_wires.transcript import from_json, to_json
 
 load_first(__name__)
 

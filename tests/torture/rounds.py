@@ -17,7 +17,7 @@ from torture.faults import Faults, WatchedKeys
 from torture.history import History, read_histories
 from torture.plan import Round
 from torture.processes import Gateways, SmallDisk, Upstream, Valkey, gateway_settings
-from unbroken.gateway.keys import GatewayKey, create_key
+from unbroken_gateway.keys import GatewayKey, create_key
 
 LONGEST_END = 2 * PATIENCE
 """Seconds that clients get to finish what they have begun."""

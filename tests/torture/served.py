@@ -25,10 +25,10 @@ from child_processes import Child, Tell, load_first
 from torture.history import History
 from torture.upstream import FIRST_NUMBER, Model
 from unbroken.errors import RateLimited
-from unbroken.messages import Request
 from unbroken.models.scripted import Step
-from unbroken.testing import Pause
-from unbroken.testing.scenario import Chunks, Reply, Sent
+from unbroken_testing import Pause
+from unbroken_testing.scenario import Chunks, Reply, Sent
+from unbroken_wires.messages import Request
 
 load_first("torture.served")
 

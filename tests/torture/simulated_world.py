@@ -23,23 +23,23 @@ from torture.conversation import Conversation
 from torture.history import ACCOUNT, turn_mark
 from torture.upstream import FIRST_NUMBER, speak
 from unbroken.asgi import ClientConnection
-from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
 from unbroken.errors import RateLimited, Unavailable, Unreachable
-from unbroken.gateway.app import Gateway
-from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
-from unbroken.gateway.stores import StoreStats, StoreUnavailable
-from unbroken.gateway.stores.records import Record
-from unbroken.gateway.stores.sharded import ShardedStore
-from unbroken.gateway.stores.store import NOTHING, Addition, Limit, MemoryStore, Store
-from unbroken.gateway.upstreams.pool import Deployment, Pool
-from unbroken.gateway.upstreams.upstream import Upstream
-from unbroken.messages import Assistant, Native, Request, ToolCall, Usage
 from unbroken.models.http import HTTPModel
 from unbroken.models.model import Observer
 from unbroken.models.retrying import RetryingModel
-from unbroken.testing import Call, Say, Think
-from unbroken.transcript import repair, to_json
-from unbroken.wires.jsontext import dumps
+from unbroken_gateway.app import Gateway
+from unbroken_gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+from unbroken_gateway.stores import StoreStats, StoreUnavailable
+from unbroken_gateway.stores.records import Record
+from unbroken_gateway.stores.sharded import ShardedStore
+from unbroken_gateway.stores.store import NOTHING, Addition, Limit, MemoryStore, Store
+from unbroken_gateway.upstreams.pool import Deployment, Pool
+from unbroken_gateway.upstreams.upstream import Upstream
+from unbroken_testing import Call, Say, Think
+from unbroken_wires.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
+from unbroken_wires.messages import Assistant, Native, Request, ToolCall, Usage
+from unbroken_wires.transcript import repair, to_json
+from unbroken_wires.wires.jsontext import dumps
 
 ServerState: TypeAlias = Literal["up", "down", "hangs", "slow"]
 ProviderState: TypeAlias = Literal["up", "down", "slow", "limits", "breaks"]

@@ -15,11 +15,11 @@ from rich.console import Console
 from torture.pieces import Piece, Plan, describe, read_piece, write_piece
 from torture.simulated_world import Server
 from torture.simulation import run_simulation
-from unbroken.gateway.relay import responder
-from unbroken.gateway.stores.store import NOTHING, MemoryStore
-from unbroken.gateway.turns import turn_store
-from unbroken.gateway.turns.serial import Decision, Found, ReleaseCall, decide
-from unbroken.gateway.turns.turn import Listed
+from unbroken_gateway.relay import responder
+from unbroken_gateway.stores.store import NOTHING, MemoryStore
+from unbroken_gateway.turns import turn_store
+from unbroken_gateway.turns.serial import Decision, Found, ReleaseCall, decide
+from unbroken_gateway.turns.turn import Listed
 
 SMALL = Plan(conversations=80, gateways=6, servers=4, providers=3, seconds=40.0)
 

@@ -17,10 +17,10 @@ from torture.overrun import BUDGET, CENT, MONEY, PER_MINUTE, TOKENS, check_overr
 from torture.poison_runs import check_poison, script
 from torture.recorded_runs import check_runs
 from unbroken import Agent, ScriptedModel, tool
-from unbroken.durable import drive, open_journal
-from unbroken.messages import Assistant, ToolCall, ToolMessage, ToolResult, User
 from unbroken.tools.approval import OUTCOME_UNKNOWN
-from unbroken.transcript import to_json
+from unbroken_durable import drive, open_journal
+from unbroken_wires.messages import Assistant, ToolCall, ToolMessage, ToolResult, User
+from unbroken_wires.transcript import to_json
 
 MINE, YOURS = account_mark("mine"), account_mark("yours")
 REFS = [f"{turn_mark(1000)}.1", f"{turn_mark(1000)}.2"]

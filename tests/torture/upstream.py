@@ -19,10 +19,10 @@ from aiohttp import web
 from child_processes import Tell
 
 from torture.history import ACCOUNT, History, turn_mark
-from unbroken.messages import Assistant, Request
 from unbroken.models.scripted import Step, play_bytes
-from unbroken.testing import Call, Pause, Say, ScriptedServer, Think, Uses, check_request
-from unbroken.testing.scenario import Chunks, Reply, Sent
+from unbroken_testing import Call, Pause, Say, ScriptedServer, Think, Uses, check_request
+from unbroken_testing.scenario import Chunks, Reply, Sent
+from unbroken_wires.messages import Assistant, Request
 
 Object = dict[str, Any]
 

@@ -26,9 +26,9 @@ from torture.checker import Report
 from torture.history import History, Record, read_histories
 from torture.recorded_runs import ROUNDS, WAITS, check_runs, play
 from unbroken.errors import UserError
-from unbroken.gateway.stores import StoreUnavailable
-from unbroken.gateway.stores.sqlite import SQLiteStore
 from unbroken.trajectory.recording import read_recording
+from unbroken_gateway.stores import StoreUnavailable
+from unbroken_gateway.stores.sqlite import SQLiteStore
 
 SOURCE = Path(__file__).with_name("failing_io.c")
 HOWS = {"no space": str(errno.ENOSPC), "i/o error": str(errno.EIO), "killed": "kill"}

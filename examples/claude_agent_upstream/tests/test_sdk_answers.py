@@ -10,9 +10,9 @@ import pytest
 
 from claude_agent_upstream.answer import MAX_ROUNDS, Answer
 from claude_agent_upstream.conversation import PREFIX, Object
-from unbroken.deltas import CallReady, Delta, Ended, TextDelta, UsageReported
 from unbroken.errors import Unavailable
-from unbroken.messages import Assistant, Request, ToolSpec, User
+from unbroken_wires.deltas import CallReady, Delta, Ended, TextDelta, UsageReported
+from unbroken_wires.messages import Assistant, Request, ToolSpec, User
 
 REQUEST = Request((User.of("Hello."),), (ToolSpec("weather"), ToolSpec("clock")))
 TOOLS = frozenset({PREFIX + "weather", PREFIX + "clock"})

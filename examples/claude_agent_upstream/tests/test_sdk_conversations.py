@@ -21,7 +21,7 @@ from claude_agent_upstream.conversation import (
     transcript,
 )
 from unbroken.errors import RequestRefused, UserError
-from unbroken.messages import (
+from unbroken_wires.messages import (
     Assistant,
     OneTool,
     OutputSchema,
@@ -35,7 +35,7 @@ from unbroken.messages import (
     ToolSpec,
     User,
 )
-from unbroken.server_tools import WebSearch
+from unbroken_wires.server_tools import WebSearch
 
 TOOLS = (ToolSpec("weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}),)
 CALL = ToolCall("toolu_1", "weather", {"city": "Rome"}, '{"city": "Rome"}')

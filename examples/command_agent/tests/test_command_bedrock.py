@@ -23,7 +23,7 @@ from command_agent.scripted import script
 from command_agent.watching import Watch
 from command_agent.world import BadCommand, Give, Place, Say, SetBlock, Teleport, World
 from unbroken import RetryingModel, ScriptedModel, UserError
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 PLAYER = "Steve 2"
 

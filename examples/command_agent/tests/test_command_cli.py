@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from command_agent.cli import app
-from unbroken.testing import Call, Say, serve
 from unbroken.trajectory.recording import list_recordings
+from unbroken_testing import Call, Say, serve
 
 EXAMPLES = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from command_agent.scripted import script
 from command_agent.server import Game
 from command_agent.upstream import FaultOnEachFirstAttempt, faults_named, faulty_server, open_model
 from unbroken import RetryingModel, ScriptedModel, UserError, connect
-from unbroken.testing import FAULTS, Fault, FaultyServer
+from unbroken_testing import FAULTS, Fault, FaultyServer
 
 WISH = "build a tower of 3 stone at 1 64 1"
 TOWER = [f"/setblock 1 {y} 1 stone" for y in (64, 65, 66)]

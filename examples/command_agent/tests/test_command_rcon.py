@@ -18,7 +18,7 @@ from command_agent.rcon import FULL, LONGEST, rcon_game
 from command_agent.watching import Watch
 from command_agent.world import Give, Place
 from unbroken import ScriptedModel, UserError
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 PASSWORD = "open sesame"
 Execute = Callable[[str], str | None]

@@ -15,8 +15,8 @@ from command_agent.scripted import script
 from command_agent.server import MOST, Game, serving
 from command_agent.upstream import FaultLog, open_model
 from unbroken import ScriptedModel
-from unbroken.testing import Pause
-from unbroken.testing import Say as Words
+from unbroken_testing import Pause
+from unbroken_testing import Say as Words
 
 END = {"is_complete", "tool_calls", "tool_returns"}
 

@@ -18,9 +18,9 @@ from command_agent.scripted import script
 from command_agent.server import MOST, Game, serving
 from command_agent.world import Place, Say
 from unbroken import Request, ScriptedModel, UserError
-from unbroken.deltas import Delta
-from unbroken.testing import Call, Pause
-from unbroken.testing import Say as Words
+from unbroken_testing import Call, Pause
+from unbroken_testing import Say as Words
+from unbroken_wires.deltas import Delta
 
 
 class Meeting:

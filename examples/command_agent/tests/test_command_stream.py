@@ -22,8 +22,8 @@ from command_agent.upstream import open_model
 from command_agent.watching import Watch
 from command_agent.world import World
 from unbroken import Conversation, Model, Request, RetryingModel, ScriptedModel, User, connect
-from unbroken.testing import Break, Call, FaultyServer, Pause, Say, Think, run_virtual
-from unbroken.wires.chain import validate_tool_chain
+from unbroken_testing import Break, Call, FaultyServer, Pause, Say, Think, run_virtual
+from unbroken_wires.wires.chain import validate_tool_chain
 
 GIVE = Call("give", item="diamond", id="call_1")
 

@@ -16,7 +16,7 @@ from command_agent.tools import Here
 from command_agent.watching import Watch
 from command_agent.world import World
 from unbroken import Conversation, RetryingModel, ScriptedModel
-from unbroken.testing import Break, Say, run_virtual
+from unbroken_testing import Break, Say, run_virtual
 
 
 def test_the_metrics_of_the_page_count_the_wishes() -> None:

@@ -9,7 +9,7 @@ from command_agent.tools import Here
 from command_agent.watching import Watch
 from command_agent.world import World
 from unbroken import Assistant, Conversation, Result, ScriptedModel
-from unbroken.testing import check_request, run_virtual
+from unbroken_testing import check_request, run_virtual
 
 
 class Scene:

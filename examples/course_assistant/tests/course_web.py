@@ -18,7 +18,7 @@ from course_assistant.library import CourseLibrary
 from course_assistant.web.chat_store import ChatStore
 from course_assistant.web.server import create_app, serving
 from unbroken import Model, Request, ScriptedModel
-from unbroken.deltas import Delta
+from unbroken_wires.deltas import Delta
 
 Told = dict[str, Any]
 

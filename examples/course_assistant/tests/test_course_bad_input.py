@@ -22,7 +22,7 @@ from course_assistant.library import CourseLibrary
 from course_assistant.measure import main as measure
 from course_assistant.vectors import DIMENSIONS, MODEL, SHIPPED_VECTORS, read_vectors, to_bytes, write_vectors
 from unbroken import ScriptedModel, UserError
-from unbroken.testing import run_virtual
+from unbroken_testing import run_virtual
 
 HEAD = "Course: A\nLink: https://example.com/a\nPrerequisites: none\n\n"
 LESSON = "Lesson 1: One\nLink: https://example.com/a/1\n\nText.\n"

@@ -22,8 +22,8 @@ from course_assistant.screen import PlainScreen, TerminalScreen, clean
 from course_assistant.sources import Source
 from course_assistant.tours import script, scripted_model
 from unbroken.errors import Unauthorized
-from unbroken.testing import Fail, Pause, Say, run_virtual, serve
 from unbroken.trajectory.recording import list_recordings
+from unbroken_testing import Fail, Pause, Say, run_virtual, serve
 
 EXAMPLES = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
 from course_assistant.sources import Source, unique
 from unbroken import ScriptedModel
-from unbroken.testing import Call, run_virtual
+from unbroken_testing import Call, run_virtual
 
 
 def caching(course: str) -> Call:

@@ -16,7 +16,7 @@ from course_assistant.tours import scripted_model
 from course_assistant.vector_index import VectorIndex
 from course_assistant.vectors import read_vectors
 from unbroken import Request, ScriptedModel, System, User
-from unbroken.testing import run_virtual
+from unbroken_testing import run_virtual
 
 
 def questions(request: Request) -> list[str]:

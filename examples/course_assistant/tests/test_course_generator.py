@@ -14,7 +14,7 @@ from course_assistant.instructions import instructions
 from course_assistant.library import CourseLibrary
 from unbroken import ScriptedModel, System, TextAdded, ToolMessage
 from unbroken.errors import Unavailable
-from unbroken.testing import Call, Fail, Say, run_virtual
+from unbroken_testing import Call, Fail, Say, run_virtual
 
 SEARCH = Call("search_course_content", query="What is MCP")
 

@@ -11,8 +11,8 @@ from course_assistant.library import CourseLibrary
 from course_assistant.sessions import Sessions
 from course_assistant.tours import script, scripted_model
 from unbroken import CallStarted, Request, ScriptedModel, User, connect
-from unbroken.testing import Call, Say, run_virtual, serve
 from unbroken.trajectory.recording import list_recordings
+from unbroken_testing import Call, Say, run_virtual, serve
 
 SEARCH = Call("search_course_content", query="prompt caching", course_name="MCP")
 

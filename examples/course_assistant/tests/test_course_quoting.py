@@ -14,7 +14,7 @@ from course_assistant.quoting import Hit, hits, sentences
 from course_assistant.screen import outcome_in_words
 from course_assistant.tours import scripted_model
 from unbroken import CallFinished, ToolOutput
-from unbroken.testing import run_virtual
+from unbroken_testing import run_virtual
 
 COURSE = """Course: Rocks
 Link: https://example.com/rocks

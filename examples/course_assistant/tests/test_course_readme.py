@@ -15,7 +15,7 @@ from course_assistant.library import CourseLibrary
 from course_assistant.measure import main as measure
 from course_assistant.screen import TerminalScreen
 from course_assistant.tours import scripted_model
-from unbroken.testing import run_virtual
+from unbroken_testing import run_virtual
 
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
 EXAMPLES = re.findall(r'```\n\$ python -m course_assistant ask "(.+?)"\n(.+?)\n```', README, re.S)

@@ -7,7 +7,7 @@ from course_assistant.chunks import Chunk
 from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
 from unbroken import Assistant, RetryingModel, ScriptedModel, ToolMessage, User
-from unbroken.testing import Call, check_request, run_virtual
+from unbroken_testing import Call, check_request, run_virtual
 
 MCP = Call("search_course_content", query="MCP introduction")
 NEEDED = Call("search_course_content", query="prerequisites", course_name="MCP")

@@ -13,7 +13,7 @@ from course_assistant.library import CourseLibrary
 from course_assistant.own_files import LARGEST_FILE, MOST_FILES, read_markdown, read_own_files
 from course_assistant.sources import cite
 from unbroken import ScriptedModel, UserError
-from unbroken.testing import Call, run_virtual
+from unbroken_testing import Call, run_virtual
 
 SEARCH = Call("search_course_content", query="prompt caching")
 

@@ -13,7 +13,7 @@ from course_assistant.library import CourseLibrary
 from course_assistant.measure import main as measure
 from course_assistant.tours import NOTHING_FOUND, NOTHING_FOUND_ZH, TOUR_QUERIES, TOURS, UNFINISHED, scripted_model
 from course_assistant.vectors import plain, read_vectors
-from unbroken.testing import run_virtual
+from unbroken_testing import run_virtual
 
 SEARCH, OUTLINE = "search_course_content", "get_course_outline"
 

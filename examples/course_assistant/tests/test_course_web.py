@@ -17,7 +17,7 @@ from course_assistant.assistant import LONGEST_QUESTION
 from course_assistant.web.server import create_app, serving
 from unbroken import RetryingModel, ScriptedModel, UserError
 from unbroken.errors import Unavailable
-from unbroken.testing import Break, Call, Fail, Say
+from unbroken_testing import Break, Call, Fail, Say
 
 SEARCH = Call("search_course_content", query="prompt caching", course_name="MCP")
 

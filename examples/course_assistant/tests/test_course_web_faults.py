@@ -17,8 +17,8 @@ from course_assistant.library import CourseLibrary
 from course_assistant.tours import script, scripted_model
 from course_assistant.web.page_events import page_events
 from unbroken import CallStarted, Event, Model, Request, RetryingModel, ScriptedModel, User, connect
-from unbroken.deltas import Delta
-from unbroken.testing import FAULTS, Call, Fault, FaultyServer
+from unbroken_testing import FAULTS, Call, Fault, FaultyServer
+from unbroken_wires.deltas import Delta
 
 QUESTION = "What is prompt caching?"
 ANSWER = "Prompt caching keeps the tool definitions, so that they are paid for once."

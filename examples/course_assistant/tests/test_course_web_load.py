@@ -15,8 +15,8 @@ from course_assistant.library import CourseLibrary
 from course_assistant.tours import TOURS, scripted_model
 from course_assistant.web.server import create_app, serving
 from unbroken import Request, ScriptedModel, ToolMessage, User
-from unbroken.deltas import Delta
-from unbroken.testing import Answer, Call, Say
+from unbroken_testing import Answer, Call, Say
+from unbroken_wires.deltas import Delta
 
 CHATS = 50
 

@@ -15,7 +15,7 @@ from course_assistant.web import chats
 from course_assistant.web.chat_store import ChatStore
 from unbroken import Request, RetryingModel, ScriptedModel, User, UserError
 from unbroken.errors import Unavailable
-from unbroken.testing import Call, Fail, Say, Think
+from unbroken_testing import Call, Fail, Say, Think
 
 SEARCH = Call("search_course_content", query="prompt caching", course_name="MCP")
 LONG = " ".join(f"word{number}" for number in range(200))

@@ -23,8 +23,8 @@ from course_assistant.sources import Source
 from course_assistant.web.chat_store import ChatStore
 from course_assistant.web.page_events import STOPPED_BY_SERVER, STOPPED_BY_USER, encode, page_events
 from unbroken import UserError
-from unbroken.messages import Message
-from unbroken.transcript import from_json, to_json
+from unbroken_wires.messages import Message
+from unbroken_wires.transcript import from_json, to_json
 
 LOG = logging.getLogger("course_assistant.web")
 

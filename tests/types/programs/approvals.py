@@ -1,8 +1,8 @@
 """Calls that need an approval: allowed, denied, edited."""
 
 from unbroken import Agent, Allow, Deny, Edit, ScriptedModel, ToolCall, tool
-from unbroken.testing import Call
 from unbroken.tools.approval import Approval
+from unbroken_testing import Call
 
 
 @tool(approve=lambda arguments: arguments["amount"] > 10)

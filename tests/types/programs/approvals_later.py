@@ -3,7 +3,7 @@
 import json
 
 from unbroken import Agent, Allow, ScriptedModel, ToolCall, Wait, tool
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 @tool(approve=True)

@@ -1,5 +1,5 @@
 from unbroken import connect
-from unbroken.dph import run_program_sync
+from unbroken_dph import run_program_sync
 
 connect("openai:gpt-5", temprature=1)  # wrong
 connect("openai:gpt-5", attempts="3")  # wrong

@@ -1,7 +1,7 @@
 """Decoding alone: the bytes of a response become complete calls."""
 
 from unbroken import CallReady, Decoder, Ended, decode, validate_tool_chain
-from unbroken.wires import find_wire
+from unbroken_wires.wires import find_wire
 
 BODY = b'{"choices": [{"message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}]}'
 response = decode(BODY)

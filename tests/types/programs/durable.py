@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 
 from unbroken import Agent, Allow, ScriptedModel, tool
-from unbroken.durable import drive, open_journal
-from unbroken.testing import Call
+from unbroken_durable import drive, open_journal
+from unbroken_testing import Call
 
 
 @tool(approve=True)

@@ -3,7 +3,7 @@
 import asyncio
 
 from unbroken import Agent, Result, ScriptedModel
-from unbroken.evals import Case, Scorer, contains, evaluate, fits
+from unbroken_testing.evals import Case, Scorer, contains, evaluate, fits
 
 
 def short(case: Case, result: Result) -> bool:

@@ -3,7 +3,7 @@
 import json
 from urllib.request import Request, urlopen
 
-from unbroken.gateway import ClientProfile, Gateway, GatewaySettings, UpstreamSettings, running
+from unbroken_gateway import ClientProfile, Gateway, GatewaySettings, UpstreamSettings, running
 
 settings = GatewaySettings(
     (UpstreamSettings("demo", "demo"), UpstreamSettings("serial", "demo")),

@@ -1,4 +1,4 @@
-from unbroken.gateway import GatewaySettings, UpstreamSettings
+from unbroken_gateway import GatewaySettings, UpstreamSettings
 
 UpstreamSettings("demo")  # wrong
 UpstreamSettings("demo", "demo", wait=3, timout=3)  # wrong

@@ -2,7 +2,7 @@
 
 from unbroken import Agent, RunContext, ScriptedModel, ToolCall, tool
 from unbroken.guardrails import Retry, Veto, check_calls, check_input, check_output, redact
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 @tool

@@ -1,7 +1,7 @@
 """Agents that hand off to each other."""
 
 from unbroken import Agent, ScriptedModel
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 billing = Agent(ScriptedModel("It is paid."), name="billing")
 support = Agent(ScriptedModel([Call("transfer_to_billing")]), name="support", handoffs=[billing])

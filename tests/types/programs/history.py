@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from unbroken import Agent, Assistant, Message, ScriptedModel, Transcript, User
-from unbroken.transcript import from_json, to_json
-from unbroken.wires import find_wire
+from unbroken_wires.transcript import from_json, to_json
+from unbroken_wires.wires import find_wire
 
 agent = Agent(ScriptedModel(*["Yes."] * 5))
 history: list[Message] = [User.of("I am Ada."), Assistant("Hello.")]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from unbroken import Agent, Limits, Prices, RunContext, ScriptedModel, tool
-from unbroken.testing import Call, Uses
+from unbroken_testing import Call, Uses
 
 
 @dataclass

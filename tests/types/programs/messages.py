@@ -1,7 +1,7 @@
 """Every message has its text; calls that may run have their arguments."""
 
 from unbroken import Agent, Assistant, ScriptedModel, ToolMessage, User, tool
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 @tool(effect="read")

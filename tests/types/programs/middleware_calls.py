@@ -4,8 +4,8 @@ from typing import Any
 
 from unbroken import Agent, CallContext, Event, Middleware, ScriptedModel, ToolCall, ToolResult, tool
 from unbroken.middleware import NextRequest
-from unbroken.testing import Call
 from unbroken.tools.caller import Caller
+from unbroken_testing import Call
 
 
 @tool(effect="read")

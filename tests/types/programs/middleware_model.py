@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 
 from unbroken import Agent, Middleware, Request, ScriptedModel, TextDelta
-from unbroken.deltas import Delta
 from unbroken.middleware import Ask
+from unbroken_wires.deltas import Delta
 
 
 class Shout(Middleware):

@@ -4,7 +4,7 @@ import types
 from dataclasses import dataclass
 
 from unbroken import Agent, CallContext, ScriptedModel, Toolbox, tool
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 class Counter:

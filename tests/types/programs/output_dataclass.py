@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from unbroken import Agent, ScriptedModel
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from datetime import date
 
 from unbroken import Agent, ScriptedModel
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 def day_of(year: int, month: int, day: int) -> date:

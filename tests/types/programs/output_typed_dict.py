@@ -5,7 +5,7 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from unbroken import Agent, ScriptedModel
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 class Row(TypedDict):

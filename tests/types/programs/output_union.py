@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from unbroken import Agent, ScriptedModel
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 class Report(BaseModel):

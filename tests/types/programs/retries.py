@@ -1,7 +1,7 @@
 """Tools that fail, and tools that ask for another try."""
 
 from unbroken import Agent, Policy, Retry, RetryingModel, ScriptedModel, ToolFailed, ToolOutput, tool
-from unbroken.testing import Break, Call, Say
+from unbroken_testing import Break, Call, Say
 
 
 @tool(effect="read", retries=2)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from unbroken import Agent, Schedule, ScriptedModel, tool
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 def path_of(arguments: dict[str, Any]) -> str:

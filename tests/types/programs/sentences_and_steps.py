@@ -4,7 +4,7 @@ import asyncio
 
 from unbroken import Agent, ScriptedModel, collect, sentences, steps, todo_write
 from unbroken.agent.steps import Action, Thought
-from unbroken.testing import Call, Say
+from unbroken_testing import Call, Say
 
 
 async def main() -> list[str]:

@@ -1,7 +1,7 @@
 """Errors: one tree, with what is needed to continue."""
 
 from unbroken import Agent, ChainBroken, ProviderError, RetryingModel, ScriptedModel, UnbrokenError, UserError
-from unbroken.testing import Break
+from unbroken_testing import Break
 
 agent = Agent(RetryingModel(ScriptedModel(*[[Break()]] * 3, "Hello."), attempts=3))
 try:

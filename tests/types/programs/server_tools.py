@@ -1,7 +1,7 @@
 """Tools that the provider runs, beside your own."""
 
 from unbroken import Agent, ScriptedModel, tool
-from unbroken.server_tools import CodeExecution, WebSearch
+from unbroken_wires.server_tools import CodeExecution, WebSearch
 
 
 @tool(effect="read")

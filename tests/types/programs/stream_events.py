@@ -3,7 +3,7 @@
 import asyncio
 
 from unbroken import Agent, CallFinished, CallStarted, RunFinished, ScriptedModel, TextAdded, tool
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 @tool(effect="read")

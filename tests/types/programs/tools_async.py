@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from unbroken import Agent, ScriptedModel, tool
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 @tool(effect="read")

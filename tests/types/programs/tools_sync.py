@@ -1,7 +1,7 @@
 """Plain functions and `@tool` functions, called by a model and directly."""
 
 from unbroken import Agent, ScriptedModel, tool
-from unbroken.testing import Call
+from unbroken_testing import Call
 
 
 @tool(effect="read", timeout=5)

@@ -3,7 +3,7 @@
 import asyncio
 
 from unbroken import Agent, ScriptedModel, tool
-from unbroken.testing import Call, TestModel, run_virtual
+from unbroken_testing import Call, TestModel, run_virtual
 
 
 @tool(effect="read")

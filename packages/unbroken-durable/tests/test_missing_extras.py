@@ -1,0 +1,26 @@
+"""Without an extra, what needs it names it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "extra"),
+    [
+        ("psycopg", "asyncio.run(unbroken_durable.open_journal('postgresql://h/d'))", "postgres"),
+        ("temporalio", "import unbroken_durable.temporal", "temporal"),
+        ("dbos", "import unbroken_durable.dbos", "dbos"),
+        ("celery", "import unbroken_durable.celery", "celery"),
+        ("ag_ui", "import unbroken.agent.ag_ui", "ag-ui"),
+    ],
+)
+def test_an_error_names_the_extra(package: str, code: str, extra: str) -> None:
+    program = f"import asyncio, sys; sys.modules[{package!r}] = None; import unbroken_durable; {code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("unbroken.errors.UserError: "), done.stderr
+    assert f"pip install 'unbroken[{extra}]' (in a checkout: pip install '.[{extra}]')" in last

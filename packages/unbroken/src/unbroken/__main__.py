@@ -1,0 +1,5 @@
+"""`python -m unbroken` is `unbroken`."""
+
+from unbroken_cli.main import main
+
+main()

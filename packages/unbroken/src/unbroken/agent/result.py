@@ -1,0 +1,266 @@
+"""The result of a run, and how it is saved: as JSON, so that a waiting run can be resumed in another process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, cast
+
+from typing_extensions import TypeVar
+
+from unbroken.agent.handoff_state import Taken, read_taken
+from unbroken.agent.limits import StopReason
+from unbroken.agent.run import CallRecord
+from unbroken.errors import UserError
+from unbroken.events import Event, RunFinished
+from unbroken.tools.approval import Allow, Approval, Edit
+from unbroken.tools.handles import BackgroundCall
+from unbroken.trajectory.metrics import Metrics
+from unbroken_wires.deltas import Verdict
+from unbroken_wires.frozen import quick
+from unbroken_wires.messages import Assistant, Json, Message, ServerCall, ToolCall, ToolMessage, ToolResult, Usage, User
+from unbroken_wires.transcript import Transcript, from_json, to_json
+from unbroken_wires.validation import missing_attribute
+
+OutputT = TypeVar("OutputT", default=str)
+"""The type of the answer."""
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Result(Generic[OutputT]):
+    text: str
+    stop_reason: StopReason
+    messages: tuple[Message, ...] = ()
+    """The complete history, without the agent's own instructions. It ends in open calls if the run is waiting."""
+    calls: tuple[CallRecord, ...] = ()
+    """Every call of this run with its result, in call order."""
+    rounds: int = 0
+    requests: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    """What it cost: by `Limits(prices=…)`, or else in US dollars by the price list. None if that is not known."""
+    seconds: float = 0.0
+    output: OutputT = cast("OutputT", None)  # noqa: RUF009 - it is None: there is no answer yet
+    """The answer: of the type requested with `output=`, or else the same as `text`. A run that has a type and ended
+    without an answer of it (`waiting`, `vetoed`) has None."""
+    pending: tuple[ToolCall, ...] = ()
+    """Calls that wait for an approval or for the client; continue with `agent.resume(result, answers)`."""
+    uncertain: tuple[str, ...] = ()
+    """The ids of pending calls that had started when their process died, and may have taken effect."""
+    answered: tuple[ToolResult, ...] = ()
+    """While some are pending: the results that calls of the same message already have."""
+    decided: Mapping[str, Approval] = field(default_factory=dict[str, Approval])
+    """While some are pending: the decisions about calls that wait behind them, by call id."""
+    structured: bool = False
+    """Whether the run has an `output=` type."""
+    finish: str | None = None
+    """The provider's own finish reason of its last answer: `length` means that it was cut."""
+    cut_off: bool = False
+    """The run ended without an answer of the model: `text` is what it had written by then, or a sentence of ours. An
+    answer to the final request after a limit is an answer."""
+    run: str = ""
+    call_count: int = 0
+    """Calls that counted against `Limits.calls`."""
+    attempts: int = 0
+    """Requests that were sent, including failed ones that were retried."""
+    fallback_used: bool = False
+    """A response broke and was retried without streaming, or with another model."""
+    verdicts: tuple[Verdict, ...] = ()
+    """What was wrong with each incomplete response."""
+    warnings: tuple[str, ...] = ()
+    """What was changed in requests because a model would have refused them, one sentence each."""
+    question: User | None = None
+    """While open calls of a given history are pending: the prompt that follows them."""
+    numbers: Mapping[str, int] = field(default_factory=dict[str, int])
+    """While some are pending: the numbers of the calls without a result, by call id."""
+    next_call: int = 0
+    """The number of the next call."""
+    agent: str = ""
+    """The name of the agent that answered: after a hand-off it is another one than the one that began."""
+    handoffs: tuple[Taken, ...] = ()
+    """The hand-offs of the run."""
+    inner: Mapping[str, Result[Any]] = field(default_factory=dict[str, "Result[Any]"], repr=False)
+    """While calls of agents that run as tools are pending: the results of these agents so far, by the ids of the calls
+    that run them."""
+    background: tuple[BackgroundCall, ...] = ()
+    """The calls that went to the background, with their results. Those that are not `delivered` ended, or were
+    cancelled, after the model was asked for the last time."""
+    server_calls: tuple[ServerCall, ...] = ()
+    """Tools that the provider ran itself, as it reported them, in order. `to_json` leaves them out."""
+    events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
+    """The events that `metrics` counts."""
+
+    if not TYPE_CHECKING:  # type checkers have their own words for it
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
+
+    @property
+    def cache_saving(self) -> float | None:
+        """How much less it cost because of the provider's cache: less for what was read from it, more for what was
+        written. None if nothing was, or if that is not known."""
+        return self.usage.cache_saving
+
+    @property
+    def metrics(self) -> Metrics:
+        """The run in numbers: the same as a `Metrics` that received its events. A resumed run is counted completely, or
+        only its last part if it was resumed from a saved result, which has no calls."""
+        return metrics_of(self)
+
+    def to_json(self) -> dict[str, Json]:
+        """Everything except a typed `output` and `calls`, to be saved; `agent.resume` accepts it."""
+        return {
+            "version": 2,
+            "run": self.run,
+            "text": self.text,
+            "stop_reason": self.stop_reason,
+            "messages": to_json(self.messages),
+            "answered": to_json([ToolMessage(self.answered)]) if self.answered else [],
+            "pending": [call.id for call in self.pending],
+            "uncertain": list(self.uncertain),
+            "decided": {
+                id: {"edit": decision.arguments} if isinstance(decision, Edit) else {}
+                for id, decision in self.decided.items()
+            },
+            "structured": self.structured,
+            "rounds": self.rounds,
+            "requests": self.requests,
+            "call_count": self.call_count,
+            "usage": self.usage.to_json(),
+            "cost": self.cost,
+            "cache_saving": self.cache_saving,
+            "seconds": self.seconds,
+            "finish": self.finish,
+            "cut_off": self.cut_off,
+            "attempts": self.attempts,
+            "fallback_used": self.fallback_used,
+            "verdicts": [verdict_to_json(verdict) for verdict in self.verdicts],
+            "warnings": list(self.warnings),
+            "question": to_json([self.question])[0] if self.question is not None else None,
+            "numbers": dict(self.numbers),
+            "next_call": self.next_call,
+            "agent": self.agent,
+            "handoffs": [asdict(each) for each in self.handoffs],
+            "background": [each.to_json() for each in self.background],
+            **self._inner_to_json(),
+        }
+
+    def _inner_to_json(self) -> dict[str, Json]:
+        if not self.inner:
+            return {}
+        return {
+            "inner": {id: result.to_json() for id, result in self.inner.items()},
+            "agents": {call.id: call.agent for call in self.pending if call.agent},
+        }
+
+    @classmethod
+    def from_json(cls, saved: Json) -> Result[Any]:
+        """Restores what `to_json` returned, as a dict or as JSON text."""
+        try:
+            if isinstance(saved, str | bytes):
+                saved = json.loads(saved)
+            if not isinstance(saved, dict) or "stop_reason" not in saved:
+                raise TypeError("it is not what Result.to_json returns")
+            fields = cast("dict[str, Any]", saved)
+            messages = from_json(fields["messages"])
+            last = messages[-1] if messages else None
+            calls = last.calls if isinstance(last, Assistant) else ()
+            inner = {id: Result.from_json(each) for id, each in fields.get("inner", {}).items()}
+            waiting = {call.id: call for call in calls} | _inner_calls(inner, fields.get("agents", {}))
+            answered = tuple(r for m in from_json(fields["answered"]) if isinstance(m, ToolMessage) for r in m.results)
+            return cls(
+                text=fields["text"],
+                stop_reason=fields["stop_reason"],
+                messages=messages,
+                rounds=fields["rounds"],
+                requests=fields["requests"],
+                usage=Usage(**fields["usage"], cost=_cost(fields), cache_saving=fields.get("cache_saving")),
+                cost=_cost(fields),
+                seconds=fields["seconds"],
+                pending=tuple(waiting[id] for id in fields["pending"] if id in waiting),
+                uncertain=tuple(fields.get("uncertain", ())),
+                answered=answered,
+                decided={
+                    id: Edit(saved["edit"]) if "edit" in saved else Allow()
+                    for id, saved in fields.get("decided", {}).items()
+                },
+                output=cast("OutputT", None if fields.get("structured") else fields["text"]),
+                structured=fields.get("structured", False),
+                finish=fields["finish"],
+                cut_off=fields.get("cut_off", False),
+                run=fields["run"],
+                call_count=fields["call_count"],
+                attempts=fields.get("attempts", fields["requests"]),
+                fallback_used=fields.get("fallback_used", False),
+                verdicts=tuple(_verdict(each) for each in fields.get("verdicts", ())),
+                warnings=tuple(fields.get("warnings", ())),
+                question=_question(fields.get("question")),
+                numbers=fields.get("numbers", {}),
+                next_call=fields.get("next_call", 0),
+                agent=fields.get("agent", ""),
+                handoffs=read_taken(fields.get("handoffs")),
+                inner=inner,
+                background=tuple(BackgroundCall.from_json(each) for each in fields.get("background", ())),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"a saved result cannot be read: {type(error).__name__}: {error}") from error
+
+    def transcript(self) -> Transcript:
+        """The history from which the run can continue, with the results it already has."""
+        transcript = Transcript(self.messages)
+        for result in self.answered:
+            transcript.answer(result)
+        return transcript
+
+
+def inside_id(outer: str, id: str) -> str:
+    """The id that a call of an agent has in the outer run, where the call `outer` runs that agent."""
+    return f"{outer}/{id}"
+
+
+def _inner_calls(inner: Mapping[str, Result[Any]], agents: Mapping[str, str]) -> dict[str, ToolCall]:
+    """The calls that agents wait for which run as tools, by the ids that they have in the outer run."""
+    found: dict[str, ToolCall] = {}
+    for outer, result in inner.items():
+        for call in result.pending:
+            id = inside_id(outer, call.id)
+            found[id] = replace(call, id=id, agent=agents.get(id, ""))
+    return found
+
+
+def metrics_of(result: Result[Any]) -> Metrics:
+    """Built on demand from the events that the run has kept."""
+    calls = sum(len(message.calls) for message in result.messages if isinstance(message, Assistant))
+    returns = sum(len(message.results) for message in result.messages if isinstance(message, ToolMessage))
+    end = RunFinished(
+        *(result.run, 0, 0, 0.0, result.text, result.stop_reason, result.rounds, result.requests, len(result.calls)),
+        usage=result.usage.to_json(),
+        seconds=result.seconds,
+        complete=calls == returns + len(result.answered),
+        verdicts=[verdict_to_json(verdict) for verdict in result.verdicts],
+        cost=result.cost,
+        cache_saving=result.cache_saving,
+        cut_off=result.cut_off,
+    )
+    return Metrics.of([*result.events, end])
+
+
+def verdict_to_json(verdict: Verdict) -> dict[str, Json]:
+    return {**asdict(verdict), "open_calls": list(verdict.open_calls), "left_out": list(verdict.left_out)}
+
+
+def _verdict(saved: dict[str, Any]) -> Verdict:
+    fields: dict[str, Any] = {**saved, **{name: tuple(saved.get(name, ())) for name in ("open_calls", "left_out")}}
+    return Verdict(**fields)
+
+
+def _cost(saved: Mapping[str, Any]) -> float | None:
+    """In version 1, an unknown cost was 0."""
+    return saved["cost"] if saved.get("version", 1) > 1 else saved["cost"] or None
+
+
+def _question(saved: Json) -> User | None:
+    message = from_json([saved])[0] if saved is not None else None
+    return message if isinstance(message, User) else None

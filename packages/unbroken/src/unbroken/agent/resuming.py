@@ -1,0 +1,462 @@
+"""Resumes and replays runs. A run that waits resumes from its saved result or its recording, one whose process died
+from its recording. A replay gets the recorded prompt, and the recording provides the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+from unbroken.agent.handoffs import final_agent
+from unbroken.agent.limits import Account, limits_of
+from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
+from unbroken.agent.output import ANSWER
+from unbroken.agent.recorded_results import records_of, unmasked, verdicts_of, waiting_result
+from unbroken.agent.result import Result, inside_id
+from unbroken.agent.run_lifecycle import Performance
+from unbroken.agent.saved_state import lost_usage
+from unbroken.clock import Deadlock
+from unbroken.errors import UserError
+from unbroken.events import Compacted, RunFinished, TextFinished, ToolCallsDetected
+from unbroken.middleware import Middleware, as_middleware
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
+from unbroken.tools.results import to_parts
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.background_calls import background_calls
+from unbroken.trajectory.continuation import Continuation, combine, find_interruption
+from unbroken.trajectory.facts import COUNTED_IN_RUN
+from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
+from unbroken.trajectory.recording import Recording, read_recording
+from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, ReplayDiverged, replay
+from unbroken_wires.messages import Json, ToolCall, ToolResult
+from unbroken_wires.transcript import Transcript
+from unbroken_wires.validation import check_options
+
+if TYPE_CHECKING:
+    from unbroken.agent.agent import Agent
+
+
+Saved: TypeAlias = Result[Any] | Mapping[str, Any] | str | bytes | os.PathLike[str] | Recording
+"""A result, what `to_json` made of it, or a recording."""
+FINISHING = 60.0
+"""Seconds in which a run that is resumed after its time limit may finish the calls of its last answer."""
+
+
+def prepare_resume(
+    agent: Agent[Any, Any], saved: Saved, answers: Answers, options: ResumeOptions, output: Any
+) -> Performance:
+    """Prepares the rest of a run that waits or was cut off."""
+    check_options("agent.resume", ResumeOptions, options, also=("answers", "output"))
+    if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+        raise UserError("resume: the answers are a dict by call id, for example {call.id: Allow()}")
+    recording = _recording(saved)
+    if recording is not None:
+        return _prepare_from(agent, recording, answers, options, output)
+    result = saved if isinstance(saved, Result) else Result.from_json(cast("Json", saved))
+    recording = find_recording(agent.stack(options), result) if result.stop_reason == "waiting" else None
+    if recording is None:
+        return _prepare_waiting(agent, result, answers, options, output)
+    return _prepare_from(agent, recording, answers, options, output, result)
+
+
+def _prepare_from(
+    agent: Agent[Any, Any],
+    recording: Recording,
+    answers: Answers,
+    options: ResumeOptions,
+    output: Any,
+    saved: Result[Any] | None = None,
+) -> Performance:
+    try:
+        with reading(recording):
+            return _prepare_recorded(agent, recording, answers, options, output, saved)
+    except UserError:
+        refuse_taken(recording)  # if another process is resuming the run, what was read may be incomplete
+        raise
+
+
+def prepare_durable(
+    agent: Agent[Any, Any], recording: Recording, answers: Answers, options: ResumeOptions, journal: Middleware
+) -> Performance:
+    """Prepares the rest of a run whose recording is in a journal. `journal` is the middleware that records it there.
+    Calls of tools that are gone are answered so."""
+    with reading(recording):
+        return _prepare_recorded(agent, recording, answers, options, agent.output_type, journal=journal)
+
+
+def prepare_inner(
+    agent: Agent[Any, Any],
+    recording: Recording,
+    answers: Answers,
+    options: ResumeOptions,
+    journal: Middleware,
+    saved: Result[Any] | None,
+) -> Performance:
+    """Prepares the rest of a run inside of another one, whose recording has it."""
+    with reading(recording):
+        return _prepare_recorded(agent, recording, answers, options, agent.output_type, saved, journal)
+
+
+def _prepare_waiting(
+    agent: Agent[Any, Any],
+    result: Result[Any],
+    answers: Answers,
+    options: ResumeOptions,
+    output: Any,
+    *,
+    strict: bool = True,
+    earlier: Collection[str] = (),
+) -> Performance:
+    if result.stop_reason != "waiting":
+        raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; continue with history=")
+    if strict:
+        _refuse_untyped(result.structured and not result.handoffs, output)
+    transcript = result.transcript()
+    limits = options.get("limits") or agent.limits
+    account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
+    performance = agent.performance(result.run, transcript, account, options, output)
+    performance.decisions = dict(result.decided)
+    tools, answering = performance.tools.fixed, final_agent(agent, result.handoffs)
+    if result.handoffs:
+        tools = None if answering is None else answering.toolset.fixed
+    if tools is not None and answering is not None and answering.handoffs:
+        tools = Toolbox(tools, *(handoff.tool for handoff in answering.handoffs.values()))
+    answers, performance.inner_answers = _split_answers(result, answers, earlier)
+    decisions = _decisions(transcript, answers, tools)
+    if strict:
+        _refuse_missing(transcript, decisions, tools)
+    for id, decision in decisions.items():
+        performance.decisions[id] = combine(result.decided.get(id), decision)
+    performance.before = result
+    performance.next_call = result.next_call
+    return performance
+
+
+def _prepare_recorded(
+    agent: Agent[Any, Any],
+    recording: Recording,
+    answers: Answers,
+    options: ResumeOptions,
+    output: Any,
+    saved: Result[Any] | None = None,
+    journal: Middleware | None = None,
+) -> Performance:
+    """Continues where the recording ends, in the same file, or in the journal that it was read from. `saved` is the
+    result of a waiting run, from before secrets were masked."""
+    cut = find_interruption(recording)
+    continuation = Continuation(cut, answers, watched=journal is not None)
+    waiting = waiting_result(recording)
+    if waiting is not None:
+        if saved is not None:
+            waiting = unmasked(waiting, saved)
+        asked = {call.id for call in waiting.transcript().open}
+        said = {id: each for id, each in cut.decisions.items() if id in asked}
+        limits = limits_of(recording) if saved is None else agent.limits
+        given: ResumeOptions = {"limits": limits, **options}
+        known = {id: combine(said.get(id), answer) for id, answer in answers.items()}
+        earlier = said.keys() - known.keys()
+        performance = _prepare_waiting(
+            agent, waiting, {**said, **known}, given, output, strict=journal is None, earlier=earlier
+        )
+        continuation.continue_with_same_calls()
+        performance.account.seconds = cut.seconds
+    else:
+        if answers:
+            raise UserError(f"{recording.path}: the run is not waiting, so there is nothing to answer")
+        if journal is None:
+            _refuse_untyped(recording.settings.get("output") is not None, output)
+        account = Account(options.get("limits") or limits_of(recording), seconds=cut.seconds)
+        limit = account.limits.seconds
+        if cut.answer and limit is not None and cut.seconds >= limit:  # its last answer belongs to the history
+            account.extra = cut.seconds - limit + FINISHING
+        performance = agent.performance(recording.run, Transcript(cut.messages), account, options, output)
+        performance.question, performance.state, performance.lost = cut.question, cut.state, lost_usage(cut)
+        if not performance.transcript.closed:
+            continuation.continue_with_same_calls()
+        performance.background = background = background_calls(recording, interrupted=True)
+        performance.records = records_of(recording, cut.messages, background)
+        performance.verdicts = verdicts_of(recording)
+    sinks = (*agent.sinks, *as_middleware(options.get("sinks", ())))
+    performance.middleware = continued(sinks, agent.middleware, recording, continuation, journal)
+    continuation.others = performance.middleware
+    performance.next_seq, performance.continued = cut.next_seq, True
+    performance.next_call = cut.next_call
+    performance.events = tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN)
+    performance.earlier = continuation
+    return performance
+
+
+def _refuse_untyped(structured: bool, output: Any) -> None:
+    if structured and output is None:
+        raise UserError("resume: the run has a structured answer; give its type again with output=")
+
+
+def _recording(saved: Saved) -> Recording | None:
+    """The first character distinguishes a path from the text of a saved result."""
+    if isinstance(saved, Recording):
+        return saved
+    if isinstance(saved, os.PathLike) or (isinstance(saved, str) and not saved.lstrip().startswith(("{", "["))):
+        return read_recording(saved)
+    return None
+
+
+def _split_answers(
+    result: Result[Any], answers: Answers, earlier: Collection[str]
+) -> tuple[Answers, dict[str, dict[str, Any]]]:
+    """The answers to calls of the run itself; and those to calls of agents that run as tools, by the ids of the calls
+    that run them. Such a call may have its result by now: then the answer was used. `earlier`: the ids of calls whose
+    answers were recorded before, and not given now."""
+    inside = {call.id: call for call in result.pending if call.agent}
+    if not inside:
+        return answers, {}
+    open_calls = [call.id for call in result.transcript().open]
+    own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
+    for id, answer in answers.items():
+        if id in inside and (
+            isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, None, inside[id].name))
+        ):  # inside it would only fail the call that runs the agent
+            raise _ambiguous(answer, inside[id], id)
+        places = _places_inside(result, id) if id in inside else []
+        if len(places) + (id in open_calls) > 1:
+            raise UserError(
+                f"resume: several waiting calls have the id `{id}`; give the call that runs an agent a result instead: "
+                f"{_listed(outer for outer, _ in places)}"
+            )
+        if places:
+            inner.setdefault(places[0][0], {})[places[0][1]] = answer
+        elif id in open_calls:
+            asks = sorted(each for each in inside if any(outer == id for outer, _ in _places_inside(result, each)))
+            if asks and id not in earlier and isinstance(answer, Allow | Deny | Edit):
+                what = {Allow: "allowed", Deny: "denied", Edit: "edited"}[type(answer)]
+                raise UserError(
+                    f"resume: call `{id}` cannot be {what} any more: it runs an agent that waits inside; decide about "
+                    f"{_listed(asks)}, or give `{id}` a result"
+                )
+            own[id] = answer
+        elif id not in inside:
+            known = ", ".join(f"`{call.id}` ({call.name})" for call in result.pending)
+            raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
+    return own, inner
+
+
+def _places_inside(result: Result[Any], id: str) -> list[tuple[str, str]]:
+    """The calls that run agents in which this one waits, and its id there. More than one only if ids have slashes."""
+    return [
+        (outer, call.id)
+        for outer, waits in result.inner.items()
+        for call in waits.pending
+        if inside_id(outer, call.id) == id
+    ]
+
+
+def _listed(ids: Iterable[str]) -> str:
+    return ", ".join(f"`{id}`" for id in ids)
+
+
+def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None) -> dict[str, Approval | ToolResult]:
+    waiting = {call.id: call for call in transcript.open}
+    decisions: dict[str, Approval | ToolResult] = {}
+    for id, answer in answers.items():
+        call = waiting.get(id)
+        if call is None:
+            known = ", ".join(f"`{call.id}` ({call.name})" for call in waiting.values()) or "none"
+            raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
+        if isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, toolbox, call.name)):
+            raise _ambiguous(answer, call, id)
+        if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
+            decisions[id] = answer
+        else:
+            decisions[id] = ToolResult(id, to_parts(answer), name=call.name)
+    return decisions
+
+
+def _ambiguous(answer: object, call: ToolCall, id: str) -> UserError:
+    return UserError(
+        f"resume: {answer!r} for call `{id}` ({call.name}) is ambiguous; use Allow(), Deny() or Edit({{…}}), or, if "
+        f"that is what the call gave, ToolResult.of(call, …)"
+    )
+
+
+def _is_decision(answer: str, toolbox: Toolbox | None, name: str) -> bool:
+    """Does it look like a decision? For a tool that runs at the client it is an ordinary result."""
+    tool = toolbox.get(name) if toolbox is not None else None
+    if tool is not None and tool.function is None:
+        return False
+    word, colon, _ = answer.partition(":")
+    return word.strip().lower() in (("deny", "edit") if colon else ("allow", "deny"))
+
+
+def _refuse_missing(
+    transcript: Transcript, decisions: Mapping[str, Approval | ToolResult], toolbox: Toolbox | None
+) -> None:
+    """Without its tool, a waiting call would be answered with an error and could not wait again."""
+    if toolbox is None:
+        return
+    unanswered = [call.name for call in transcript.open if not isinstance(decisions.get(call.id), ToolResult)]
+    if missing := [name for name in dict.fromkeys(unanswered) if name not in toolbox and name != ANSWER]:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise UserError(f"resume: calls of {names} wait, and this agent has no such tool; add it to Agent(tools=[…])")
+
+
+@contextmanager
+def reading(recording: Recording) -> Generator[None]:
+    """Turns anything that a recorder cannot have written into a `UserError`. Refuses a recording without an agent."""
+    if "schedule" not in recording.settings:
+        raise UserError(f"{recording.path} has no agent that could continue: it was made by a gateway, or by a test")
+    try:
+        yield
+    except UserError as error:
+        told = str(error)
+        raise (error if str(recording.path) in told else UserError(f"{recording.path}: {told}")) from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{recording.path} is damaged and cannot be replayed or resumed ({what})") from error
+
+
+def find_recording(middleware: Iterable[Middleware], result: Result[Any]) -> Recording | None:
+    """The recording of a run whose saved result is resumed. Raises `RunTaken` if the run has continued since."""
+    files = [file for each in middleware for file in each.recordings_of(result.run)] if result.run else []
+    for file in reversed(files):
+        recording = read_recording(file)
+        with reading(recording):
+            waiting = waiting_result(recording)
+        if waiting is not None and _waits_for(waiting) == _waits_for(result) and not _has_ended(recording):
+            return recording
+    if files:
+        raise already_resumed(files[-1], result.run)
+    return None
+
+
+def continued(
+    sinks: Sequence[Middleware],
+    middleware: Sequence[Middleware],
+    recording: Recording,
+    continuation: Middleware,
+    journal: Middleware | None = None,
+) -> tuple[Middleware, ...]:
+    """The recorder appends to the recording; next to it, `continuation` provides what was recorded of the run."""
+    recorder = journal or next((each for each in (*middleware, *sinks) if each.records), None)
+    recorder = recorder or Recorder(recording.path.parent)
+    resumed = recorder.resume(recording.path, recording.run, recording.size)
+    listening = [each for each in sinks if not each.records]
+    return (*listening, *replace_recorder(middleware, resumed, continuation))
+
+
+def replace_recorder(middleware: Sequence[Middleware], *instead: Middleware) -> tuple[Middleware, ...]:
+    """Replaces the first middleware that records with these, or puts them outermost if none does."""
+    others = [each for each in middleware if not each.records]
+    place = next((place for place, each in enumerate(middleware) if each.records), 0)
+    return (*others[:place], *instead, *others[place:])
+
+
+def _waits_for(result: Result[Any]) -> tuple[int, set[str]]:
+    return result.requests, {call.id for call in result.pending}
+
+
+def _has_ended(recording: Recording) -> bool:
+    return isinstance(recording.ending, RunFinished) and recording.ending.stop_reason != "waiting"
+
+
+T = TypeVar("T")
+
+
+def replay_run(
+    agent: Agent[Any, Any],
+    recording: str | os.PathLike[str] | Recording,
+    clock: PlayedClock,
+    tools: PlayedTools,
+    speed: float,
+    options: ReplayOptions,
+    output: Any,
+) -> Result[Any]:
+    """The agent gets the same prompt, and the recording provides the rest."""
+    check_options("agent.replay", ReplayOptions, options, also=("clock", "tools", "speed", "output"))
+    recorded = recording if isinstance(recording, Recording) else read_recording(recording)
+    with reading(recorded):
+        playback = replay(recorded, clock=clock, tools=tools, speed=speed)
+        messages, question, limits = playback.messages, playback.question, limits_of(recorded)
+
+    def prepare() -> Performance:
+        given: Options = {
+            "limits": limits,
+            **options,
+            "history": messages,
+            "run_id": playback.run,
+            "open_calls": "execute",
+        }
+        performance = agent.prepare(None if question is None else question.parts, given, output)
+        # The recording takes the recorder's place. The replay itself is recorded only if its `sinks` do so.
+        replayed = replace_recorder(agent.middleware, playback)
+        performance.middleware = (*agent.sinks, *as_middleware(options.get("sinks", ())), *replayed)
+        performance.earlier = playback
+        account = performance.account
+        account.recorded = _costs(recorded)
+        if "limits" not in options:  # not the agent's prices: the cost is the recorded one
+            account.limits = replace(account.limits, prices=limits.prices)
+        return performance
+
+    return _play(playback, prepare)
+
+
+def _costs(recording: Recording) -> dict[int, float | None]:
+    """What the request of each turn cost."""
+    return {
+        event.turn: event.cost
+        for event in recording.events
+        if isinstance(event, TextFinished | ToolCallsDetected | Compacted)
+    }
+
+
+def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]:
+    """`prepare` makes the run for the playback. It runs on its own loop, which has the recording's time; if a loop is
+    running already, in a thread."""
+
+    async def play() -> Result[Any]:
+        result = await prepare()()
+        if (stopped := playback.diverged or playback.ended) is not None:
+            raise stopped
+        if playback.left:
+            raise ReplayDiverged(
+                f"the run diverges from its recording: it ended with {playback.left} recorded inputs left"
+            )
+        return result
+
+    def run() -> Result[Any]:
+        with asyncio.Runner(loop_factory=playback.loop) as runner:
+            try:
+                return runner.run(play())
+            except Deadlock:  # lines of the recording are missing
+                path = playback.recording.path
+                raise RecordingEnded(f"{path} does not show how the run continued: lines are missing in it") from None
+
+    return _in_thread(run) if _in_a_loop() else run()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the calling thread
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="unbroken-replay")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

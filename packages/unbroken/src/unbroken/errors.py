@@ -1,0 +1,199 @@
+"""Every error that Unbroken raises. The type shows whose fault it is.
+
+    UnbrokenError
+    ├── UserError                 the caller asked for something that is not possible
+    │   ├── UnknownWire           there is no wire with that name
+    │   ├── UnknownProvider       there is no provider with that name
+    │   ├── MissingKey            the provider needs a key and none was given
+    │   ├── CannotEncode          the wire has no way to send this request
+    │   ├── InvalidRequest        a client sent a request that its wire does not allow
+    │   ├── InvalidStep           a message that would break the chain of calls and results
+    │   ├── InvalidTool           a function that cannot become a tool, two tools with one name, a file without tools
+    │   ├── MiddlewareFailed      `start` or `before_request` of your middleware raised
+    │   └── RunTaken              somebody else resumed the run: it is active, has moved on, or has ended
+    ├── ProviderError             the provider did not answer, or answered with an error
+    │   ├── Unauthorized          401, 403: the key is wrong, or lacks a permission
+    │   ├── ModelNotFound         404: the model or the address does not exist
+    │   ├── RequestRefused        400, 422 and similar: a retry of this request cannot succeed
+    │   │   └── ContextTooLong    the history is longer than the model's context
+    │   ├── RateLimited           429
+    │   ├── Unavailable           5xx, 408, 409, 425, 529: a retry may succeed
+    │   ├── Unreachable           no connection
+    │   └── TimedOut              no connection, no first byte or no end of the response in time
+    ├── StreamError               the provider sent something unreadable
+    │   ├── NotAResponse          an empty body, HTML or noise instead of a response of the wire
+    │   ├── TooLarge              an event or a body beyond its size limit
+    │   ├── TooDeep               JSON nested deeper than any real response
+    │   └── ChainBroken           the response broke off or was empty; see `verdicts`
+    ├── Vetoed                    a check ended the run; it becomes the answer, with the stop reason `vetoed`
+    │   └── PromptVetoed          it was a check of the prompt
+    ├── RecordingFailed           the run must be recorded and cannot be: the disk is full, the folder is gone
+    └── AnswerInvalid             the model refused to answer, or its answer does not match the requested type, even
+                                  after a correction
+
+A response that is readable but broken (cut off, without an end, with an error inside) yields a `Verdict` next to what
+was received. If the agent loop cannot continue after it, it raises `ChainBroken`. A failing tool yields a `ToolResult`.
+An error that ends a run carries the history so far in `messages`: it is valid, and you can continue from it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from unbroken_wires.deltas import Verdict
+from unbroken_wires.messages import Message
+
+
+class UnbrokenError(Exception):
+    """The base class: `except UnbrokenError` catches every error of this library and nothing else."""
+
+    messages: tuple[Message, ...] = ()
+    """If a run ended with this error: its history, in which every call has a result."""
+    verdicts: tuple[Verdict, ...] = ()
+    """One verdict per attempt, if a model was asked more than once or its response broke."""
+
+
+class UserError(UnbrokenError):
+    file: str = ""
+    """The file that has to be corrected, if it is the user's file of provider profiles."""
+
+
+def needs_extra(what: str, package: str, extra: str) -> UserError:
+    """The error of a part that needs an optional package, with the command that installs it."""
+    install = f"pip install 'unbroken[{extra}]' (in a checkout: pip install '.[{extra}]')"
+    return UserError(f"{what} needs {package}: {install}")
+
+
+class UnknownWire(UserError):
+    pass
+
+
+class UnknownProvider(UserError):
+    pass
+
+
+class MissingKey(UserError):
+    pass
+
+
+class CannotEncode(UserError):
+    pass
+
+
+class InvalidRequest(UserError):
+    pass
+
+
+class InvalidStep(UserError):
+    pass
+
+
+class InvalidTool(UserError):
+    pass
+
+
+class MiddlewareFailed(UserError):
+    """It names the class and the method; its cause is what they raised."""
+
+
+class RunTaken(UserError):
+    """One run has one writer. `run` is the id of the run that somebody else resumed first."""
+
+    def __init__(self, message: str, run: str = "") -> None:
+        super().__init__(message)
+        self.run = run
+
+
+class ProviderError(UnbrokenError):
+    """`status` is the HTTP status (0 if there was no response), `retry_after` the seconds that the provider asked to
+    wait."""
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Unauthorized(ProviderError):
+    key_variable: str = ""
+    """The environment variable that the provider's key is usually in, if the message names it."""
+
+
+class ModelNotFound(ProviderError):
+    pass
+
+
+class RequestRefused(ProviderError):
+    pass
+
+
+class ContextTooLong(RequestRefused):
+    pass
+
+
+class RateLimited(ProviderError):
+    pass
+
+
+class Unavailable(ProviderError):
+    pass
+
+
+class Unreachable(ProviderError):
+    pass
+
+
+class TimedOut(ProviderError):
+    total: bool = False
+    """The time limit for the complete response has passed, so there is no time left for a retry."""
+
+
+class StreamError(UnbrokenError):
+    pass
+
+
+class NotAResponse(StreamError):
+    pass
+
+
+class TooLarge(StreamError):
+    """It has a verdict from the start: the answer is not asked for again, because it would be too large again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.verdicts = (Verdict("too_large", message),)
+
+
+class TooDeep(StreamError):
+    pass
+
+
+class ChainBroken(StreamError):
+    def __init__(self, message: str, verdicts: tuple[Verdict, ...] = ()) -> None:
+        super().__init__(message)
+        self.verdicts = verdicts
+
+
+class Vetoed(UnbrokenError):
+    """Ends a run with its text as the answer. A check raises it through `Veto`."""
+
+
+class PromptVetoed(Vetoed):
+    """The prompt was refused: it does not stay in the history."""
+
+
+class RecordingFailed(UnbrokenError):
+    """A tool that may change something did not start, because its start could not be recorded."""
+
+
+class AnswerInvalid(UnbrokenError):
+    pass
+
+
+PASSWORD = re.compile(r"(?P<before>://[^/@\s:]*:)(?P<password>[^/\s]+)(?=@)")
+"""The credentials of an address, up to its last `@`."""
+
+
+def without_passwords(text: str) -> str:
+    """The text of an error with `postgres://user:secret@host` masked."""
+    return PASSWORD.sub(r"\g<before>***", text) if "://" in text else text

@@ -1,0 +1,160 @@
+"""The runs of agents that run as tools, in the recording of the run that calls them: each of their lines is in a line
+`inner` of that recording, with the idempotency key of the call. So one file, or one journal, has all of a team's work,
+and an inner run is resumed from it like any other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from unbroken.events import (
+    AgentChanged,
+    ApprovalAsked,
+    CallFinished,
+    CallStarted,
+    InnerEvent,
+    LimitReached,
+    RequestRetried,
+    RunFailed,
+    TextFinished,
+)
+from unbroken.middleware import Middleware, RunStart
+from unbroken.tools.context import CallContext
+from unbroken.trajectory.jsonl_writer import Target
+from unbroken.trajectory.line_reader import LineReader
+from unbroken.trajectory.lines import Line, encode
+from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.run_recorder import RunRecorder
+from unbroken_wires.messages import Json
+
+SHOWN = 200
+"""Characters of a text that `describe_step` shows."""
+
+
+class InnerTarget(Target):
+    """Puts the lines of an inner run into the recording of the outer one."""
+
+    def __init__(self, outer: RunRecorder, context: CallContext[Any], begun: bool) -> None:
+        writer = outer.writer
+        self.path, self.delay, self.later = writer.path, writer.target.delay, writer.target.later
+        self.is_open = not writer.broken
+        self._outer = outer
+        self._begun = begun
+        call = orjson.dumps({"turn": context.turn, "call": context.number, "call_id": context.call_id})
+        self._call = call[1:-1] + b',"key":' + orjson.dumps(context.key) + b',"of":'
+
+    def has_lines(self) -> bool:
+        return self._begun
+
+    def write(self, data: bytes, urgent: bool) -> None:
+        writer, before = self._outer.writer, b'{"line":"inner","at":%s,' % orjson.dumps(self._outer.at()) + self._call
+        if writer.broken:
+            raise OSError(writer.reason)
+        writer.put_raw([before + line + b"}" for line in data.split(b"\n") if line], urgent)
+
+    async def stored(self) -> None:
+        await self._outer.writer.stored()
+        if self._outer.writer.broken:
+            raise OSError(self._outer.writer.reason)
+
+
+class InnerRecorder(Middleware):
+    """Records the run of an agent that runs as a tool in the recording of the outer run. `begun`: that recording has an
+    earlier part of it."""
+
+    records = True
+
+    def __init__(self, outer: RunRecorder, context: CallContext[Any], begun: bool = False) -> None:
+        self._outer = outer
+        self._context = context
+        self._begun = begun
+
+    def start(self, run: RunStart) -> RunRecorder:
+        redactor = self._outer.cover(run.secrets())
+        target = InnerTarget(self._outer, self._context, self._begun)
+        recorder = RunRecorder(target, run, redactor, "stop" if self._outer.stops else "continue")
+        recorder.reserves |= self._outer.reserves
+        return recorder
+
+    def resume(self, path: Path, run: str, size: int) -> Self:
+        return self
+
+
+@dataclass(slots=True)
+class InnerLines:
+    """The lines of inner runs in a recording, by the keys of the calls that run them."""
+
+    by_key: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
+    keys: dict[tuple[int, str], str] = field(default_factory=dict[tuple[int, str], str])
+    """By the turns and ids of the calls."""
+    waiting: set[int] = field(default_factory=set[int])
+    """The numbers of the calls whose agents wait for somebody."""
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        found = cls()
+        for line in recording.lines:
+            if line["line"] in ("inner", "waits"):
+                found.take(line)
+        return found
+
+    def take(self, line: Line) -> None:
+        if line["line"] == "waits":
+            self.waiting.add(line["call"])
+            return
+        self.waiting.discard(line["call"])
+        self.by_key.setdefault(line["key"], []).append(line)
+        self.keys[line["turn"], line["call_id"]] = line["key"]
+
+    def recording(self, path: Path, key: str, turn: int, id: str) -> Recording | None:
+        """The recording of the run that this call began, if there is one. `turn` and `id` find it if its key is not
+        known; the id may be empty."""
+        lines = self.by_key.get(key) or self.by_key.get(self.keys.get((turn, id), ""))
+        return None if lines is None else _unwrapped(lines, path)
+
+
+def describe_step(event: InnerEvent) -> tuple[str, str] | None:
+    """The path of the agent, and what it did, in a line; None if that is not worth a line."""
+    inner = event.event
+    match inner:
+        case InnerEvent():
+            return describe_step(inner)
+        case CallStarted():
+            return event.agent, f"{inner.name} {_short(inner.arguments)}"
+        case CallFinished():
+            return event.agent, f"{inner.name} {'failed' if inner.error else 'gave'}: {_short(inner.text)}"
+        case ApprovalAsked():
+            return event.agent, f"{inner.name} needs an approval"
+        case TextFinished():
+            return event.agent, f"said: {_short(inner.text)}"
+        case RequestRetried():
+            return event.agent, f"the request is retried: {_short(inner.reason)}"
+        case LimitReached():
+            return event.agent, f"reached a limit: {inner.kind} ({inner.limit:g})"
+        case AgentChanged():
+            return event.agent, f"handed off to {inner.agent}"
+        case RunFailed():
+            return event.agent, f"failed: {_short(inner.message)}"
+        case _:
+            return None
+
+
+def _short(value: Json) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
+
+def _unwrapped(lines: Iterable[Line], path: Path) -> Recording | None:
+    reader = LineReader(str(path))
+    read: list[Line] = []
+    for line in lines:
+        of = {**line["of"], "masked": True} if line.get("masked") else line["of"]
+        read += reader.feed(encode(of) + b"\n")
+    if reader.head is None:
+        return None
+    return Recording(path, reader.head, read, reader.problems, reader.size, reader.damaged)

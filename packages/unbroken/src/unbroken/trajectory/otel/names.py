@@ -1,0 +1,327 @@
+"""The names and values that OpenTelemetry uses: times, providers, addresses, kinds of failures. Pure.
+
+The names are those of the semantic conventions for generative AI; others begin with `unbroken.`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, assert_never
+
+from opentelemetry.context import Context
+from opentelemetry.metrics import Histogram, Meter, MeterProvider, get_meter
+from opentelemetry.propagate import inject
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+    get_tracer,
+    set_span_in_context,
+)
+
+from unbroken import errors
+from unbroken.errors import ProviderError, StreamError
+from unbroken.middleware import RunStart
+from unbroken.trajectory.redaction import Redactor, secrets_in_environment
+from unbroken_wires.messages import (
+    Assistant,
+    Json,
+    Media,
+    Message,
+    Outcome,
+    Part,
+    System,
+    Text,
+    ToolMessage,
+    ToolSpec,
+    Usage,
+    User,
+)
+from unbroken_wires.wires.jsontext import dumps
+
+OTHER = "_OTHER"
+"""The conventions' value for anything that has no name of its own."""
+CANCELLED = "cancelled"
+
+PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
+    "vertex-claude": "gcp.vertex_ai",
+    "xai": "x_ai",
+}
+"""Our provider names that the conventions spell differently."""
+
+
+def nanoseconds(seconds: float) -> int:
+    """A time in seconds as nanoseconds, rounded to the microsecond: a float is no more precise."""
+    return round(seconds * 1e6) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The model that is asked, by its name and its address."""
+
+    provider: str
+    model: str
+    address: str = ""
+    port: int = 0
+
+    @classmethod
+    def named(cls, name: str) -> Asked:
+        """`openai:gpt-5`; a custom model may have any name."""
+        provider, colon, model = name.partition(":")
+        return cls(PROVIDERS.get(provider, provider), model) if colon else cls(OTHER, name)
+
+    @classmethod
+    def of(cls, model: Any) -> Asked:
+        named = cls.named(model.name)
+        inner = getattr(model, "model", model)  # of a `RetryingModel`
+        url = getattr(getattr(inner, "endpoint", None), "stream_url", None)
+        return named if url is None else cls(named.provider, named.model, url.host or "", url.port or 0)
+
+    def attributes(self) -> dict[str, str | int]:
+        found: dict[str, str | int] = {"gen_ai.provider.name": self.provider, "gen_ai.request.model": self.model}
+        if self.address:
+            found |= {"server.address": self.address, "server.port": self.port}
+        return found
+
+
+ERROR_TYPES: dict[Outcome, str] = {
+    "done": "",
+    "cached": "",
+    "failed": "tool_error",
+    "retry": "tool_retry",
+    "timed_out": "timeout",
+    "cancelled": CANCELLED,
+    "not_executed": "not_executed",
+    "unknown": "outcome_unknown",
+    "running": "",
+}
+"""The `error.type` of each outcome of a call."""
+
+
+def is_foreign(error: str) -> bool:
+    """Is it an error of a provider or of the connection? Its text then reveals nothing of the conversation."""
+    kind = getattr(errors, error, None)
+    return isinstance(kind, type) and issubclass(kind, (ProviderError, StreamError))
+
+
+# The instruments: what is measured of runs, through a meter. The numbers come from `run` and `asking`.
+
+
+Attributes: TypeAlias = Mapping[str, str | int]
+
+_SECONDS = [0.01 * 2**step for step in range(14)]
+_TOKENS = [float(4**step) for step in range(14)]
+"""Buckets that the conventions recommend."""
+_ROUNDS = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 50.0]
+
+
+class Instruments:
+    """Made once for each meter."""
+
+    def __init__(self, meter: Meter) -> None:
+        def histogram(name: str, unit: str, description: str, buckets: list[float]) -> Histogram:
+            return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
+
+        counter = meter.create_counter
+        self._tokens = histogram("gen_ai.client.token.usage", "{token}", "Tokens that a request used", _TOKENS)
+        self._request = histogram("gen_ai.client.operation.duration", "s", "How long a request took", _SECONDS)
+        self._first = histogram(
+            "gen_ai.client.operation.time_to_first_chunk", "s", "From a request to the first of its answer", _SECONDS
+        )
+        self._run = histogram("unbroken.run.duration", "s", "How long a run took", _SECONDS)
+        self._rounds = histogram("unbroken.run.rounds", "{round}", "Rounds of calls in a run", _ROUNDS)
+        self._tool = histogram("unbroken.tool.duration", "s", "How long a tool ran", _SECONDS)
+        self._calls = counter("unbroken.tool.calls", "{call}", "Calls that were answered")
+        self._failures = counter("unbroken.tool.failures", "{call}", "Executions that ended in an error")
+        self._uncertain = counter("unbroken.tool.uncertain", "{call}", "Calls whose outcome is unknown after a crash")
+        self._restarts = counter(
+            "unbroken.restarts", "{restart}", "Requests that were made again because the response broke"
+        )
+        self._saved = counter("unbroken.early.saved", "s", "Seconds that calls ran while their response was written")
+
+    def request_ended(self, seconds: float, first: float | None, usage: Usage, about: Attributes, error: str) -> None:
+        about = {"gen_ai.operation.name": "chat", **about}
+        self._request.record(seconds, {**about, "error.type": error} if error else about)
+        if first is not None:
+            self._first.record(first, about)
+        if usage.total_tokens:
+            self._tokens.record(usage.input_tokens, {**about, "gen_ai.token.type": "input"})
+            self._tokens.record(usage.output_tokens, {**about, "gen_ai.token.type": "output"})
+
+    def restarted(self, about: Attributes) -> None:
+        self._restarts.add(1, about)
+
+    def call_answered(self, about: Attributes) -> None:
+        self._calls.add(1, about)
+
+    def outcome_unknown(self, about: Attributes) -> None:
+        self._uncertain.add(1, about)
+
+    def tool_ended(self, ran: float, about: Attributes, error: str, failed: bool) -> None:
+        ended = {**about, "error.type": error} if error else about
+        if failed:
+            self._failures.add(1, ended)
+        self._tool.record(ran, ended)
+
+    def started_early(self, saved: float, about: Attributes) -> None:
+        if (seconds := round(saved, 6)) > 0:  # our times are no more precise
+            self._saved.add(seconds, about)
+
+    def run_ended(self, seconds: float, rounds: int | None, about: Attributes, how: Attributes) -> None:
+        self._run.record(seconds, {**about, **how})
+        if rounds is not None:
+            self._rounds.record(rounds, about)
+
+
+# Messages and tools as the semantic conventions for generative AI write them: JSON texts, where content is wanted.
+#
+# The data of media is left out: a span is no place for a picture.
+
+
+def json_text(value: Json) -> str:
+    try:
+        return dumps(value).decode("utf-8", "replace")
+    except Exception as error:  # noqa: BLE001 - a user's value that is no JSON must not end a run
+        return f"(this cannot be written: {type(error).__name__})"
+
+
+def instructions(messages: Iterable[Message]) -> list[Json]:
+    """The system texts, which are kept apart from the history."""
+    return [part for message in messages if isinstance(message, System) for part in _parts(message.parts)]
+
+
+def history(messages: Iterable[Message]) -> list[Json]:
+    return [_message(message) for message in messages if not isinstance(message, System)]
+
+
+def answer(message: Assistant, finish: str) -> list[Json]:
+    return [{**_message(message), "finish_reason": finish}]
+
+
+def tools(specs: Iterable[ToolSpec]) -> list[Json]:
+    return [
+        {"type": "function", "name": spec.name, "description": spec.description, "parameters": spec.parameters}
+        for spec in specs
+    ]
+
+
+def _message(message: Message) -> dict[str, Json]:
+    match message:
+        case System(parts):
+            return {"role": "system", "parts": _parts(parts)}
+        case User(parts):
+            return {"role": "user", "parts": _parts(parts)}
+        case Assistant():
+            return {"role": "assistant", "parts": _assistant_parts(message)}
+        case ToolMessage(results):
+            answered = [{"type": "tool_call_response", "id": each.call_id, "response": each.text} for each in results]
+            return {"role": "tool", "parts": answered}
+        case _:
+            assert_never(message)
+
+
+def _assistant_parts(message: Assistant) -> list[Json]:
+    parts: list[Any] = []
+    if message.reasoning:
+        parts.append({"type": "reasoning", "content": message.reasoning})
+    if message.text:
+        parts.append({"type": "text", "content": message.text})
+    for call in message.calls:
+        arguments = call.raw if call.arguments is None else call.arguments
+        parts.append({"type": "tool_call", "id": call.id, "name": call.name, "arguments": arguments})
+    return parts
+
+
+def _parts(parts: Sequence[Part]) -> list[Json]:
+    return [{"type": "text", "content": part.text} if isinstance(part, Text) else _media(part) for part in parts]
+
+
+def _media(media: Media) -> Json:
+    about = {"type": "uri" if media.url else "blob", "modality": media.mime.partition("/")[0] or "file"}
+    if media.mime:
+        about["mime_type"] = media.mime
+    return about | {"uri": media.url} if media.url else about
+
+
+# What the spans of one run share: the tracer, the instruments, and the parent span of the run.
+
+
+SCOPE = "unbroken"
+
+
+class Telemetry:
+    """What all runs share. `content`: messages are exported too."""
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None, content: bool
+    ) -> None:
+        self.tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self.instruments = Instruments(get_meter(SCOPE, meter_provider=meter_provider))
+        self.content = content
+
+
+class Tracing:
+    def __init__(self, telemetry: Telemetry, head: RunStart, outside: Context) -> None:
+        self.instruments = telemetry.instruments
+        self.content = telemetry.content
+        self.clock = head.clock
+        self.measured = {"gen_ai.agent.name": head.agent}
+        self._tracer = telemetry.tracer
+        self._about = {"unbroken.run.id": head.run, "gen_ai.agent.name": head.agent}
+        self._secrets = head.secrets
+        self._redactor = Redactor((*secrets_in_environment(), *head.secrets()))
+        self._above = outside
+
+    def look_for_secrets(self) -> None:
+        """A key may be known only after the first request."""
+        if not self._redactor.covers(known := tuple(self._secrets())):
+            self._redactor = Redactor((*secrets_in_environment(), *known))
+
+    def exportable(self, text: str) -> str:
+        """The text as it may be exported, with secrets masked. Half a surrogate pair becomes a question mark: no
+        exporter can send it."""
+        return self._redactor.text(text).encode("utf-8", "replace").decode()
+
+    def exportable_json(self, value: Any) -> str:
+        return self.exportable(json_text(value))
+
+    def start(
+        self,
+        operation: str,
+        of: str,
+        kind: SpanKind,
+        attributes: dict[str, Any],
+        time: float,
+        links: Sequence[Link] = (),
+    ) -> Span:
+        """A span below that of the run."""
+        about = {"gen_ai.operation.name": operation, **self._about, **attributes}
+        return self._tracer.start_span(f"{operation} {of}", self._above, kind, about, links, nanoseconds(time))
+
+    def put_below(self, span: Span) -> None:
+        """The spans that start from now on are below this one."""
+        self._above = self.within(span)
+
+    def within(self, span: Span) -> Context:
+        return set_span_in_context(span, self._above)
+
+
+def fail(span: Span, error: str, words: str = "") -> None:
+    span.set_attribute("error.type", error)
+    span.set_status(Status(StatusCode.ERROR, words or None))
+
+
+def headers_of(context: Context) -> dict[str, str] | None:
+    """The headers that propagate a context; None if there are none."""
+    headers: dict[str, str] = {}
+    inject(headers, context)
+    return headers or None

@@ -1,0 +1,253 @@
+"""The span of one run, and below it those of its requests and its calls (`spans`).
+
+Times are those of the run's own clock, also on virtual time and in a replay. A call's span is current while its tool
+runs, so everything that the tool does is a child of it: another agent, an instrumented library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from opentelemetry.context import Context, get_current
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Link, Span, SpanKind, TracerProvider, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from unbroken.events import (
+    NAMES,
+    ApprovalAsked,
+    CallAdopted,
+    CallFinished,
+    CallsIgnored,
+    CallStarted,
+    Compacted,
+    Event,
+    LimitReached,
+    ReasoningReplaced,
+    RequestRetried,
+    RequestSent,
+    RunFailed,
+    RunFinished,
+    ServerCallFinished,
+    ServerCallStarted,
+    TextReplaced,
+    ToolCallsDetected,
+    ToolLate,
+)
+from unbroken.middleware import Ask, Middleware, RunStart
+from unbroken.run_view import RunView
+from unbroken.tools.caller import Caller
+from unbroken.tools.context import CallContext
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.facts import NO_RESPONSE
+from unbroken.trajectory.otel import traceparent
+from unbroken.trajectory.otel.names import (
+    CANCELLED,
+    Asked,
+    Telemetry,
+    Tracing,
+    answer,
+    fail,
+    history,
+    is_foreign,
+    nanoseconds,
+)
+from unbroken.trajectory.otel.spans import Asking, CallSpans, traced
+from unbroken_wires.deltas import Delta
+from unbroken_wires.messages import Assistant, Request, ToolCall, ToolResult
+
+
+def tracing(
+    tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None, content: bool
+) -> Callable[[RunStart], RunTrace]:
+    """Returns a function that traces runs; the tracer and the instruments are made once."""
+    return partial(RunTrace, Telemetry(tracer_provider, meter_provider, content))
+
+
+def _place(shared: dict[str, str] | None) -> tuple[Context, list[Link]]:
+    """Where the span of a run belongs. A part of a durable run belongs below the first part, or below the span that was
+    current when the run was started; if another span is current, below that one, with a link."""
+    current = get_current()
+    if not shared:
+        return current, []
+    first = TraceContextTextMapPropagator().extract(shared, Context())
+    there, here = get_current_span(first).get_span_context(), get_current_span(current).get_span_context()
+    if not here.is_valid:
+        return first, []
+    return current, [] if here.trace_id == there.trace_id else [Link(there)]
+
+
+class RunTrace(Middleware):
+    """The trace of one run. Its parent is the span that is current where the run is awaited."""
+
+    mutates = False
+    sees_deltas = True
+    edits_answers = False
+
+    def __init__(self, telemetry: Telemetry, head: RunStart) -> None:
+        outside, links = _place(head.trace)
+        self._tracing = tracing = Tracing(telemetry, head, outside)
+        self._began = head.clock.elapsed()
+        about: dict[str, Any] = {**Asked.named(head.model).attributes()}
+        if head.resumed:
+            about["unbroken.run.goes_on"] = True
+        if tracing.content:
+            question = () if head.question is None else (head.question,)
+            about["gen_ai.input.messages"] = tracing.exportable_json(history((*head.messages, *question)))
+        self._span = tracing.start("invoke_agent", head.agent, SpanKind.INTERNAL, about, head.clock.now(), links)
+        if head.trace is not None and not head.trace and (own := traceparent(self._span)):
+            head.trace["traceparent"] = own
+        tracing.put_below(self._span)
+        self._view = RunView()
+        self._calls = CallSpans(tracing, self._view)
+        self._asked = Asked.of(head.asks) if head.asks is not None else Asked.named(head.model)
+        self._asking: Asking | None = None
+        self._server_calls: dict[str, Span] = {}
+        self._turn = 0
+        self._over = False
+
+    def on_tools(self, turn: int, toolbox: Toolbox) -> None:
+        self._turn = turn
+        self._calls.offered(toolbox)
+
+    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        return traced(request, call_next, self._begin_asking, self._end_asking)
+
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        return await self._calls.traced(call, context, call_next)
+
+    def _begin_asking(self, request: Request) -> Asking:
+        self._tracing.look_for_secrets()
+        self._asking = Asking(self._tracing, self._asked, request, self._turn)
+        return self._asking
+
+    def _end_asking(self, asking: Asking) -> None:
+        asking.end()
+        self._asking = None
+
+    def on_event(self, event: Event) -> None:
+        self._view.feed(event)
+        match event:
+            case RequestSent():
+                self._view.forget_turns()
+            case CallStarted():
+                self._calls.start(event)
+            case CallFinished():
+                self._calls.finish(event)
+            case CallAdopted():
+                self._calls.adopt(event)
+            case ToolCallsDetected():
+                self._calls.response_ended(event.turn)
+            case RequestRetried():
+                self._retried(event)
+            case TextReplaced() | ReasoningReplaced():
+                self._note(self._span, event, length=len(event.text))
+            case CallsIgnored():
+                self._note(self._span, event, names=[self._tracing.exportable(name) for name in event.names])
+            case ServerCallStarted():
+                self._server_calls[event.call_id] = self._server_call(event)
+            case ServerCallFinished():
+                self._end_server_call(event)
+            case LimitReached():
+                self._note(self._span, event, kind=event.kind, limit=event.limit)
+            case Compacted():
+                fields = {"messages": event.messages, "tokens.before": event.before, "tokens.after": event.after}
+                self._note(self._span, event, **fields, problem=self._tracing.exportable(event.problem))
+            case ApprovalAsked():
+                exportable = self._tracing.exportable
+                self._note(self._span, event, name=exportable(event.name), call_id=exportable(event.call_id))
+            case ToolLate():
+                span = self._calls.span_of(event.call) or self._span
+                name = self._tracing.exportable(event.name)
+                self._note(span, event, name=name, seconds=event.seconds, threads=event.threads)
+            case RunFinished():
+                self._finished(event)
+            case RunFailed():
+                self._failed(event)
+            case _:
+                pass
+
+    def _retried(self, event: RequestRetried) -> None:
+        self._note(
+            self._asking.span if self._asking is not None else self._span,
+            event,
+            attempt=event.attempt,
+            kind=event.kind,
+            reason=self._tracing.exportable(event.reason),
+            wait=event.wait,
+            model=event.model,
+            elsewhere=event.elsewhere,
+        )
+        if event.kind not in NO_RESPONSE:
+            about = {**self._tracing.measured, "unbroken.restart.kind": event.kind}
+            self._tracing.instruments.restarted(about)
+
+    def _server_call(self, event: ServerCallStarted | ServerCallFinished) -> Span:
+        name = self._tracing.exportable(event.name)
+        about = {
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "extension",
+            "gen_ai.tool.call.id": self._tracing.exportable(event.call_id),
+            "unbroken.tool.by_provider": True,
+        }
+        return self._tracing.start("execute_tool", name, SpanKind.INTERNAL, about, event.time)
+
+    def _end_server_call(self, event: ServerCallFinished) -> None:
+        span = self._server_calls.pop(event.call_id, None) or self._server_call(event)
+        if self._tracing.content and event.arguments is not None:
+            span.set_attribute("gen_ai.tool.call.arguments", self._tracing.exportable_json(event.arguments))
+        if event.outcome != "done":
+            fail(span, event.outcome, self._tracing.exportable(event.error) if self._tracing.content else "")
+        span.end(nanoseconds(event.time))
+
+    def _note(self, span: Span, event: Event, **fields: Any) -> None:
+        about = {"turn": event.turn, **fields}
+        attributes = {f"unbroken.{name}": value for name, value in about.items()}
+        span.add_event(f"unbroken.{NAMES[type(event)]}", attributes, nanoseconds(event.time))
+
+    def _finished(self, event: RunFinished) -> None:
+        usage = event.usage
+        about: dict[str, Any] = {
+            "unbroken.run.stop_reason": event.stop_reason,
+            "unbroken.run.rounds": event.rounds,
+            "unbroken.run.requests": event.requests,
+            "unbroken.run.attempts": event.attempts,
+            "unbroken.run.calls": event.calls,
+            "unbroken.run.complete": event.complete,
+            "unbroken.run.cut_off": event.cut_off,
+            "gen_ai.usage.input_tokens": usage["input_tokens"],
+            "gen_ai.usage.output_tokens": usage["output_tokens"],
+        }
+        if usage.get("estimated"):
+            about["unbroken.usage.estimated"] = True
+        if self._tracing.content:
+            said = answer(Assistant(event.text), event.stop_reason)
+            about["gen_ai.output.messages"] = self._tracing.exportable_json(said)
+        self._span.set_attributes(about)
+        self._end(event.time)
+        if event.stop_reason != "waiting":  # a run that waits is counted when it has ended
+            how = {"unbroken.run.stop_reason": event.stop_reason}
+            self._tracing.instruments.run_ended(event.seconds, event.rounds, self._tracing.measured, how)
+
+    def _failed(self, event: RunFailed) -> None:
+        tells = self._tracing.content or is_foreign(event.error)
+        fail(self._span, event.error, self._tracing.exportable(event.message) if tells else "")
+        self._end(event.time)
+        seconds = round(self._tracing.clock.elapsed() - self._began, 9)
+        self._tracing.instruments.run_ended(seconds, None, self._tracing.measured, {"error.type": event.error})
+
+    def end(self) -> None:
+        self._end(self._tracing.clock.now())
+
+    def _end(self, time: float) -> None:
+        """Ends everything that is still open, then the run's span. Works once."""
+        if self._over:
+            return
+        self._over = True
+        if self._asking is not None:
+            self._asking.fail(CANCELLED)
+            self._end_asking(self._asking)
+        self._calls.end(time)
+        self._span.end(nanoseconds(time))

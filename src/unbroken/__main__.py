@@ -1,5 +1,0 @@
-"""`python -m unbroken` is `unbroken`."""
-
-from unbroken.cli.main import main
-
-main()

@@ -1,5 +1,0 @@
-"""The HTTP side of the gateway: the server process, ASGI, routes, the client's request, and errors in the client's
-wire.
-
-The entry is `uvicorn_server.serve`, which runs `unbroken.gateway.app.Gateway`.
-"""
