@@ -1,37 +1,55 @@
-"""The commands of `unbroken`, each loaded when it is called or when `--help` lists them all."""
+"""The commands of `unbroken`, each loaded when it is called or when `--help` lists them all. Those of other packages
+are entry points."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from unbroken.errors import UserError, needs_extra
 from unbroken_cli.exits import MISUSED, print_line
 from unbroken_cli.main import print_version
 
-COMMANDS = [
-    *(
-        "run",
-        "resume",
-        "chat",
-        "replay",
-        "runs",
-        "worker",
-        "dph",
-        "serve",
-        "keys",
-        "admin",
-        "decode",
-        "probe",
-        "faults",
-        "view",
-    ),
-    *("top", "stats", "spend", "eval", "mcp", "demo"),
-]
-"""In the order in which `--help` lists them."""
+OWN = {
+    "run": "unbroken_cli.run:run_command",
+    "resume": "unbroken_cli.run:resume_command",
+    "chat": "unbroken_cli.chat:chat_command",
+    "replay": "unbroken_cli.run:replay_command",
+    "decode": "unbroken_cli.decode:decode_command",
+    "view": "unbroken_cli.view:view_command",
+    "top": "unbroken_cli.top:top_command",
+    "stats": "unbroken_cli.stats:stats_command",
+    "mcp": "unbroken_cli.mcp_serve:app",
+    "demo": "unbroken_cli.demo:demo_command",
+}
+"""Commands of this package: the module and the name of each."""
+EXTRAS = {
+    "runs": "durable",
+    "worker": "durable",
+    "dph": "dph",
+    "serve": "gateway",
+    "keys": "gateway",
+    "admin": "gateway",
+    "spend": "gateway",
+    "probe": "testing",
+    "faults": "testing",
+    "eval": "testing",
+    "runs serve": "gateway",
+}
+"""Commands of other packages, with the extra of `unbroken` that installs each. They are entry points of the group
+`unbroken.commands`, as those of a plugin; with two words, a command of the group that the first names."""
+GROUP = "unbroken.commands"
+ORDER = (
+    "run resume chat replay runs worker dph serve keys admin decode probe faults view top stats spend eval mcp demo"
+).split()
+"""How `--help` lists them. What a plugin adds comes last."""
 
 
 def build(wanted: str = "") -> typer.Typer:
@@ -45,9 +63,9 @@ def build(wanted: str = "") -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
-    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
-        command = _load(name)
+    for name, command in _commands(wanted).items():
         if isinstance(command, typer.Typer):
+            _extend(command, name)
             for one in command.registered_commands:
                 one.cls = _Command
             app.add_typer(command, name=name, cls=_Group)
@@ -56,53 +74,53 @@ def build(wanted: str = "") -> typer.Typer:
     return app
 
 
-def _load(name: str) -> Any:
-    """The function, or the group of commands, with this name. Loading all of them takes twice as long as loading
-    one."""
-    match name:
-        case "run":
-            from unbroken_cli.run import run_command as command  # noqa: PLC0415 - start-up time
-        case "resume":
-            from unbroken_cli.run import resume_command as command  # noqa: PLC0415 - start-up time
-        case "chat":
-            from unbroken_cli.chat import chat_command as command  # noqa: PLC0415 - start-up time
-        case "replay":
-            from unbroken_cli.run import replay_command as command  # noqa: PLC0415 - start-up time
-        case "runs":
-            from unbroken_durable.commands.runs import app as command  # noqa: PLC0415 - start-up time
-        case "worker":
-            from unbroken_durable.commands.worker import worker_command as command  # noqa: PLC0415 - start-up time
-        case "dph":
-            from unbroken_dph.commands.dph import app as command  # noqa: PLC0415 - start-up time
-        case "serve":
-            from unbroken_gateway.commands.serve import serve_command as command  # noqa: PLC0415 - start-up time
-        case "keys":
-            from unbroken_gateway.commands.keys import app as command  # noqa: PLC0415 - start-up time
-        case "admin":
-            from unbroken_gateway.commands.admin import app as command  # noqa: PLC0415 - start-up time
-        case "decode":
-            from unbroken_cli.decode import decode_command as command  # noqa: PLC0415 - start-up time
-        case "probe":
-            from unbroken_testing.commands.probe import probe_command as command  # noqa: PLC0415 - start-up time
-        case "faults":
-            from unbroken_testing.commands.faults import app as command  # noqa: PLC0415 - start-up time
-        case "view":
-            from unbroken_cli.view import view_command as command  # noqa: PLC0415 - start-up time
-        case "top":
-            from unbroken_cli.top import top_command as command  # noqa: PLC0415 - start-up time
-        case "stats":
-            from unbroken_cli.stats import stats_command as command  # noqa: PLC0415 - start-up time
-        case "spend":
-            from unbroken_gateway.commands.spend import spend_command as command  # noqa: PLC0415 - start-up time
-        case "eval":
-            from unbroken_testing.commands.eval import eval_command as command  # noqa: PLC0415 - start-up time
-        case "mcp":
-            from unbroken_cli.mcp_serve import app as command  # noqa: PLC0415 - start-up time
-        case "demo":
-            from unbroken_cli.demo import demo_command as command  # noqa: PLC0415 - start-up time
-        case _:
-            raise ValueError(f"`{name}` is in COMMANDS, and nothing loads it")
-    return command
+def _commands(wanted: str) -> dict[str, Any]:
+    """The function, or the group of commands, of each name. Loading all of them takes twice as long as loading one."""
+    if wanted in OWN:
+        return {wanted: _own(wanted)}
+    found = {point.name: point for point in _added()}
+    if wanted in found:
+        return {wanted: found[wanted].load()}
+    if wanted in EXTRAS:
+        raise _not_installed(wanted, EXTRAS[wanted])
+    others = sorted(name for name in found if name not in ORDER and " " not in name)
+    names = [*(name for name in ORDER if name in OWN or name in found), *others]
+    return {name: _own(name) if name in OWN else found[name].load() for name in names}
+
+
+def _extend(group: typer.Typer, name: str) -> None:
+    """Adds the commands of other packages to a group."""
+    found = {point.name: point for point in _added() if point.name.startswith(f"{name} ")}
+    for full, point in found.items():
+        group.command(full.partition(" ")[2])(point.load())
+    for full, extra in EXTRAS.items():
+        if full.startswith(f"{name} ") and full not in found:
+            group.command(full.partition(" ")[2], hidden=True, context_settings={"ignore_unknown_options": True})(
+                partial(_refuse, full, extra)
+            )
+
+
+def _refuse(name: str, extra: str, words: list[str] | None = typer.Argument(None)) -> None:
+    raise _not_installed(name, extra)
+
+
+def _not_installed(name: str, extra: str) -> UserError:
+    return needs_extra(f"`unbroken {name}`", f"unbroken-{extra}", extra)
+
+
+def _own(name: str) -> Any:
+    module, _, attribute = OWN[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _added() -> Iterator[EntryPoint]:
+    """The commands that other packages add."""
+    homes = {name: "unbroken_cli" for name in OWN}
+    for point in entry_points(group=GROUP):
+        home = point.value.partition(":")[0]
+        if homes.setdefault(point.name, home) != home:
+            raise UserError(f"`unbroken {point.name}` is a command of {homes[point.name]} and of {home}: uninstall one")
+        yield point
 
 
 _UsageError: Any = typer.BadParameter.__base__

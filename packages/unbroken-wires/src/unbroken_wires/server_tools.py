@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from unbroken.errors import UserError
+from unbroken_wires.errors import UserError
 from unbroken_wires.messages import Json, ServerTool
 from unbroken_wires.validation import checked
 

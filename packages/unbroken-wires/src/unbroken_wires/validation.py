@@ -30,7 +30,7 @@ from typing import (
     overload,
 )
 
-from unbroken.errors import UserError
+from unbroken_wires.errors import UserError
 
 # Suggestions for options that do not exist: misspellings, and the words that other libraries use.
 

@@ -41,21 +41,27 @@ from __future__ import annotations
 import re
 
 from unbroken_wires.deltas import Verdict
-from unbroken_wires.messages import Message
-
-
-class UnbrokenError(Exception):
-    """The base class: `except UnbrokenError` catches every error of this library and nothing else."""
-
-    messages: tuple[Message, ...] = ()
-    """If a run ended with this error: its history, in which every call has a result."""
-    verdicts: tuple[Verdict, ...] = ()
-    """One verdict per attempt, if a model was asked more than once or its response broke."""
-
-
-class UserError(UnbrokenError):
-    file: str = ""
-    """The file that has to be corrected, if it is the user's file of provider profiles."""
+from unbroken_wires.errors import (
+    CannotEncode,
+    ContextTooLong,
+    InvalidRequest,
+    InvalidStep,
+    ModelNotFound,
+    NotAResponse,
+    ProviderError,
+    RateLimited,
+    RequestRefused,
+    StreamError,
+    TimedOut,
+    TooDeep,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+    UnbrokenError,
+    UnknownWire,
+    Unreachable,
+    UserError,
+)
 
 
 def needs_extra(what: str, package: str, extra: str) -> UserError:
@@ -64,27 +70,11 @@ def needs_extra(what: str, package: str, extra: str) -> UserError:
     return UserError(f"{what} needs {package}: {install}")
 
 
-class UnknownWire(UserError):
-    pass
-
-
 class UnknownProvider(UserError):
     pass
 
 
 class MissingKey(UserError):
-    pass
-
-
-class CannotEncode(UserError):
-    pass
-
-
-class InvalidRequest(UserError):
-    pass
-
-
-class InvalidStep(UserError):
     pass
 
 
@@ -102,70 +92,6 @@ class RunTaken(UserError):
     def __init__(self, message: str, run: str = "") -> None:
         super().__init__(message)
         self.run = run
-
-
-class ProviderError(UnbrokenError):
-    """`status` is the HTTP status (0 if there was no response), `retry_after` the seconds that the provider asked to
-    wait."""
-
-    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
-
-
-class Unauthorized(ProviderError):
-    key_variable: str = ""
-    """The environment variable that the provider's key is usually in, if the message names it."""
-
-
-class ModelNotFound(ProviderError):
-    pass
-
-
-class RequestRefused(ProviderError):
-    pass
-
-
-class ContextTooLong(RequestRefused):
-    pass
-
-
-class RateLimited(ProviderError):
-    pass
-
-
-class Unavailable(ProviderError):
-    pass
-
-
-class Unreachable(ProviderError):
-    pass
-
-
-class TimedOut(ProviderError):
-    total: bool = False
-    """The time limit for the complete response has passed, so there is no time left for a retry."""
-
-
-class StreamError(UnbrokenError):
-    pass
-
-
-class NotAResponse(StreamError):
-    pass
-
-
-class TooLarge(StreamError):
-    """It has a verdict from the start: the answer is not asked for again, because it would be too large again."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.verdicts = (Verdict("too_large", message),)
-
-
-class TooDeep(StreamError):
-    pass
 
 
 class ChainBroken(StreamError):
@@ -197,3 +123,50 @@ PASSWORD = re.compile(r"(?P<before>://[^/@\s:]*:)(?P<password>[^/\s]+)(?=@)")
 def without_passwords(text: str) -> str:
     """The text of an error with `postgres://user:secret@host` masked."""
     return PASSWORD.sub(r"\g<before>***", text) if "://" in text else text
+
+
+def named(name: str) -> type[UnbrokenError] | None:
+    """The error class with this name, of any package of Unbroken that is loaded: recordings hold names."""
+    kinds: list[type[UnbrokenError]] = [UnbrokenError]
+    for kind in kinds:
+        if kind.__name__ == name and kind.__module__.partition(".")[0].startswith("unbroken"):
+            return kind
+        kinds += kind.__subclasses__()
+    return None
+
+
+__all__ = [
+    "AnswerInvalid",
+    "CannotEncode",
+    "ChainBroken",
+    "ContextTooLong",
+    "InvalidRequest",
+    "InvalidStep",
+    "InvalidTool",
+    "MiddlewareFailed",
+    "MissingKey",
+    "ModelNotFound",
+    "NotAResponse",
+    "PASSWORD",
+    "PromptVetoed",
+    "ProviderError",
+    "RateLimited",
+    "RecordingFailed",
+    "RequestRefused",
+    "RunTaken",
+    "StreamError",
+    "TimedOut",
+    "TooDeep",
+    "TooLarge",
+    "Unauthorized",
+    "Unavailable",
+    "UnbrokenError",
+    "UnknownProvider",
+    "UnknownWire",
+    "Unreachable",
+    "UserError",
+    "Vetoed",
+    "named",
+    "needs_extra",
+    "without_passwords",
+]

@@ -40,12 +40,10 @@ from unbroken_durable.commands.journals import (
     load_agents,
 )
 from unbroken_durable.records import StartOptions, State
-from unbroken_gateway.commands.runs_server import serve_runs_command
 from unbroken_wires.messages import Text, ToolResult
 
 app = typer.Typer(help="Durable runs, which a journal holds. See also `unbroken worker`.", no_args_is_help=True)
 
-app.command("serve")(serve_runs_command)
 
 RunId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The run; `unbroken runs list` lists them.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]

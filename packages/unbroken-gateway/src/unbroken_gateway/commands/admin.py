@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias, cast
 import typer
 
 from unbroken.errors import UnbrokenError, UserError
-from unbroken_cli import keys as offline
+from unbroken_gateway.commands import keys as offline
 from unbroken_cli.exits import FAILED, MISUSED, print_line
 from unbroken_cli.main import is_terminal
 from unbroken_cli.options import ADMIN_KEY

@@ -16,7 +16,7 @@ from math import inf
 from operator import attrgetter
 from typing import cast
 
-from unbroken.errors import TooLarge
+from unbroken_wires.errors import TooLarge
 from unbroken_wires.decoding.arguments import Parsed, Pending, is_echo, parse_ended, parse_object, starts_object
 from unbroken_wires.decoding.leaked_calls import DuplicateCalls
 from unbroken_wires.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta

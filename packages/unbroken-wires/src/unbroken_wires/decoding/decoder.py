@@ -13,7 +13,7 @@ from typing import cast
 
 import orjson
 
-from unbroken.errors import NotAResponse, StreamError, UserError
+from unbroken_wires.errors import NotAResponse, StreamError, UserError
 from unbroken_wires.decoding.assembler import Assembler
 from unbroken_wires.decoding.calls import answer_too_large
 from unbroken_wires.decoding.leaked_calls import Prose

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, cast
 
 import orjson
 
-from unbroken.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
+from unbroken_wires.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken_wires.decoding.assembler import Assembler
 from unbroken_wires.deltas import Meaning, Verdict, VerdictKind
 from unbroken_wires.messages import Json, ToolCall

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 from typing import Any, Protocol, TypeVar, cast
 
-from unbroken.errors import UserError
+from unbroken_wires.errors import UserError
 from unbroken_wires.messages import Assistant, Message, Text, ToolCall, ToolMessage, ToolResult
 from unbroken_wires.transcript.repairs import Drop, HistoryEdit, Insert, Kind, Link, Move, Place, Rename, repairs
 

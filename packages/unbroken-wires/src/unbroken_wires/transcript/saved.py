@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar, assert_never, cast
 
-from unbroken.errors import UserError
+from unbroken_wires.errors import UserError
 from unbroken_wires.messages import (
     OUTCOMES,
     Assistant,

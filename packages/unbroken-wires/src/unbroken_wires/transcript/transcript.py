@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from unbroken.errors import InvalidStep
+from unbroken_wires.errors import InvalidStep
 from unbroken_wires.messages import Assistant, Message, System, ToolCall, ToolMessage, ToolResult, User
 from unbroken_wires.transcript.repairs import Drop, Insert, Link, Place, repairs
 

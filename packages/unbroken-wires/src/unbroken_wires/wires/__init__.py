@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from unbroken.errors import UnknownWire
+from unbroken_wires.errors import UnknownWire
 from unbroken_wires.wires.wire import Wire
 
 

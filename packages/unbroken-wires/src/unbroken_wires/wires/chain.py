@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeAlias, TypedDict, cast
 
-from unbroken.errors import InvalidRequest, UserError
+from unbroken_wires.errors import InvalidRequest, UserError
 from unbroken_wires.messages import Assistant, Json, Message, System, ToolMessage, User
 from unbroken_wires.transcript import ChainStatus, HistoryEdit, Transcript, links, own_status, repair_with, status_of
 from unbroken_wires.wires import WIRES, find_wire

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from unbroken.errors import InvalidRequest
+from unbroken_wires.errors import InvalidRequest
 from unbroken_wires.messages import UNSET, Json, Media, Message, OutputSchema, Request, ToolMessage, User
 from unbroken_wires.server_tools import LOCATION
 from unbroken_wires.wires.body_paths import find, shown

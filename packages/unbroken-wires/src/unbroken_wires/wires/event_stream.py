@@ -15,7 +15,7 @@ from zlib import crc32
 
 import orjson
 
-from unbroken.errors import TooLarge
+from unbroken_wires.errors import TooLarge
 from unbroken_wires.wires.jsontext import dumps
 
 CONTENT_TYPE = "application/vnd.amazon.eventstream"

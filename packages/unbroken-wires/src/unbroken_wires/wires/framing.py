@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from unbroken.errors import StreamError
+from unbroken_wires.errors import StreamError
 from unbroken_wires.wires.event_stream import CONTENT_TYPE, event_start, frame_length, write_frame
 from unbroken_wires.wires.sse import Framer
 

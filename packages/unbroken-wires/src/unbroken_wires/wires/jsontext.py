@@ -15,7 +15,7 @@ from typing import NoReturn, cast
 
 import orjson
 
-from unbroken.errors import CannotEncode, StreamError, TooDeep
+from unbroken_wires.errors import CannotEncode, StreamError, TooDeep
 from unbroken_wires.messages import Json
 
 MAX_DEPTH = 512

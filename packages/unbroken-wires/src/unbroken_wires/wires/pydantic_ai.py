@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from unbroken.errors import CannotEncode, UserError
+from unbroken_wires.errors import CannotEncode, UserError
 from unbroken_wires.messages import (
     Assistant,
     Media,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from unbroken.errors import StreamError
+from unbroken_wires.errors import StreamError
 from unbroken_wires.messages import Json, ToolCall
 from unbroken_wires.transcript import History, Piece
 from unbroken_wires.wires.content_parts import call_from_text

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
-from unbroken.errors import InvalidRequest
+from unbroken_wires.errors import InvalidRequest
 from unbroken_wires.frozen import quick
 from unbroken_wires.messages import Json
 from unbroken_wires.wires.body_paths import (

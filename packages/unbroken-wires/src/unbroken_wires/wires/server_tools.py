@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from unbroken.errors import UserError
+from unbroken_wires.errors import UserError
 from unbroken_wires.messages import Json, ServerTool
 from unbroken_wires.server_tools import MCPConnector, WebFetch, WebSearch
 from unbroken_wires.wires.json_access import Object

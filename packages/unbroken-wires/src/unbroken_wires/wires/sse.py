@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import orjson
 
-from unbroken.errors import TooLarge
+from unbroken_wires.errors import TooLarge
 from unbroken_wires.wires.event_stream import EventStreamSplitter, begins_stream, may_begin_stream
 from unbroken_wires.wires.jsontext import MAX_DEPTH, shallow, too_deep
 

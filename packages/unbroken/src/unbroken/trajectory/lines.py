@@ -33,8 +33,7 @@ from typing import Any, cast
 
 import orjson
 
-from unbroken import errors
-from unbroken.errors import ProviderError, UnbrokenError, UserError
+from unbroken.errors import ProviderError, UnbrokenError, UserError, named
 from unbroken.events import CallChanged, CallProgress, InnerEvent, TodoUpdated, ToolLate
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.results import CallWaits
@@ -346,8 +345,8 @@ def error_fields(error: BaseException) -> Line:
 
 def read_error(line: Line) -> Exception:
     """An error of the same type, if it is one of ours."""
-    kind = getattr(errors, line["error"], None)
-    if not (isinstance(kind, type) and issubclass(kind, UnbrokenError)):
+    kind = named(line["error"])
+    if kind is None:
         return ProviderError(f"{line['error']}: {line['message']}")
     try:
         error = kind(line["message"])

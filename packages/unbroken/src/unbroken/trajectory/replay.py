@@ -17,9 +17,8 @@ from dataclasses import fields, replace
 from difflib import unified_diff
 from typing import Any, Literal, TypeAlias, cast
 
-from unbroken import errors
 from unbroken.clock import VirtualLoop
-from unbroken.errors import UserError
+from unbroken.errors import PromptVetoed, UnbrokenError, UserError, Vetoed, named
 from unbroken.events import (
     CallEvent,
     CallFinished,
@@ -209,7 +208,7 @@ class Playback(Middleware):
         self._live_name = recording.answer_tool
         self._asked = 0
         ending = recording.ending
-        self._broke_off = ending is None or (isinstance(ending, RunFailed) and ending.error not in _OUR_ERRORS)
+        self._broke_off = ending is None or (isinstance(ending, RunFailed) and named(ending.error) is None)
         """Its process died, or it was cancelled: nothing in the recording repeats that."""
         self._checks: dict[tuple[str, int], list[Checked]] = {}
         """What checks decided, by what they checked and by turn."""
@@ -219,7 +218,7 @@ class Playback(Middleware):
             if isinstance(event, Checked):
                 late = asked and event.value == "input"  # decided by a check beside the model
                 self._checks.setdefault(("late input" if late else event.value, event.turn), []).append(event)
-        self._veto: Callable[[errors.Vetoed], None] | None = None
+        self._veto: Callable[[Vetoed], None] | None = None
         self._turn: int | None = None
         """The number of the last event."""
         self._last_turn = self._exchanges[-1].request.turn if self._exchanges else 0
@@ -349,7 +348,7 @@ class Playback(Middleware):
     async def check_output(self, output: Any, call_next: CheckOutput) -> Any:
         """As the recorded run did. A typed output that was replaced is checked again: only its text is recorded."""
         if late := self._checks.get(("late input", self._turn or 0)):
-            raise errors.PromptVetoed(late[0].text)
+            raise PromptVetoed(late[0].text)
         event = self._next_check("output")
         if event is None:
             return output
@@ -363,7 +362,7 @@ class Playback(Middleware):
             return event
         if event.outcome == "failed":
             raise self._error(event.text)
-        raise Retry(event.text) if event.outcome == "retry" else errors.Vetoed(event.text)
+        raise Retry(event.text) if event.outcome == "retry" else Vetoed(event.text)
 
     async def check_client_call(self, call: ToolCall) -> str:
         """As the recorded run did."""
@@ -377,13 +376,13 @@ class Playback(Middleware):
     def _veto_calls(self, turn: int) -> None:
         for event in self._checks.pop(("call", turn), ()):
             if self._veto is not None:
-                self._veto(errors.Vetoed(event.text))
+                self._veto(Vetoed(event.text))
 
-    def _error(self, text: str) -> errors.UnbrokenError:
+    def _error(self, text: str) -> UnbrokenError:
         """The error that ended the run."""
         ending = self.recording.ending
-        name = ending.error if isinstance(ending, RunFailed) and ending.error in _OUR_ERRORS else "UserError"
-        return getattr(errors, name)(text)
+        kind = named(ending.error) if isinstance(ending, RunFailed) else None
+        return (kind or UserError)(text)
 
     # In place of the part of the run that another process ran (`agent.run.Earlier`)
 
@@ -536,9 +535,6 @@ class Playback(Middleware):
 
     def _never_approved(self, call: ToolCall) -> RecordingEnded:
         return self._end(f"before `{call.name}` is approved")
-
-
-_OUR_ERRORS = frozenset(name for name in dir(errors) if name[0].isupper())
 
 
 _OF_CALL_EVENTS = len(fields(CallEvent))

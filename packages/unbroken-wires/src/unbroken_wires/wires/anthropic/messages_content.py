@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 
-from unbroken.errors import CannotEncode
+from unbroken_wires.errors import CannotEncode
 from unbroken_wires.messages import CacheMark, Effort, Json, Media, Native, Part, Request, Text
 from unbroken_wires.wires.claude_models import BUDGETS, SINCE_4_6, adaptive_effort, effort_of
 from unbroken_wires.wires.content_parts import (

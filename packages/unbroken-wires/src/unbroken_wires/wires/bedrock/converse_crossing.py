@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from unbroken.errors import InvalidRequest
+from unbroken_wires.errors import InvalidRequest
 from unbroken_wires.messages import Json, OutputSchema
 from unbroken_wires.wires.bedrock.converse_content import is_claude
 from unbroken_wires.wires.bedrock.converse_reasoning import FIELDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from unbroken.errors import InvalidRequest
+from unbroken_wires.errors import InvalidRequest
 from unbroken_wires.messages import Json, OutputSchema
 from unbroken_wires.wires.cohere.cohere_rules import OUTPUT_KEYWORDS, accepts_schema
 from unbroken_wires.wires.crossing import Crossing, Name, Setting, Settings, Target, rest_of, simple

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from unbroken.errors import InvalidRequest
+from unbroken_wires.errors import InvalidRequest
 from unbroken_wires.messages import Json, OutputSchema
 from unbroken_wires.server_tools import CodeExecution, WebFetch, WebSearch
 from unbroken_wires.wires.crossing import (

@@ -12,7 +12,7 @@ from binascii import Error
 from collections.abc import Mapping, Sequence
 from typing import cast, get_args
 
-from unbroken.errors import InvalidRequest
+from unbroken_wires.errors import InvalidRequest
 from unbroken_wires.messages import Json, Message, Usage
 from unbroken_wires.wires.http_api import HttpApi, Operation, StoredPart, StoredPath
 from unbroken_wires.wires.json_access import Object, as_dict, as_list, as_text, dicts

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from unbroken.errors import StreamError
+from unbroken_wires.errors import StreamError
 from unbroken_wires.messages import (
     Assistant,
     Json,

@@ -23,8 +23,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from unbroken import errors
-from unbroken.errors import ProviderError, StreamError
+from unbroken.errors import ProviderError, StreamError, named
 from unbroken.middleware import RunStart
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken_wires.messages import (
@@ -109,8 +108,7 @@ ERROR_TYPES: dict[Outcome, str] = {
 
 def is_foreign(error: str) -> bool:
     """Is it an error of a provider or of the connection? Its text then reveals nothing of the conversation."""
-    kind = getattr(errors, error, None)
-    return isinstance(kind, type) and issubclass(kind, (ProviderError, StreamError))
+    return issubclass(named(error) or Exception, (ProviderError, StreamError))
 
 
 # The instruments: what is measured of runs, through a meter. The numbers come from `run` and `asking`.
