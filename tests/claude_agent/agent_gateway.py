@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checkout import ROOT
+
 from unbroken.models.connect import connect
 from unbroken_testing import ScriptedServer
 from unbroken_wires.deltas import Ended
@@ -30,7 +32,6 @@ from unbroken_wires.messages import (
     User,
 )
 
-ROOT = Path(__file__).parents[2]
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER, CLOCK = (ToolSpec("weather", "The weather in a city.", CITY), ToolSpec("clock", "The time in a city.", CITY))
 WIRES = {"openai-chat": "compatible", "openai-responses": "openai", "anthropic-messages": "anthropic"}

@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkout import ROOT
 from rows import Client
 
-ROOT = Path(__file__).parents[2]
 PYTHON_ROOM, NODE_ROOM = ROOT / ".venv" / "clients", ROOT / ".venv" / "clients-node"
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 600

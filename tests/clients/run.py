@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 
+from checkout import DOCS
 from install import CannotInstall, Installed, install
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +21,7 @@ from rows import CHAT, CLAUDE_CODE, CLIENTS, MESSAGES, Client
 from story import Slow
 from trip import Outcome, Trip, travel
 
-PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
+PAGE = DOCS / "clients.md"
 BEGIN, END = "<!-- Made by `make test-clients`. -->", "<!-- The end of what it makes. -->"
 HEADS = (
     "client",

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from terminals import environment
 
 from unbroken import Agent, Schedule
 from unbroken_cli import demo, demo_tools
 from unbroken_testing import ScriptedModel, run_virtual
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 

@@ -20,6 +20,7 @@ from urllib.request import urlopen
 
 import loaded_command
 import pytest
+from checkout import ROOT
 from pydantic import TypeAdapter
 from test_layers import LAYERS
 from typer.main import get_command
@@ -41,7 +42,6 @@ from unbroken_gateway.upstreams.upstream import open_upstreams
 from unbroken_testing import Call, Uses, serve
 from unbroken_wires.messages import Usage
 
-ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "deploy" / "README.md"]
 GATEWAY = ROOT / "docs" / "gateway.md"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from checkout import ROOT
 from documented_names import documented_names
 
 import unbroken
@@ -18,7 +19,6 @@ import unbroken_gateway as gateway
 import unbroken_testing as testing
 import unbroken_viewer as viewer
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CONFIGURATION = (ROOT / "mkdocs.yml").read_text("utf-8")
 PAGES = sorted(DOCS.rglob("*.md"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
+from checkout import DOCS
 
 from unbroken import Event
 from unbroken.events import KINDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text("utf-8")
+PAGE = (DOCS / "events.md").read_text("utf-8")
 TABLE = PAGE.split("## Every event")[1].split("\n## ")[0]
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "names.md").read_text("utf-8")
 CODE = re.compile(r"`([^`]+)`")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")

@@ -8,11 +8,11 @@ import re
 import runpy
 import shlex
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import loaded_command
 import pytest
+from checkout import ROOT
 from typer.main import get_command
 
 from unbroken.models.providers import PROFILES
@@ -20,7 +20,6 @@ from unbroken_cli.commands import build
 from unbroken_testing.faults import FAULTS
 from unbroken_wires.wires import WIRES
 
-ROOT = Path(__file__).parents[2]
 ENGLISH = (ROOT / "README.md").read_text("utf-8")
 CHINESE = (ROOT / "README.zh-CN.md").read_text("utf-8")
 BOTH = pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["English", "Chinese"])

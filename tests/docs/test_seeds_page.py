@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+from checkout import ROOT
+
 ENGLISH, CHINESE = ROOT / "docs" / "seeds.md", ROOT / "docs" / "seeds.zh-CN.md"
 VERDICTS = ("yes", "equivalent", "partly", "no")
 WORDS: dict[str, str] = {"是": "yes", "等价": "equivalent", "部分": "partly", "否": "no"}

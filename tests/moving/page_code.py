@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checkout import ROOT
+
 from moving.topics import MCP_SERVER, TOPICS, Topic, prompts_of, results_of, system_of
 from unbroken_testing import ScriptedServer
 
-ROOT = Path(__file__).parents[2]
 PAGES = {
     "pydantic-ai": ROOT / "docs" / "moving" / "from-pydantic-ai.md",
     "openai-agents": ROOT / "docs" / "moving" / "from-openai-agents.md",

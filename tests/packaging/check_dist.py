@@ -17,8 +17,8 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
-ROOT = Path(__file__).parents[2]
 (WHEEL,) = (ROOT / "dist").glob("*.whl")
 (SDIST,) = (ROOT / "dist").glob("*.tar.gz")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(os.environ.get("UNBROKEN_CORPUS", Path(__file__).parents[3] / "shared" / "corpus" / "streams"))
+from checkout import ROOT
+
+FOLDER = Path(os.environ.get("UNBROKEN_CORPUS", ROOT.parent / "shared" / "corpus" / "streams"))
 WIRES = {
     "openai-chat": 234,
     "openai-responses": 99,

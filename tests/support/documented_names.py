@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+from checkout import DOCS
+
+REFERENCE = DOCS / "reference"
 ENTRY = re.compile(r"^<!-- ::: (unbroken(?:\.\w+)*)\.(\w+) -->$", re.MULTILINE)
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 
 Object = dict[str, Any]
 
-FOLDER = Path(os.environ.get("UNBROKEN_SCHEMAS", Path(__file__).parents[3] / "shared" / "providers" / "schemas"))
+FOLDER = Path(os.environ.get("UNBROKEN_SCHEMAS", ROOT.parent / "shared" / "providers" / "schemas"))
 PRESENT = (FOLDER / "open-responses.response.json").exists()
 NEEDS_SCHEMAS = pytest.mark.skipif(not PRESENT, reason=f"no schemas in {FOLDER}: set UNBROKEN_SCHEMAS")
 

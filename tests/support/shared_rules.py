@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 
-FOLDER = Path(os.environ.get("UNBROKEN_PROVIDER_RULES", Path(__file__).parents[3] / "shared" / "providers"))
+FOLDER = Path(os.environ.get("UNBROKEN_PROVIDER_RULES", ROOT.parent / "shared" / "providers"))
 PRESENT = (FOLDER / "check.py").exists()
 NEEDS_RULES = pytest.mark.skipif(not PRESENT, reason=f"no rules in {FOLDER}: set UNBROKEN_PROVIDER_RULES")
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".mypy_cache" / "programs"  # the same one each time, so that mypy finds its cache
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]

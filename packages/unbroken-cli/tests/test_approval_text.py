@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import SUPPORT
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -220,7 +221,7 @@ def test_yes_answers_forms_with_their_defaults_and_opens_no_page() -> None:
 
 def test_on_a_terminal_a_person_answers_the_form_of_a_server() -> None:
     pytest.importorskip("mcp", reason="needs the extra `mcp`")
-    program = Path(__file__).parents[1] / "support" / "mcp_library.py"
+    program = SUPPORT / "mcp_library.py"
     with serve([Call("book", day="Monday")], "Done.") as server:
         with Terminal("run", "Hi", *at(server), "--mcp", f"{sys.executable} {program}") as terminal:
             terminal.wait_for("(e)dit them: ")

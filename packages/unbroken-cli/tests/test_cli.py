@@ -7,14 +7,14 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 import loaded_command
 import pytest
+from checkout import ROOT
 
 from unbroken import __version__
 
-STREAMS = Path(__file__).parents[2] / "examples" / "streams"
+STREAMS = ROOT / "examples" / "streams"
 
 
 def unbroken(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

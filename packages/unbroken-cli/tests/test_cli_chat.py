@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkout import SUPPORT
 from loaded_command import relayed
 from terminals import PATIENCE, Terminal, environment, in_pipe, write_tools
 
@@ -155,7 +156,7 @@ def test_an_interrupt_in_a_pipe_ends_the_chat(tmp_path: Path) -> None:
 
 def test_servers_stay_open_from_turn_to_turn() -> None:
     pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
-    program = f"{sys.executable} {Path(__file__).parents[1].joinpath('support', 'mcp_server.py')}"
+    program = f"{sys.executable} {SUPPORT.joinpath('mcp_server.py')}"
     with serve([Call("process")], "First.", [Call("process")], "Second.") as server:
         done = in_pipe("chat", *at(server), "--mcp", program, stdin="one\ntwo\n")
         assert (done.returncode, done.stdout) == (0, "First.\nSecond.\n")

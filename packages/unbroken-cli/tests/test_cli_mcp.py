@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from checkout import SUPPORT
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
@@ -20,7 +21,7 @@ from loaded_command import relayed, run
 from terminals import COMMAND, environment, invoke
 
 LOADED = ("unbroken.mcp", "uvicorn", "anyio._backends._asyncio")
-APP = Path(__file__).parents[1] / "support" / "served_app.py"
+APP = SUPPORT / "served_app.py"
 TOOLS = '@tool(effect="read")\ndef greet(name: str) -> str:\n    "Say hello."\n    return f"Hello, {name}."\n'
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import SUPPORT
 from terminals import COMMAND, Terminal, environment, in_pipe, invoke, write_tools
 
 from unbroken.errors import ProviderError
@@ -133,7 +134,7 @@ def test_tools_can_come_from_a_module(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_tools_can_come_from_an_mcp_server() -> None:
     pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
-    program = f"{sys.executable} {Path(__file__).parents[1].joinpath('support', 'mcp_server.py')}"
+    program = f"{sys.executable} {SUPPORT.joinpath('mcp_server.py')}"
     with serve([Call("greet", name="Ada")], "Greeted.") as server:
         done = in_pipe("run", "Hi", *at(server), "--mcp", program)
     assert (done.returncode, done.stdout, "Hello, Ada." in done.stderr) == (0, "Greeted.\n", True)

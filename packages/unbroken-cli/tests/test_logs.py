@@ -12,6 +12,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from terminals import PATIENCE, in_pipe, write_tools
 
 from unbroken import UserError
@@ -88,7 +89,7 @@ def test_commands_refuse_an_unknown_level(command: list[str]) -> None:
     ids=" ".join,
 )
 def test_an_application_logs_to_standard_error(command: list[str]) -> None:
-    examples = Path(__file__).parents[2] / "examples"
+    examples = ROOT / "examples"
     done = subprocess.run(
         [sys.executable, "-m", *command, "--log-level", "info"],
         capture_output=True,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from terminals import invoke
 
 from unbroken import Assistant, Request, ToolMessage, Transcript, User, decode
@@ -30,7 +30,7 @@ from unbroken_wires.messages import ToolCall
 
 pytestmark = pytest.mark.multi_tool_call
 
-PROGRAMS = Path(__file__).parents[2] / "examples" / "dph"
+PROGRAMS = ROOT / "examples" / "dph"
 TOOLS = str(PROGRAMS / "trip_tools.py")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from checkout import SUPPORT
 
 from unbroken import (
     Allow,
@@ -51,7 +52,7 @@ from unbroken_dph import (
 from unbroken_testing import Break, Call, Fail, Pause, Say, run_virtual, serve
 
 Kind = TypeVar("Kind", BlockStarted, BlockFinished, InBlock)
-MCP_PROGRAM = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server_by_hand.py"))]
+MCP_PROGRAM = [sys.executable, str(SUPPORT.joinpath("mcp_server_by_hand.py"))]
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from checkout import ROOT
 from typer.main import get_command
 
 from unbroken_cli.commands import build
 from unbroken_gateway.config import read_config
 from unbroken_gateway.settings import GatewaySettings
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = ROOT / "deploy"
 OF_PROCESSES = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 LABELS_OF_PROMETHEUS = {"instance", "job", "le"}
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from checkout import DOCS
 from hypothesis import given
 from hypothesis import strategies as st
 from terminals import invoke
@@ -242,7 +243,7 @@ def test_a_deployment_becomes_a_model(params: str, table: dict[str, Any]) -> Non
 
 
 def test_the_example_of_the_documentation_is_true() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "moving" / "from-litellm.md").read_text("utf-8")
+    page = (DOCS / "moving" / "from-litellm.md").read_text("utf-8")
     (config,) = re.findall("^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (written,) = re.findall("^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert translate(config).toml() == written

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 
-LOAD = Path(__file__).parents[2] / "bench" / "gateway_load.py"
+LOAD = ROOT / "bench" / "gateway_load.py"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
 

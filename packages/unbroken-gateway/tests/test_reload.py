@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from checkout import DOCS
 from gateway_client import IDS, THREE_CALLS, Client, run, serving
 
 from unbroken_gateway.app import Gateway
@@ -317,7 +318,7 @@ def test_changes_never_show_a_secret() -> None:
 
 
 def test_the_page_lists_every_setting_that_needs_a_restart() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "administration.md").read_text("utf-8")
+    page = (DOCS / "administration.md").read_text("utf-8")
     listed = page.partition("These settings need a restart:")[2].partition("If one of them changed")[0]
     for name in RESTART:
         table, _, key = name.partition(".")

@@ -13,6 +13,7 @@ from typing import Any
 
 import a_long_run
 import pytest
+from checkout import DOCS
 from rich.cells import cell_len
 from terminals import in_pipe
 from viewer_pages import data_of
@@ -223,7 +224,7 @@ def test_the_page_is_served_until_it_is_interrupted(long_run: Path) -> None:
 
 def test_the_page_of_the_docs_shows_what_the_terminal_does(long_run: Path) -> None:
     lines = [line.plain.rstrip() for line in picture_lines(draw(read_recording(long_run)), 80)]
-    page = Path(__file__).parents[2] / "docs" / "viewer.md"
+    page = DOCS / "viewer.md"
     assert "\n".join(lines) in page.read_text("utf-8")
 
 

@@ -46,9 +46,28 @@ EXTRAS = {
 """Commands of other packages, with the extra of `unbroken` that installs each. They are entry points of the group
 `unbroken.commands`, as those of a plugin; with two words, a command of the group that the first names."""
 GROUP = "unbroken.commands"
-ORDER = (
-    "run resume chat replay runs worker dph serve keys admin decode probe faults view top stats spend eval mcp demo"
-).split()
+ORDER = [
+    "run",
+    "resume",
+    "chat",
+    "replay",
+    "runs",
+    "worker",
+    "dph",
+    "serve",
+    "keys",
+    "admin",
+    "decode",
+    "probe",
+    "faults",
+    "view",
+    "top",
+    "stats",
+    "spend",
+    "eval",
+    "mcp",
+    "demo",
+]
 """How `--help` lists them. What a plugin adds comes last."""
 
 
@@ -115,7 +134,7 @@ def _own(name: str) -> Any:
 
 def _added() -> Iterator[EntryPoint]:
     """The commands that other packages add."""
-    homes = {name: "unbroken_cli" for name in OWN}
+    homes = dict.fromkeys(OWN, "unbroken_cli")
     for point in entry_points(group=GROUP):
         home = point.value.partition(":")[0]
         if homes.setdefault(point.name, home) != home:

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from checkout import DOCS
 from watched_runs import ask, journal_url, read_events, until, working
 
 from unbroken_durable.web import runs_app
@@ -45,7 +46,7 @@ def test_it_is_mounted_in_fastapi(tmp_path: Path) -> None:
 
 
 def test_the_program_of_the_recipe_streams_a_run_as_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = Path(__file__).parents[2] / "docs" / "recipes" / "fastapi.md"
+    page = DOCS / "recipes" / "fastapi.md"
     (program,) = re.findall(r"^```py\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {"__name__": "app"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import DOCS
 
 from unbroken.errors import UserError
 from unbroken_testing.evals import Case, Scorer, read_cases
@@ -104,7 +105,7 @@ def test_cases_in_yaml(tmp_path: Path) -> None:
 
 @needs_yaml
 def test_the_cases_of_the_page_are_read(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "evals.md").read_text("utf-8")
+    page = (DOCS / "evals.md").read_text("utf-8")
     text = page.partition("```yaml\n")[2].partition("```")[0]
     cases = read_cases(write(tmp_path, "cases.yaml", text))
     assert [(case.id, len(scorers_of(case))) for case in cases] == [("oslo", 2), ("two-cities", 2), ("greeting", 2)]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import DOCS
 from crowd import Crowd, Job
 from terminals import in_pipe
 
@@ -42,7 +43,7 @@ from unbroken_testing.target import Target
 from unbroken_wires.messages import Request, ToolMessage
 from unbroken_wires.wires import WIRES
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = DOCS / "faults.md"
 
 
 def test_the_page_matches_the_expectations_of_every_case() -> None:

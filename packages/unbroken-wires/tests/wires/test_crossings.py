@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from checkout import DOCS
 
 from unbroken import Assistant, Request, Sampling, User, connect
 from unbroken.models.http import Written
@@ -423,7 +423,7 @@ def table() -> list[str]:
 
 
 def test_the_docs_have_the_table_of_what_crosses() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "crossings.md").read_text("utf-8")
+    page = (DOCS / "crossings.md").read_text("utf-8")
     assert "\n".join(table()) in page, "\n".join(table())
     assert set(ROWS) == set(get_args(Name))
 

@@ -136,6 +136,7 @@ def named(name: str) -> type[UnbrokenError] | None:
 
 
 __all__ = [
+    "PASSWORD",
     "AnswerInvalid",
     "CannotEncode",
     "ChainBroken",
@@ -147,7 +148,6 @@ __all__ = [
     "MissingKey",
     "ModelNotFound",
     "NotAResponse",
-    "PASSWORD",
     "PromptVetoed",
     "ProviderError",
     "RateLimited",

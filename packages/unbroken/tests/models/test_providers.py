@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import runpy
-from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from corpus import ABSENT, FOLDER
 
 from unbroken.errors import UnknownProvider
@@ -29,7 +29,6 @@ from unbroken_wires.messages import (
 )
 from unbroken_wires.wires import WIRES
 
-ROOT = Path(__file__).parents[2]
 CLOSED: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOLS = (ToolSpec("search", "finds", CLOSED, strict=True),)
 ASK = Request((System.of("Be brief."), User.of("Hi")), tools=TOOLS)

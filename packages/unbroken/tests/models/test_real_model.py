@@ -15,10 +15,10 @@ import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from checkout import DOCS
 from scenes import can_go_on, only
 
 from unbroken import (
@@ -288,7 +288,7 @@ def test_the_local_model_in_python_takes_settings() -> None:
 
 
 def test_the_program_of_the_recipe_prints_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[2] / "docs" / "recipes" / "local-model.md"
+    page = DOCS / "recipes" / "local-model.md"
     (program,) = re.findall(r"^```py\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     exec(compile(program, str(page), "exec", dont_inherit=True), {"__name__": "program"})
     assert "Paris" in capsys.readouterr().out

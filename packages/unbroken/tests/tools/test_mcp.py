@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import SUPPORT
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
 
@@ -29,8 +29,8 @@ from unbroken.tools.results import ToolFailed
 from unbroken.tools.toolbox import Toolbox, origin_of
 from unbroken_wires.messages import Media, Part, Text
 
-PROGRAM = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server.py"))]
-BY_HAND = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server_by_hand.py"))]
+PROGRAM = [sys.executable, str(SUPPORT.joinpath("mcp_server.py"))]
+BY_HAND = [sys.executable, str(SUPPORT.joinpath("mcp_server_by_hand.py"))]
 GREETING = (Text("Hello, Ada."),)
 
 

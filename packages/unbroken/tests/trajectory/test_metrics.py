@@ -13,6 +13,7 @@ import a_long_run
 import pytest
 import test_resume_recording as set_table
 from broken_runs import play, schedules, scripts, wires
+from checkout import DOCS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -432,7 +433,7 @@ def test_memory_per_run_does_not_grow() -> None:
 
 
 def test_every_number_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    page = (DOCS / "metrics.md").read_text("utf-8")
     assert [name for name in NUMBERS if f"`{name}`" not in page] == []
     assert [name for name in NUMBERS if not getattr(Metrics, name).__doc__] == []
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import SUPPORT
 from killed_runs import killed, resumed
 from prometheus_client import CollectorRegistry
 from terminals import invoke
@@ -120,7 +121,7 @@ def test_prometheus_and_opentelemetry_count_an_uncertain_call(
 
 def test_writing_tools_of_an_mcp_server_have_its_after_crash_setting() -> None:
     async def policies() -> tuple[Any, ...]:
-        program = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server.py"))]
+        program = [sys.executable, str(SUPPORT.joinpath("mcp_server.py"))]
         async with MCPServer(program, after_crash="wait") as server:
             found = Toolbox(server).get("greet"), Toolbox(server).get("slow")
             return tuple(tool.crash_policy for tool in found if tool is not None)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "tests" / "support"))
 
 from watched_runs import serving, working
 

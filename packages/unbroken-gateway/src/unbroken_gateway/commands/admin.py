@@ -15,12 +15,12 @@ from typing import Annotated, Any, TypeAlias, cast
 import typer
 
 from unbroken.errors import UnbrokenError, UserError
-from unbroken_gateway.commands import keys as offline
 from unbroken_cli.exits import FAILED, MISUSED, print_line
 from unbroken_cli.main import is_terminal
 from unbroken_cli.options import ADMIN_KEY
 from unbroken_cli.terminal_text import clean_line, counted
 from unbroken_gateway.admin.api_bodies import key_from_json
+from unbroken_gateway.commands import keys as offline
 from unbroken_gateway.commands.admin_client import URL, ask, find_gateway
 from unbroken_gateway.config import FILE
 from unbroken_gateway.config.added import NAME_OF, ONE_OF

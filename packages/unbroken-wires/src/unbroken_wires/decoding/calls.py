@@ -16,10 +16,10 @@ from math import inf
 from operator import attrgetter
 from typing import cast
 
-from unbroken_wires.errors import TooLarge
 from unbroken_wires.decoding.arguments import Parsed, Pending, is_echo, parse_ended, parse_object, starts_object
 from unbroken_wires.decoding.leaked_calls import DuplicateCalls
 from unbroken_wires.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
+from unbroken_wires.errors import TooLarge
 from unbroken_wires.messages import Json, ToolCall
 from unbroken_wires.wires.content_parts import free_text_of
 from unbroken_wires.wires.json_access import MINTED, NAMESPACE, as_text

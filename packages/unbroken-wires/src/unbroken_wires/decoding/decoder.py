@@ -13,12 +13,12 @@ from typing import cast
 
 import orjson
 
-from unbroken_wires.errors import NotAResponse, StreamError, UserError
 from unbroken_wires.decoding.assembler import Assembler
 from unbroken_wires.decoding.calls import answer_too_large
 from unbroken_wires.decoding.leaked_calls import Prose
 from unbroken_wires.decoding.verdict import Evidence, How, judge
 from unbroken_wires.deltas import Delta, Ended, Verdict
+from unbroken_wires.errors import NotAResponse, StreamError, UserError
 from unbroken_wires.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
 from unbroken_wires.validation import checked
 from unbroken_wires.wires import DEFAULT_WIRE, WIRES, find_wire

@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias, cast
 
 import orjson
 
-from unbroken_wires.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken_wires.decoding.assembler import Assembler
 from unbroken_wires.deltas import Meaning, Verdict, VerdictKind
+from unbroken_wires.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken_wires.messages import Json, ToolCall
 from unbroken_wires.wires.json_access import as_dict, as_list
 from unbroken_wires.wires.jsontext import dump_arguments

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from unbroken_wires.errors import CannotEncode, InvalidRequest, UserError
 from unbroken_wires.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken_wires.errors import CannotEncode, InvalidRequest, UserError
 from unbroken_wires.messages import Assistant, Json, Request, ServerCall, ToolCall, Usage
 from unbroken_wires.wires.framing import SSE, Framing
 from unbroken_wires.wires.http_api import HttpApi, status_of
