@@ -3,7 +3,7 @@
 Each request carries a mark that comes back in the text and in the arguments of the calls; the answer has to be exactly
 what the upstream says for it, or a well-formed error of the client's wire. Half of the answers are streamed. Some
 clients want their calls one by one, some speak anthropic, some are refused, some go away in the middle. What the
-gateway holds is looked at from outside: memory, open files, how it stops. `packages/unbroken-gateway/tests/test_load.py` runs it small.
+gateway holds is looked at from outside: memory, open files, how it stops. `test_load.py` of the gateway runs it small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What type checkers know of an agent: read by pyright in packages/unbroken/tests/agent/test_typed_agents.py, and run there too."""
+"""What type checkers know of an agent: read by pyright in test_typed_agents.py, and run there too."""
 
 from __future__ import annotations
 

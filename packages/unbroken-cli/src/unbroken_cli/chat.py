@@ -17,8 +17,8 @@ from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recording import SUFFIX
 from unbroken_cli import options
 from unbroken_cli.exits import EXIT_CODES, INTERRUPTED, code_of_result, ending, print_error, print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.session import Session, open_session
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import counted, one_line
 
 with suppress(ImportError):  # not on every platform; with it, `input` has line editing and history

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,58 +17,33 @@ from unbroken.errors import UserError, needs_extra
 from unbroken_cli.exits import MISUSED, print_line
 from unbroken_cli.main import print_version
 
-OWN = {
+COMMANDS = {
     "run": "unbroken_cli.run:run_command",
     "resume": "unbroken_cli.run:resume_command",
     "chat": "unbroken_cli.chat:chat_command",
     "replay": "unbroken_cli.run:replay_command",
-    "decode": "unbroken_cli.decode:decode_command",
-    "view": "unbroken_cli.view:view_command",
-    "top": "unbroken_cli.top:top_command",
-    "stats": "unbroken_cli.stats:stats_command",
-    "mcp": "unbroken_cli.mcp_serve:app",
-    "demo": "unbroken_cli.demo:demo_command",
-}
-"""Commands of this package: the module and the name of each."""
-EXTRAS = {
     "runs": "durable",
+    "runs serve": "gateway",
     "worker": "durable",
     "dph": "dph",
     "serve": "gateway",
     "keys": "gateway",
     "admin": "gateway",
-    "spend": "gateway",
+    "decode": "unbroken_cli.decode:decode_command",
     "probe": "testing",
     "faults": "testing",
+    "view": "unbroken_cli.view:view_command",
+    "top": "unbroken_cli.top:top_command",
+    "stats": "unbroken_cli.stats:stats_command",
+    "spend": "gateway",
     "eval": "testing",
-    "runs serve": "gateway",
+    "mcp": "unbroken_cli.mcp_serve:app",
+    "demo": "unbroken_cli.demo:demo_command",
 }
-"""Commands of other packages, with the extra of `unbroken` that installs each. They are entry points of the group
-`unbroken.commands`, as those of a plugin; with two words, a command of the group that the first names."""
+"""In the order in which `--help` lists them: where each lies, or the extra of `unbroken` that adds it. Two words: a
+command of a group."""
 GROUP = "unbroken.commands"
-ORDER = [
-    "run",
-    "resume",
-    "chat",
-    "replay",
-    "runs",
-    "worker",
-    "dph",
-    "serve",
-    "keys",
-    "admin",
-    "decode",
-    "probe",
-    "faults",
-    "view",
-    "top",
-    "stats",
-    "spend",
-    "eval",
-    "mcp",
-    "demo",
-]
-"""How `--help` lists them. What a plugin adds comes last."""
+"""The entry points by which packages, plugins too, add commands."""
 
 
 def build(wanted: str = "") -> typer.Typer:
@@ -95,51 +70,58 @@ def build(wanted: str = "") -> typer.Typer:
 
 def _commands(wanted: str) -> dict[str, Any]:
     """The function, or the group of commands, of each name. Loading all of them takes twice as long as loading one."""
-    if wanted in OWN:
-        return {wanted: _own(wanted)}
-    found = {point.name: point for point in _added()}
-    if wanted in found:
-        return {wanted: found[wanted].load()}
-    if wanted in EXTRAS:
-        raise _not_installed(wanted, EXTRAS[wanted])
-    others = sorted(name for name in found if name not in ORDER and " " not in name)
-    names = [*(name for name in ORDER if name in OWN or name in found), *others]
-    return {name: _own(name) if name in OWN else found[name].load() for name in names}
+    if ":" in (home := COMMANDS.get(wanted, "")):
+        return {wanted: _load(home)}
+    added = {point.name: point for point in _added()}
+    if wanted in added:
+        return {wanted: added[wanted].load()}
+    if home:
+        raise _not_installed(wanted, home)
+    found: dict[str, Any] = {}
+    for name in (*COMMANDS, *sorted(added.keys() - COMMANDS.keys())):
+        if " " in name:
+            continue  # its group has it
+        if ":" in (home := COMMANDS.get(name, "")):
+            found[name] = _load(home)
+        elif name in added:
+            found[name] = added[name].load()
+    return found
 
 
-def _extend(group: typer.Typer, name: str) -> None:
-    """Adds the commands of other packages to a group."""
-    found = {point.name: point for point in _added() if point.name.startswith(f"{name} ")}
-    for full, point in found.items():
-        group.command(full.partition(" ")[2])(point.load())
-    for full, extra in EXTRAS.items():
-        if full.startswith(f"{name} ") and full not in found:
-            group.command(full.partition(" ")[2], hidden=True, context_settings={"ignore_unknown_options": True})(
-                partial(_refuse, full, extra)
-            )
-
-
-def _refuse(name: str, extra: str, words: list[str] | None = typer.Argument(None)) -> None:
-    raise _not_installed(name, extra)
-
-
-def _not_installed(name: str, extra: str) -> UserError:
-    return needs_extra(f"`unbroken {name}`", f"unbroken-{extra}", extra)
-
-
-def _own(name: str) -> Any:
-    module, _, attribute = OWN[name].partition(":")
+def _load(home: str) -> Any:
+    module, _, attribute = home.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def _added() -> Iterator[EntryPoint]:
     """The commands that other packages add."""
-    homes = dict.fromkeys(OWN, "unbroken_cli")
+    homes = {name: "unbroken_cli" for name, home in COMMANDS.items() if ":" in home}
     for point in entry_points(group=GROUP):
         home = point.value.partition(":")[0]
         if homes.setdefault(point.name, home) != home:
             raise UserError(f"`unbroken {point.name}` is a command of {homes[point.name]} and of {home}: uninstall one")
         yield point
+
+
+def _extend(group: typer.Typer, name: str) -> None:
+    """Adds the commands of other packages to a group."""
+    added = {point.name: point for point in _added()}
+    for full in {*COMMANDS, *added}:
+        if not full.startswith(f"{name} "):
+            continue
+        options: dict[str, Any] = {"hidden": True, "context_settings": {"ignore_unknown_options": True}}
+        if full in added:
+            group.command(full.partition(" ")[2])(added[full].load())
+        else:
+            group.command(full.partition(" ")[2], **options)(partial(_refuse, full, COMMANDS[full]))
+
+
+def _refuse(name: str, extra: str, words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    raise _not_installed(name, extra)
+
+
+def _not_installed(name: str, extra: str) -> UserError:
+    return needs_extra(f"`unbroken {name}`", f"unbroken-{extra}", extra)
 
 
 _UsageError: Any = typer.BadParameter.__base__

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from unbroken.errors import NotAResponse, UserError
 from unbroken.models.raw_log import MARK
-from unbroken_cli.main import is_terminal
 from unbroken_cli.progress_line import progress
 from unbroken_cli.response_view import Decoding, Live, as_json, show_exchanges, show_plain, show_pretty
+from unbroken_cli.streams import is_terminal
 from unbroken_wires.decoding import Decoder, guess_wire
 from unbroken_wires.deltas import Delta
 from unbroken_wires.wires import WIRES, find_wire

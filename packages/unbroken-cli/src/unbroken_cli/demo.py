@@ -1,7 +1,7 @@
 """`unbroken demo`: one job, three schedules, and a chart of when each call ran.
 
-The model is a script, because a real one needs a key. Everything else is real: a server on this machine sends the
-script as streamed bytes at the speed of a model, the agent decodes them like those of a provider, and the tools work.
+The model is a script, because a real one needs a key. Everything else is real: the script arrives as streamed bytes at
+the speed of a model, the agent decodes them like those of a provider, and the tools work.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.table import Table
 
-from unbroken import Agent, Request, Result, Schedule, ToolMessage, connect
-from unbroken.models.scripted import Line, Step, steps_of
+from unbroken import Agent, Request, Result, Schedule, ToolMessage
+from unbroken.models.scripted import Call, Line, Say, ScriptedModel, Step, Uses, steps_of
 from unbroken_cli import demo_tools
 from unbroken_cli.timeline import Timeline, Watch, legend
-from unbroken_testing import Call, Say, ScriptedServer, Uses
 
 PROMPT = "Is the package unbroken installed completely?"
 ARGUMENTS = f'run "{PROMPT}" --model openai:gpt-5 --tools unbroken_cli.demo_tools --timeline'
@@ -80,7 +79,7 @@ def demo_command(
 ) -> None:
     """One job in three schedules, with a picture of when each call was written, started and ended.
 
-    The model is a script, so it needs no key; the server, the streamed bytes, the tools and the times are real."""
+    The model is a script, so it needs no key; the streamed bytes, the tools and the times are real."""
     asyncio.run(show(pace))
 
 
@@ -107,13 +106,12 @@ async def show(pace: float) -> None:
     console.width = min(console.width, WIDEST)
     console.print(f"[bold]{PROMPT}[/]\n")
     console.print("One job, three schedules. The model is scripted: what it writes, and how fast, is fixed.")
-    console.print("The server, the streamed bytes, the tools and the times are real.\n")
+    console.print("The streamed bytes, the tools and the times are real.\n")
     console.print(legend(console))
     runs: dict[Schedule, Result] = {}
-    async with ScriptedServer(*[paced(line, pace) for line in SCRIPT] * len(Schedule)) as server:
-        for schedule in Schedule:
-            console.print(Rule(MEANING[schedule], align="left", style="dim"))
-            runs[schedule] = await run(schedule, server, console, SCALE * pace)
+    for schedule in Schedule:
+        console.print(Rule(MEANING[schedule], align="left", style="dim"))
+        runs[schedule] = await run(schedule, pace, console)
     console.print(Rule(style="dim"))
     console.print(f"\n{runs[Schedule.EAGER].text}\n")
     console.print(table(runs))
@@ -129,9 +127,9 @@ def program() -> str:
     return sys.argv[0] if sys.argv[0].endswith("unbroken") else f"{sys.executable} -m unbroken"
 
 
-async def run(schedule: Schedule, server: ScriptedServer, console: Console, scale: float) -> Result:
-    watch = Watch()
-    model = connect("openai:scripted", base_url=server.base_url())
+async def run(schedule: Schedule, pace: float, console: Console) -> Result:
+    watch, scale = Watch(), SCALE * pace
+    model = ScriptedModel(*[paced(line, pace) for line in SCRIPT])
     agent = Agent(model, [demo_tools], schedule=schedule, middleware=[watch])
     with Live(
         get_renderable=lambda: Timeline(watch, scale, time.time()),

@@ -15,8 +15,8 @@ from typing import IO
 from rich.console import Console
 from rich.text import Text
 
-from unbroken_cli.main import is_terminal
 from unbroken_cli.redrawn_area import PER_SECOND, RedrawnArea
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import clean_line
 
 AFTER = 1.0

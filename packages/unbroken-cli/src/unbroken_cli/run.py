@@ -23,12 +23,12 @@ from unbroken.trajectory.recording import Recording, lines_until_round, parse_re
 from unbroken.trajectory.replay import RecordingEnded, ReplayDiverged
 from unbroken_cli import options
 from unbroken_cli.exits import EXIT_CODES, code_of_result, ending, print_line
+from unbroken_cli.journal_runs import RecordedRuns, open_journal
 from unbroken_cli.progress_line import progress
 from unbroken_cli.session import build_tools, logged, open_screen, open_session
 from unbroken_cli.terminal_text import clean, counted
 from unbroken_cli.terminal_text import seconds as in_seconds
 from unbroken_cli.timeline import Timeline, legend
-from unbroken_durable.recorded_runs import RecordedRuns
 from unbroken_wires.messages import Media, Text, ToolResult
 
 
@@ -148,7 +148,7 @@ def replay_command(
 def _read(place: str) -> Recording:
     if not options.is_journal(place):
         return read_recording(place)
-    with RecordedRuns(place) as runs:
+    with open_journal(place) as runs:
         return runs.recording(_only(runs))
 
 
@@ -162,7 +162,7 @@ def _read_until(place: str, rounds: int, save: str) -> Recording:
     """The recording up to the end of a round."""
     path = _read(place).path  # it is one, and it can be read
     if options.is_journal(place):
-        with RecordedRuns(place) as runs:
+        with open_journal(place) as runs:
             lines = lines_until_round((line + b"\n" for line in runs.raw_lines(_only(runs))), rounds)
     else:
         with path.open("rb") as data:

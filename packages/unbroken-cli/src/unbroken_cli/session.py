@@ -35,10 +35,10 @@ from unbroken_cli.agent_thread import AgentThread, Screen
 from unbroken_cli.approval_prompt import NOBODY_ASKED
 from unbroken_cli.exits import print_line
 from unbroken_cli.live import LiveScreen
-from unbroken_cli.main import is_terminal
 from unbroken_cli.options import SCHEDULES, Setup
 from unbroken_cli.plain import JsonScreen, PlainScreen
 from unbroken_cli.progress_line import progress
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.timeline import Watch
 from unbroken_wires.messages import ToolCall
 

@@ -19,11 +19,11 @@ from unbroken.trajectory.alerts import ALERTS, Alert, fired
 from unbroken.trajectory.metrics import Metrics
 from unbroken.trajectory.recording import SUFFIX, Recording, has_own_prices, read_recording
 from unbroken_cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_line
-from unbroken_cli.main import is_terminal
+from unbroken_cli.journal_runs import RecordedRun, open_journal
 from unbroken_cli.options import is_journal, shown_place
 from unbroken_cli.progress_line import progress
 from unbroken_cli.stats_tables import Counted, LeftOut, show_json, show_plain, show_tables
-from unbroken_durable.recorded_runs import RecordedRun, RecordedRuns
+from unbroken_cli.streams import is_terminal
 
 FIRED = 1
 _MOST_NAMED = 20
@@ -171,7 +171,7 @@ def _files(places: Sequence[str], opened: ExitStack) -> list[Path | RecordedRun]
     files: dict[Path | RecordedRun, None] = {}
     for place in places:
         if is_journal(place):
-            files |= dict.fromkeys(opened.enter_context(RecordedRuns(place)).runs())
+            files |= dict.fromkeys(opened.enter_context(open_journal(place)).runs())
             continue
         path = Path(place)
         if not path.is_dir():

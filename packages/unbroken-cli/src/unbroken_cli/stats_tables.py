@@ -20,8 +20,8 @@ from unbroken.run_view import shown_cost
 from unbroken.trajectory.alerts import Fired
 from unbroken.trajectory.facts import Histogram
 from unbroken.trajectory.metrics import Metrics, ToolMetrics
+from unbroken_cli.journal_runs import RecordedRun
 from unbroken_cli.terminal_text import one_line
-from unbroken_durable.recorded_runs import RecordedRun
 
 _BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _WIDTH = 40

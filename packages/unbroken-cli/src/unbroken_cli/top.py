@@ -19,9 +19,9 @@ from rich.text import Text
 from unbroken.errors import UserError
 from unbroken.run_view import shown_cost
 from unbroken_cli.exits import print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.options import shown_place
 from unbroken_cli.progress_line import progress
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import clean_line, one_line
 from unbroken_cli.view import opened
 from unbroken_viewer.listing import Listing, Row, shown_end

@@ -20,6 +20,7 @@ from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.trajectory.recording import is_recording
 from unbroken_cli.exits import print_line
+from unbroken_cli.journal_runs import open_journal
 from unbroken_cli.options import LogLevelName, is_journal, shown_place
 from unbroken_cli.progress_line import progress
 from unbroken_cli.run_picture import COARSE, FINE, list_lines, picture_lines
@@ -86,11 +87,9 @@ def opened(place: str) -> Generator[Listing]:
     if not is_journal(place):
         yield Shelf(Path(place))
         return
-    from unbroken_durable.recorded_runs import MOST_LISTED, RecordedRuns  # noqa: PLC0415 - start-up time
-
-    with RecordedRuns(place) as runs:
-        if not runs.one and (count := runs.count()) > MOST_LISTED:
-            print_line(f"only the latest {MOST_LISTED:,} of {count:,} runs are listed; URL#ID shows any of them")
+    with open_journal(place) as runs:
+        if not runs.one and (count := runs.count()) > runs.most_listed:
+            print_line(f"only the latest {runs.most_listed:,} of {count:,} runs are listed; URL#ID shows any of them")
         yield runs
 
 

@@ -46,6 +46,8 @@ class RecordedRuns:
     """`place` is the URL of a journal, or `URL#run-id` for a single run. What the viewer can show (`Listing`). Any
     thread may use it. Use it as a context, or `close` it."""
 
+    most_listed: int = MOST_LISTED
+
     def __init__(self, place: str) -> None:
         url, _, run_id = place.partition("#")
         refuse_missing(url)

@@ -1,4 +1,4 @@
-"""Errors of messages, decoding and wires: the base of every error that Unbroken raises. `unbroken.errors` has them all."""
+"""Errors of messages, decoding and wires, and the base of all others. `unbroken.errors` has every one."""
 
 from __future__ import annotations
 

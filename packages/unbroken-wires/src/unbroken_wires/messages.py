@@ -332,7 +332,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServerTool:
-    """A tool that the provider runs, as it is requested; `unbroken_wires.server_tools` has one class for each capability."""
+    """A tool that the provider runs, as requested. `unbroken_wires.server_tools` has one class for each capability."""
 
     firm: ClassVar[tuple[str, ...]] = ()
     """Settings that a request must not lose. The others are wishes: a wire without them leaves them out, with a

@@ -19,6 +19,7 @@ import logging
 import os
 import re
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ _HOMES = {
         "CallFinished CallStarted Event RequestSent RunFailed RunFinished RunStarted TextAdded TextReplaced "
         "ToolCallsDetected"
     ),
-    "unbroken_wires.messages": "Assistant Message Request Sampling System Text ToolCall ToolMessage ToolResult Usage User",
+    "unbroken_wires.messages": (
+        "Assistant Message Request Sampling System Text ToolCall ToolMessage ToolResult Usage User"
+    ),
     "unbroken.middleware": "Middleware",
     "unbroken.models.connect": "connect",
     "unbroken.models.model": "Model",
@@ -130,13 +133,17 @@ def __getattr__(name: str) -> Any:
 
 
 _ELSEWHERE = (
-    "guardrails testing agent errors events messages deltas transcript compaction server_tools clock middleware evals "
-    "gateway dph viewer mcp decoding wires wires/chain wires/pydantic_ai models/http tools/approval tools/caller "
-    "tools/handles tools/mcp_items agent/limits agent/ui_messages agent/ui_history agent/streaming agent/run "
-    "agent/steps agent/sentences trajectory/alerts trajectory/metrics trajectory/prometheus trajectory/recording "
-    "trajectory/replay run_view dph/dolphin"
+    "unbroken.guardrails unbroken_testing unbroken.agent unbroken.errors unbroken.events unbroken_wires.messages "
+    "unbroken_wires.deltas unbroken_wires.transcript unbroken.compaction unbroken_wires.server_tools unbroken.clock "
+    "unbroken.middleware unbroken_testing.evals unbroken_gateway unbroken_dph unbroken_viewer unbroken.mcp "
+    "unbroken_wires.decoding unbroken_wires.wires unbroken_wires.wires.chain unbroken_wires.wires.pydantic_ai "
+    "unbroken.models.http unbroken.tools.approval unbroken.tools.caller unbroken.tools.handles "
+    "unbroken.tools.mcp_items unbroken.agent.limits unbroken.agent.ui_messages unbroken.agent.ui_history "
+    "unbroken.agent.streaming unbroken.agent.run unbroken.agent.steps unbroken.agent.sentences "
+    "unbroken.trajectory.alerts unbroken.trajectory.metrics unbroken.trajectory.prometheus "
+    "unbroken.trajectory.recording unbroken.trajectory.replay unbroken.run_view unbroken_dph.dolphin"
 )
-"""The modules with public names that are not here."""
+"""The modules with public names that are not here, of this package and of the others."""
 _OTHER_NAMES = {
     "ModelRetry": "Retry",
     "UsageLimits": "Limits",
@@ -157,11 +164,15 @@ def _other_home(name: str) -> str:
         return f"it is called `{_OTHER_NAMES[name]}` here"
     defined = re.compile(rf'^(?:class |def |async def |    "|__all__ = .*"){name}\b|^{name}(?:: .*)? = ', re.MULTILINE)
     for module in _ELSEWHERE.split():
-        path = os.path.join(os.path.dirname(__file__), module)
+        package, *below = module.split(".")
+        found = find_spec(package)
+        if found is None or not found.origin:  # not installed
+            continue
+        path = os.path.join(os.path.dirname(found.origin), *below)
         path = os.path.join(path, "__init__.py") if os.path.isdir(path) else f"{path}.py"
         with suppress(OSError), open(path, encoding="utf-8") as source:  # not there in a zip
             if defined.search(source.read()):
-                return f"write `from unbroken.{module.replace('/', '.')} import {name}`"
+                return f"write `from {module} import {name}`"
     return ""
 
 

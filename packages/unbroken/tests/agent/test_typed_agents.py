@@ -1,6 +1,6 @@
 """`Agent[Deps, Output]` is generic: what a type checker infers for these programs is what they get.
 
-`make types` checks that pyright infers it, as it does for all tests; packages/unbroken-wires/tests/test_validation.py that it rejects mistakes.
+`make types` checks that pyright infers it, as it does for all tests; tests/test_validation.py that it rejects mistakes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `--model local` says when something is missing. packages/unbroken/tests/models/test_real_model.py runs the model (`make real`)."""
+"""What `--model local` says when something is missing. test_real_model.py runs the model (`make real`)."""
 
 from __future__ import annotations
 

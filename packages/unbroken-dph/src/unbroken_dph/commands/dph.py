@@ -20,9 +20,9 @@ from unbroken.models.model import Model
 from unbroken.tools.context import RunContext
 from unbroken_cli import options
 from unbroken_cli.exits import ANSWERED, MISUSED, STOPPED, code_of, ending, in_options, print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.progress_line import progress
 from unbroken_cli.session import allow, build_tools, logged, opened_model
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import clean, counted
 from unbroken_dph import InvalidProgram, Problem, Program, ProgramFailed, ProgramResult, load_program, run_program
 from unbroken_dph.checking import check_program

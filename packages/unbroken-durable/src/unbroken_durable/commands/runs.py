@@ -25,9 +25,9 @@ from unbroken.tools.approval import Allow, Deny, Edit
 from unbroken_cli import options
 from unbroken_cli.approval_prompt import approval_text, call_of
 from unbroken_cli.exits import ANSWERED, FAILED, INTERRUPTED, WAITING, code_of_result, print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.run import read_prompt
 from unbroken_cli.session import logged, open_screen, read_limits
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import clean, clean_line, one_line
 from unbroken_durable import Journal, Outcome, RunRow, drive
 from unbroken_durable.commands.journals import (

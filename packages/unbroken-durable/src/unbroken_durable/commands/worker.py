@@ -20,9 +20,9 @@ from rich.text import Text
 
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken_cli.exits import print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.options import LogLevelName
 from unbroken_cli.progress_line import ProgressLine, progress
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import clean, clean_line, counted, one_line, seconds
 from unbroken_durable import Journal, Progress, Worker
 from unbroken_durable.commands.journals import (

@@ -16,8 +16,8 @@ import typer
 
 from unbroken.errors import UnbrokenError, UserError
 from unbroken_cli.exits import FAILED, MISUSED, print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.options import ADMIN_KEY
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import clean_line, counted
 from unbroken_gateway.admin.api_bodies import key_from_json
 from unbroken_gateway.commands import keys as offline

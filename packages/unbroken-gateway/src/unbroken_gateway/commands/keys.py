@@ -20,7 +20,7 @@ from rich.text import Text
 
 from unbroken.errors import UserError
 from unbroken_cli.exits import print_line
-from unbroken_cli.main import is_terminal
+from unbroken_cli.streams import is_terminal
 from unbroken_gateway.admin.api_bodies import key_as_json, read_moment, read_seconds
 from unbroken_gateway.config import FILE, read_config
 from unbroken_gateway.config.opening import refuse_name_of_admin_key

@@ -22,8 +22,8 @@ import typer
 from unbroken.errors import UnbrokenError, UserError, needs_extra
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken_cli.exits import MISUSED, STOPPED, print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.options import ADMIN_KEY, ApiKeyEnv, BaseUrl, LogLevelName, WireName
+from unbroken_cli.streams import is_terminal
 from unbroken_gateway.commands.serve_summary import summary, warnings
 from unbroken_gateway.config import FILE, ServeOptions, read_config, settings_from_options
 from unbroken_gateway.config.opening import IN_A_FILE, Opened

@@ -23,7 +23,7 @@ from rich.table import Column, Table
 
 from unbroken.errors import UserError
 from unbroken_cli.exits import print_line
-from unbroken_cli.main import is_terminal
+from unbroken_cli.streams import is_terminal
 from unbroken_gateway.config import FILE, read_config
 from unbroken_gateway.keys import list_keys
 from unbroken_gateway.settings import GatewaySettings

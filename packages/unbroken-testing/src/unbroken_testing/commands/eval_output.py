@@ -15,7 +15,7 @@ from rich.text import Text
 
 from unbroken.run_view import shown_cost
 from unbroken_cli.exits import print_line
-from unbroken_cli.main import is_terminal
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import clean, clean_line, counted, one_line, seconds, tokens_used
 from unbroken_testing.evals.comparing import Comparison
 from unbroken_testing.evals.report import diff_lines

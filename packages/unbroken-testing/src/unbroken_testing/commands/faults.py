@@ -26,9 +26,9 @@ import unbroken_testing as testing
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken_cli.exits import INTERRUPTED, print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.options import LogLevelName
 from unbroken_cli.progress_line import progress
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import clean, counted, one_line
 from unbroken_wires.wires import DEFAULT_WIRE, WIRES, find_wire
 

@@ -26,8 +26,8 @@ from unbroken.models.provider_files import ProfileTable, write_profile
 from unbroken.models.providers import find_provider
 from unbroken_cli import options
 from unbroken_cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_error, print_line
-from unbroken_cli.main import is_terminal
 from unbroken_cli.progress_line import progress
+from unbroken_cli.streams import is_terminal
 from unbroken_cli.terminal_text import counted, one_line, seconds
 from unbroken_testing.probing import Answer, Judgement, Report, probe
 from unbroken_wires.wires import find_wire

@@ -18,6 +18,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 import pytest
 from documented_names import documented_names
 
+import unbroken_dph
 from unbroken import (
     Agent,
     Conversation,
@@ -42,7 +43,6 @@ from unbroken import (
     client_tool,
     connect,
     decode,
-    dph,
     tool,
 )
 from unbroken.agent import RunStream
@@ -207,11 +207,11 @@ DATA_MODULES = (
         "unbroken.tools.results",
         "unbroken.tools.context",
         "unbroken_wires.wires",
-        "unbroken.dph",
+        "unbroken_dph",
     ),
     *("unbroken.tools.tool", "unbroken.tools.approval", "unbroken.tools.handles"),
 )
-OTHER_MODULES = ("unbroken_testing.evals", "unbroken.gateway", "unbroken.mcp", "unbroken_testing", "unbroken.viewer")
+OTHER_MODULES = ("unbroken_testing.evals", "unbroken_gateway", "unbroken.mcp", "unbroken_testing", "unbroken_viewer")
 """What has tests of its own for wrong options."""
 
 NOT_THE_OPTION = object()
@@ -270,7 +270,7 @@ def test_every_public_name_is_in_the_matrix_or_exempt_for_a_reason() -> None:
         if called and not (is_error or is_data or is_protocol or name in known):
             missing.append(name)
     assert missing == []
-    assert {load_program, read_source} <= {getattr(dph, name) for name in EXEMPT if hasattr(dph, name)}
+    assert {load_program, read_source} <= {getattr(unbroken_dph, name, None) for name in EXEMPT}
 
 
 FOREIGN = [
