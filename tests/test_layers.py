@@ -1,43 +1,79 @@
-"""Imports go down only: the table of docs/architecture.md, kept by reading every import in the tree."""
+"""Imports go down only, between packages and inside the two that others build on: docs/architecture.md, kept by reading
+every import in the tree."""
 
 from __future__ import annotations
 
 import ast
 import re
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-import unbroken
+from checkout import PACKAGES
 
-ROOT = Path(unbroken.__file__).parent
+USES = {
+    "unbroken_wires": set[str](),
+    "unbroken": {"unbroken_wires"},
+    "unbroken_dph": {"unbroken", "unbroken_wires"},
+    "unbroken_viewer": {"unbroken", "unbroken_wires"},
+    "unbroken_durable": {"unbroken_viewer", "unbroken", "unbroken_wires"},
+    "unbroken_testing": {"unbroken_viewer", "unbroken", "unbroken_wires"},
+    "unbroken_gateway": {"unbroken_viewer", "unbroken", "unbroken_wires"},
+    "unbroken_cli": {"unbroken_viewer", "unbroken", "unbroken_wires"},
+}
+"""What each package may import. Types count too."""
+
+WITH_EXTRAS = {
+    "unbroken_gateway.app": "unbroken_durable",
+    "unbroken_gateway.durable_runs": "unbroken_durable",
+    "unbroken_gateway.commands.runs_server": "unbroken_durable",
+    "unbroken_testing.evals.recorded_cases": "unbroken_durable",
+}
+"""Modules that use a package which is an extra of theirs. Commands use `unbroken_cli`, which loads them."""
 
 LAYERS = [
-    {"__main__"},
-    {"cli"},
-    {"gateway", "dph", "testing", "probing", "evals", "mcp"},
-    {"durable"},
-    {"agent", "viewer", "logs"},
-    {"trajectory", "guardrails", "compaction", "asgi"},
-    {"redacting"},
-    {"middleware"},
-    {"models"},
-    {"decoding"},
-    {"wires", "tools"},
-    {"run_view"},
-    {"transcript", "events", "server_tools"},
-    {"validation"},
-    {"errors"},
-    {"deltas"},
-    {"messages", "clock"},
-    {"frozen"},
+    [
+        {"__main__"},
+        {"mcp"},
+        {"agent", "logs"},
+        {"trajectory", "guardrails", "compaction", "asgi"},
+        {"redacting"},
+        {"middleware"},
+        {"models"},
+        {"tools"},
+        {"run_view"},
+        {"events"},
+        {"errors"},
+        {"clock"},
+    ],
+    [
+        {"decoding"},
+        {"wires"},
+        {"transcript", "server_tools"},
+        {"validation"},
+        {"errors"},
+        {"deltas"},
+        {"messages"},
+        {"frozen"},
+    ],
 ]
-"""From the top down. A package may import those below it; packages in one layer do not import each other."""
+"""Inside `unbroken` and `unbroken_wires`, top down: a part may import those below it, none of its own layer."""
 
-HEIGHT = {name: len(LAYERS) - row for row, names in enumerate(LAYERS) for name in names}
+ROOTS = {"unbroken": LAYERS[0], "unbroken_wires": LAYERS[1]}
+HEIGHT = {
+    f"{root}.{part}": -row for root, layers in ROOTS.items() for row, parts in enumerate(layers) for part in parts
+}
 
 
-def package_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+def module_of(path: Path) -> str:
+    """`unbroken.agent.loop`."""
+    below = path.relative_to(PACKAGES).with_suffix("").parts[2:]
+    return ".".join(below).removesuffix(".__init__")
+
+
+def part_of(module: str) -> str:
+    """`unbroken.agent`."""
+    return ".".join(module.split(".")[:2])
 
 
 class _Imports(ast.NodeVisitor):
@@ -70,34 +106,78 @@ def imports_of(path: Path) -> list[tuple[int, list[str], bool]]:
     return visitor.found
 
 
-def packages_of(path: Path) -> list[str]:
-    """The packages of ours that a file imports."""
-    modules = [module for _, modules, _ in imports_of(path) for module in modules]
-    return [module.split(".")[1] for module in modules if module.startswith("unbroken.")]
+def imported(path: Path) -> list[str]:
+    """The modules of ours that a file imports."""
+    return [module for _, modules, _ in imports_of(path) for module in modules if module.startswith("unbroken")]
 
 
+@cache
 def python_files() -> list[Path]:
-    return sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+    return sorted(PACKAGES.glob("*/src/**/*.py"))
 
 
-def test_imports_go_down_only() -> None:
+def test_packages_import_what_their_place_in_the_graph_allows() -> None:
     up = [
-        f"{path.relative_to(ROOT)} imports {target}"
+        f"{module} imports {target}"
         for path in python_files()
-        for target in packages_of(path)
-        if target != package_of(path) and HEIGHT[target] >= HEIGHT[package_of(path)]
+        for target in imported(path)
+        if (module := module_of(path)).split(".")[0] != (package := target.split(".")[0])
+        and package not in USES[module.split(".")[0]]
+        and WITH_EXTRAS.get(module) != package
+        and not (package == "unbroken_cli" and module.split(".")[1:2] == ["commands"])
     ]
     assert up == []
 
 
-def test_every_package_has_a_layer() -> None:
-    assert {package_of(path) for path in python_files()} == set(HEIGHT)
+def test_every_exception_of_the_graph_is_used() -> None:
+    used = {module_of(path): {target.split(".")[0] for target in imported(path)} for path in python_files()}
+    assert [module for module, package in WITH_EXTRAS.items() if package not in used[module]] == []
+
+
+def test_there_is_no_circle_between_packages() -> None:
+    extras = {(module.split(".")[0], package) for module, package in WITH_EXTRAS.items()}
+    graph = {package: below | {to for who, to in extras if who == package} for package, below in USES.items()}
+    commands = {f"{package} commands": {package, "unbroken_cli"} for package in USES}
+    assert len(list(TopologicalSorter({**graph, **commands}).static_order())) == len(graph) + len(commands)
+
+
+def test_members_of_the_workspace_know_each_other_by_public_names_only() -> None:
+    private = [
+        f"{path.relative_to(PACKAGES)}:{node.lineno} {node.module} {alias.name}"
+        for path in python_files()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unbroken")
+        for alias in node.names
+        if alias.name.startswith("_")
+        and not alias.name.startswith("__")
+        and (node.module or "").split(".")[0] != module_of(path).split(".")[0]
+    ]
+    assert private == []
+
+
+def test_imports_go_down_only() -> None:
+    up = [
+        f"{module} imports {target}"
+        for path in python_files()
+        for target in imported(path)
+        if (part := part_of(module := module_of(path))) in HEIGHT
+        and part_of(target) in HEIGHT
+        and target.split(".")[0] == module.split(".")[0]
+        and part_of(target) != part
+        and HEIGHT[part_of(target)] >= HEIGHT[part]
+    ]
+    assert up == []
+
+
+def test_every_part_has_a_layer() -> None:
+    parts = {part_of(module) for path in python_files() if "." in (module := module_of(path))}
+    assert {part for part in parts if part.split(".")[0] in ROOTS} == set(HEIGHT)
 
 
 def test_all_imports_are_at_the_top_of_their_file_or_have_a_reason() -> None:
     """A local import is for an optional extra or for start-up time: `# noqa: PLC0415 - reason` on its line."""
     local = [
-        f"{path.relative_to(ROOT)}:{line}"
+        f"{path.relative_to(PACKAGES)}:{line}"
         for path in python_files()
         for line, _, in_a_function in imports_of(path)
         if in_a_function and not re.search(r"# noqa: PLC0415 - \w", path.read_text("utf-8").splitlines()[line - 1])
@@ -111,14 +191,14 @@ def test_no_module_is_called_utils() -> None:
 
 
 def test_the_foundation_does_no_io() -> None:
-    """wires and decoding are pure: bytes come in as arguments."""
+    """What is in unbroken_wires is pure: bytes come in as arguments."""
     forbidden = {"socket", "asyncio", "aiohttp", "http", "urllib", "ssl", "time", "random", "threading", "subprocess"}
     found = [
-        f"{path.relative_to(ROOT)}: {name}"
+        f"{path.relative_to(PACKAGES)}: {name}"
         for path in python_files()
-        if package_of(path) in {"wires", "decoding", "transcript", "messages", "deltas"}
+        if module_of(path).startswith("unbroken_wires")
         for _, modules, _ in imports_of(path)
         for name in modules
-        if name.split(".")[0] in forbidden
+        if name.split(".")[0] in forbidden and name != "urllib.parse"
     ]
     assert found == []

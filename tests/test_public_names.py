@@ -63,7 +63,7 @@ def test_type_checkers_see_the_real_names() -> None:
     seen = {
         alias.name: node.module
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unbroken.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unbroken")
         for alias in node.names
     }
     assert {*seen, "__version__"} == set(unbroken.__all__)
@@ -100,7 +100,7 @@ def public_methods() -> Iterator[tuple[str, str]]:
     for kind in (value for _, _, value in documented_names() if isinstance(value, type)):
         for name in dir(kind):
             home = next((each for each in kind.__mro__ if name in vars(each)), kind)
-            if name.startswith("_") or home.__module__.split(".")[0] != "unbroken":
+            if name.startswith("_") or not home.__module__.startswith("unbroken"):
                 continue
             if isinstance(method := vars(home)[name], METHODS):
                 bound = method if isinstance(method, property) else getattr(kind, name)

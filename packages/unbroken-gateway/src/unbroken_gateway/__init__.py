@@ -35,11 +35,11 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'unbroken.gateway' has no attribute {name!r}")
+        raise AttributeError(f"module 'unbroken_gateway' has no attribute {name!r}")
     try:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "unbroken":
+        if (error.name or "").startswith("unbroken"):
             raise
         raise needs_extra("the gateway", error.name or "a package", "gateway") from error
     globals()[name] = value

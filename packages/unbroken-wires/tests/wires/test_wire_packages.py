@@ -54,7 +54,7 @@ def test_no_package_of_a_wire_imports_another() -> None:
     for package in PACKAGES:
         others = "|".join(other for other in PACKAGES if other != package)
         for path in (ROOT / "wires" / package).glob("*.py"):
-            assert not re.search(rf"unbroken\.wires\.(?:{others})\b", path.read_text("utf-8")), path
+            assert not re.search(rf"unbroken_wires\.wires\.(?:{others})\b", path.read_text("utf-8")), path
 
 
 @pytest.mark.parametrize("name", WIRES)
