@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from urllib.request import urlopen
 
 import loaded_command
 import pytest
-from checkout import ROOT
+from checkout import PACKAGES, ROOT
 from pydantic import TypeAdapter
 from test_layers import LAYERS
 from typer.main import get_command
@@ -42,7 +41,12 @@ from unbroken_gateway.upstreams.upstream import open_upstreams
 from unbroken_testing import Call, Uses, serve
 from unbroken_wires.messages import Usage
 
-PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "deploy" / "README.md"]
+PAGES = [
+    *sorted(ROOT.glob("README*.md")),
+    *sorted(PACKAGES.glob("*/README.md")),
+    *sorted((ROOT / "docs").glob("**/*.md")),
+    ROOT / "deploy" / "README.md",
+]
 GATEWAY = ROOT / "docs" / "gateway.md"
 
 
@@ -55,7 +59,9 @@ TWINS = sorted(page for page in PAGES if page.name.endswith(".zh-CN.md"))
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in TWINS and blocks(page, "python")], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page not in TWINS and blocks(page, "python")],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -98,7 +104,7 @@ def _command(block: str) -> tuple[list[str], str]:
     raise AssertionError(f"a command without an end: {block}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_command_with_its_output_is_one_that_is_run_here(page: Path) -> None:
     made = ["make", "refunds"]  # its own test compares it: examples/refunds/tests
     words = [_command(block)[0] for block in blocks(page, "console")]
@@ -106,7 +112,9 @@ def test_every_command_with_its_output_is_one_that_is_run_here(page: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in TWINS and commands(page, "unbroken")], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page not in TWINS and commands(page, "unbroken")],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_the_commands_of_a_page_print_what_it_shows(page: Path) -> None:
     with serve(answer) as server:
@@ -129,7 +137,9 @@ def steady(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in TWINS and commands(page, "curl")], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page not in TWINS and commands(page, "curl")],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None:
     if shutil.which("curl") is None:
@@ -147,7 +157,7 @@ def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None
             assert re.fullmatch(wanted, told, re.DOTALL), told
 
 
-@pytest.mark.parametrize("chinese", TWINS, ids=lambda page: page.name)
+@pytest.mark.parametrize("chinese", TWINS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_both_languages_of_a_page_show_the_same_commands_and_code(chinese: Path) -> None:
     english = chinese.with_name(chinese.name.replace(".zh-CN", ""))
     for language in ("python", "console", "toml", "dph"):
@@ -166,12 +176,6 @@ def headings(page: Path) -> list[str]:
     """The anchors that GitHub generates for headings."""
     found = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
-
-
-def test_the_page_of_the_modules_is_generated_from_their_docstrings() -> None:
-    generated = runpy.run_path(str(ROOT / "docs" / "modules_page.py"))["make_page"]()
-    page = (ROOT / "docs" / "modules.md").read_text("utf-8")
-    assert page == generated, "run: python docs/modules_page.py > docs/modules.md"
 
 
 def test_the_page_of_the_architecture_shows_every_layer_and_only_files_that_exist() -> None:
