@@ -317,7 +317,7 @@ def test_the_page_of_the_gateway_names_every_case_repair_header_and_way_to_conti
     told = [case for case, *_ in rows(GATEWAY, "### The cases, by name")]
     assert len(cases) >= 10
     assert told[: len(cases)] == cases
-    source = "".join(path.read_text("utf-8") for path in (ROOT / "src" / "unbroken" / "gateway").rglob("*.py"))
+    source = "".join(path.read_text("utf-8") for path in PACKAGES.glob("unbroken-gateway/src/**/*.py"))
     headers = {name for cell, *_ in rows(GATEWAY, "### Headers") for name in in_code(cell)}
     assert {name for name in headers if name.startswith("x-unbroken")} == set(
         re.findall(r"x-unbroken-[a-z-]*[a-z]", source)
