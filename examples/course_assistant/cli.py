@@ -131,7 +131,7 @@ def serve(
             server = import_module("course_assistant.web.server")
         except ImportError as error:
             raise UserError(
-                f"serving the page needs {error.name}, which is not installed: run `pip install '.[course]'`"
+                f"serving the page needs {error.name}, which is not installed: run `pip install starlette uvicorn`"
             ) from None
         assistant = _assistant(
             *(library, model, base_url, rounds, record, raw_log),
