@@ -21,7 +21,6 @@ import loaded_command
 import pytest
 from checkout import PACKAGES, ROOT
 from pydantic import TypeAdapter
-from test_layers import LAYERS
 from typer.main import get_command
 
 from unbroken import Request, ToolMessage
@@ -178,15 +177,20 @@ def headings(page: Path) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
 
 
-def test_the_page_of_the_architecture_shows_every_layer_and_only_files_that_exist() -> None:
+def test_the_page_of_the_architecture_shows_what_each_package_needs_and_only_files_that_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    table = page.split("```text\n")[1].split("```")[0]
-    assert [set(row.split()) for row in table.splitlines()] == LAYERS
-    paths = [
-        f"/{path.relative_to(ROOT)}" for folder in ("src", "tests", "bench") for path in (ROOT / folder).rglob("*")
-    ]
-    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", page)
-    assert [name for name in named if not any(path.endswith(f"/{name.rstrip('/')}") for path in paths)] == []
+    graph = page.split("```text\n")[1].split("```")[0]
+    drawn = {row.split()[0]: set(row.split()[2:]) for row in graph.splitlines()}
+    assert drawn == {file.parent.name: own_dependencies(file) for file in PACKAGES.glob("*/pyproject.toml")}
+    folders = [ROOT, *PACKAGES.glob("*/src"), *PACKAGES.glob("*/src/*"), *PACKAGES.glob("*/tests/**/")]
+    named = re.findall(r"`([\w-]+(?:/[\w-]+)*(?:\.py|/))`", page)
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
+
+
+def own_dependencies(file: Path) -> set[str]:
+    """The packages of this repository that one of them always needs."""
+    needed = tomllib.loads(file.read_text("utf-8"))["project"]["dependencies"]
+    return {name for each in needed if (name := each.partition("==")[0]).startswith("unbroken")}
 
 
 # The gateway
