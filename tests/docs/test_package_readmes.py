@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import PACKAGES
+from checkout import PACKAGES, ROOT
 from test_docs import blocks
 from typer.main import get_command
 
@@ -67,3 +67,14 @@ def test_every_command_and_extra_of_a_readme_exists(readme: Path) -> None:
         while rest and rest[0] in getattr(found, "commands", {}):
             found, rest = found.commands[rest[0]], rest[1:]
         found.make_context("unbroken", rest, resilient_parsing=True)
+
+
+def test_what_contributing_says_where_to_look_exists() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Where to look")[2].partition("\n## ")[0]
+    named = re.findall(r"`(unbroken\w*/[\w/*]+(?:\.py|\.js|/))`", table)
+    assert len(named) >= 10
+    assert [name for name in named if not any(PACKAGES.glob(f"*/src/{name.rstrip('/')}"))] == []
+    words = " ".join(
+        path.read_text("utf-8") for name in named for path in PACKAGES.glob(f"*/src/{name}") if path.is_file()
+    )
+    assert [word for word in re.findall(r"\(`(\w+)`\)", table) if not re.search(rf"\b{word}\b", words)] == []
