@@ -96,8 +96,8 @@ def test_the_line_of_the_first_document_runs_without_a_key() -> None:
 @BOTH
 def test_every_extra_exists(text: str) -> None:
     core = tomllib.loads((PACKAGES / "unbroken" / "pyproject.toml").read_text("utf-8"))["project"]
-    named = re.findall(r"'unbroken\[(\w+)\]'", text)
-    assert named == ["cli", "gateway", "all", "local"]
+    named = [extra for extras in re.findall(r"'unbroken\[([\w,]+)\]'", text) for extra in extras.split(",")]
+    assert named == ["cli", "gateway", "all", "cli", "local"]
     assert set(named) <= set(core["optional-dependencies"])
 
 
