@@ -61,7 +61,7 @@ Courses: TypeAlias = Annotated[
     typer.Option("--courses", metavar="DIR", help="Your own Markdown and text files instead of the shipped courses."),
 ]
 Chroma: TypeAlias = Annotated[
-    str, typer.Option("--chroma", metavar="DIR", help="The courses of a Chroma store; needs the extra chroma.")
+    str, typer.Option("--chroma", metavar="DIR", help="The courses of a Chroma store; needs the package chromadb.")
 ]
 CollectionName: TypeAlias = Annotated[
     str, typer.Option("--collection", metavar="NAME", help="The collection of the store, if it has several.")
