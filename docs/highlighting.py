@@ -1,7 +1,7 @@
 """The colours of two kinds of code on these pages: programs in DPH, and commands with what they print.
 
 Pygments knows no DPH, and takes a line of output with a `$` in it for one more command. Only the site uses this: what a
-program means is read in `unbroken.dph`.
+program means is read in `unbroken_dph`.
 """
 
 from __future__ import annotations

@@ -103,7 +103,6 @@ TITLES = {
     "How it works": "工作原理",
     "The loop": "循环",
     "Architecture": "架构",
-    "Modules": "模块",
     "Decoding": "解码",
     "The wires": "各种 wire",
     "Requests": "请求",

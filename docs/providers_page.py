@@ -13,7 +13,7 @@ from unbroken_wires.wires import WIRES
 _HEAD = """\
 # Providers
 
-<!-- Generated from packages/unbroken/src/unbroken/models/providers.py: `python docs/providers_page.py > docs/providers.md` -->
+<!-- Generated from `unbroken/models/providers.py`: `python docs/providers_page.py > docs/providers.md` -->
 
 A model is named `provider:model`; the model's own name may contain colons and slashes.
 

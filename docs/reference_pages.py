@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 
 PAGES = Path(__file__).parent / "reference"
-SOURCE = Path(__file__).parents[1] / "src"
-ENTRY = re.compile(r"^<!-- ::: (unbroken(?:\.\w+)+) -->\n(.*?)^<!-- ::: -->$", re.DOTALL | re.MULTILINE)
+SOURCES = sorted((Path(__file__).parents[1] / "packages").glob("*/src"))
+ENTRY = re.compile(r"^<!-- ::: (unbroken\w*(?:\.\w+)+) -->\n(.*?)^<!-- ::: -->$", re.DOTALL | re.MULTILINE)
 WIDTH = 100
 LONGEST = 300
 """Characters of a value that are shown."""
@@ -87,9 +87,9 @@ def of_module(tree: ast.Module) -> list[str]:
 
 @cache
 def parsed(module: str) -> ast.Module | None:
-    place = SOURCE.joinpath(*module.split("."))
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    return ast.parse(file.read_text("utf-8")) if file.exists() else None
+    name = module.replace(".", "/")
+    files = [source / file for source in SOURCES for file in (f"{name}.py", f"{name}/__init__.py")]
+    return next((ast.parse(file.read_text("utf-8")) for file in files if file.exists()), None)
 
 
 @cache

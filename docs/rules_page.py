@@ -10,7 +10,7 @@ from unbroken_wires.wires.rules import Rule
 _HEAD = """\
 # What providers refuse
 
-<!-- Generated from packages/unbroken-wires/src/unbroken_wires/wires/*/*_rules.py: `python docs/rules_page.py > docs/rules.md` -->
+<!-- Generated from `unbroken_wires/wires/*/*_rules.py`: `python docs/rules_page.py > docs/rules.md` -->
 
 A request can have the right shape and still be refused: a model family does not know a setting, or not beside another
 one. These are the rules that Unbroken knows. A request is written so that it obeys them; what a model would refuse is

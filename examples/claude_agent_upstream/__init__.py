@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from unbroken.errors import needs_extra
+from unbroken.errors import UserError
 
 if TYPE_CHECKING:
     from unbroken.models.model import Model
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def model() -> Model:
     """For a gateway: `model = "python:claude_agent_upstream:model"`."""
     if find_spec("claude_agent_sdk") is None:
-        raise needs_extra("claude_agent_upstream", "claude-agent-sdk", "claude-agent")
-    from claude_agent_upstream.claude_model import ClaudeAgentModel  # noqa: PLC0415 - needs the extra
+        raise UserError("claude_agent_upstream needs claude-agent-sdk: pip install claude-agent-sdk mcp")
+    from claude_agent_upstream.claude_model import ClaudeAgentModel  # noqa: PLC0415 - needs the SDK
 
     return ClaudeAgentModel()

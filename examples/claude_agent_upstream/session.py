@@ -6,7 +6,7 @@ start to the end of its process, so that no cancelled request can leave a proces
 """
 
 # pyright: basic, reportMissingImports=false
-# claude-agent-sdk is an extra of its own, and not in the environment in which the types are checked.
+# claude-agent-sdk is not in the environment in which the types are checked.
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -20,9 +19,8 @@ from urllib.request import urlopen
 
 import loaded_command
 import pytest
-from checkout import ROOT
+from checkout import PACKAGES, ROOT
 from pydantic import TypeAdapter
-from test_layers import LAYERS
 from typer.main import get_command
 
 from unbroken import Request, ToolMessage
@@ -42,7 +40,12 @@ from unbroken_gateway.upstreams.upstream import open_upstreams
 from unbroken_testing import Call, Uses, serve
 from unbroken_wires.messages import Usage
 
-PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "deploy" / "README.md"]
+PAGES = [
+    *sorted(ROOT.glob("README*.md")),
+    *sorted(PACKAGES.glob("*/README.md")),
+    *sorted((ROOT / "docs").glob("**/*.md")),
+    ROOT / "deploy" / "README.md",
+]
 GATEWAY = ROOT / "docs" / "gateway.md"
 
 
@@ -55,7 +58,9 @@ TWINS = sorted(page for page in PAGES if page.name.endswith(".zh-CN.md"))
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in TWINS and blocks(page, "python")], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page not in TWINS and blocks(page, "python")],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -98,7 +103,7 @@ def _command(block: str) -> tuple[list[str], str]:
     raise AssertionError(f"a command without an end: {block}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_command_with_its_output_is_one_that_is_run_here(page: Path) -> None:
     made = ["make", "refunds"]  # its own test compares it: examples/refunds/tests
     words = [_command(block)[0] for block in blocks(page, "console")]
@@ -106,7 +111,9 @@ def test_every_command_with_its_output_is_one_that_is_run_here(page: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in TWINS and commands(page, "unbroken")], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page not in TWINS and commands(page, "unbroken")],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_the_commands_of_a_page_print_what_it_shows(page: Path) -> None:
     with serve(answer) as server:
@@ -129,7 +136,9 @@ def steady(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in TWINS and commands(page, "curl")], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page not in TWINS and commands(page, "curl")],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None:
     if shutil.which("curl") is None:
@@ -147,7 +156,7 @@ def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None
             assert re.fullmatch(wanted, told, re.DOTALL), told
 
 
-@pytest.mark.parametrize("chinese", TWINS, ids=lambda page: page.name)
+@pytest.mark.parametrize("chinese", TWINS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_both_languages_of_a_page_show_the_same_commands_and_code(chinese: Path) -> None:
     english = chinese.with_name(chinese.name.replace(".zh-CN", ""))
     for language in ("python", "console", "toml", "dph"):
@@ -168,21 +177,20 @@ def headings(page: Path) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
 
 
-def test_the_page_of_the_modules_is_generated_from_their_docstrings() -> None:
-    generated = runpy.run_path(str(ROOT / "docs" / "modules_page.py"))["make_page"]()
-    page = (ROOT / "docs" / "modules.md").read_text("utf-8")
-    assert page == generated, "run: python docs/modules_page.py > docs/modules.md"
-
-
-def test_the_page_of_the_architecture_shows_every_layer_and_only_files_that_exist() -> None:
+def test_the_page_of_the_architecture_shows_what_each_package_needs_and_only_files_that_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    table = page.split("```text\n")[1].split("```")[0]
-    assert [set(row.split()) for row in table.splitlines()] == LAYERS
-    paths = [
-        f"/{path.relative_to(ROOT)}" for folder in ("src", "tests", "bench") for path in (ROOT / folder).rglob("*")
-    ]
-    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", page)
-    assert [name for name in named if not any(path.endswith(f"/{name.rstrip('/')}") for path in paths)] == []
+    graph = page.split("```text\n")[1].split("```")[0]
+    drawn = {row.split()[0]: set(row.split()[2:]) for row in graph.splitlines()}
+    assert drawn == {file.parent.name: own_dependencies(file) for file in PACKAGES.glob("*/pyproject.toml")}
+    folders = [ROOT, *PACKAGES.glob("*/src"), *PACKAGES.glob("*/src/*"), *PACKAGES.glob("*/tests/**/")]
+    named = re.findall(r"`([\w-]+(?:/[\w-]+)*(?:\.py|/))`", page)
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
+
+
+def own_dependencies(file: Path) -> set[str]:
+    """The packages of this repository that one of them always needs."""
+    needed = tomllib.loads(file.read_text("utf-8"))["project"]["dependencies"]
+    return {name for each in needed if (name := each.partition("==")[0]).startswith("unbroken")}
 
 
 # The gateway
@@ -313,7 +321,7 @@ def test_the_page_of_the_gateway_names_every_case_repair_header_and_way_to_conti
     told = [case for case, *_ in rows(GATEWAY, "### The cases, by name")]
     assert len(cases) >= 10
     assert told[: len(cases)] == cases
-    source = "".join(path.read_text("utf-8") for path in (ROOT / "src" / "unbroken" / "gateway").rglob("*.py"))
+    source = "".join(path.read_text("utf-8") for path in PACKAGES.glob("unbroken-gateway/src/**/*.py"))
     headers = {name for cell, *_ in rows(GATEWAY, "### Headers") for name in in_code(cell)}
     assert {name for name in headers if name.startswith("x-unbroken")} == set(
         re.findall(r"x-unbroken-[a-z-]*[a-z]", source)

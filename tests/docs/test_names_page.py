@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from checkout import ROOT
+from checkout import PACKAGES, ROOT
 
 PAGE = (ROOT / "docs" / "names.md").read_text("utf-8")
 CODE = re.compile(r"`([^`]+)`")
@@ -18,7 +18,7 @@ VALUES = frozenset({"UNBROKEN_ENABLE_PARALLEL_TOOL_CALLS", "DOLPHIN_ENABLE_PARAL
 @pytest.fixture(scope="module")
 def known() -> set[str]:
     """Every word of the source and of the docs of the gateway's settings."""
-    files = [*(ROOT / "src" / "unbroken").rglob("*.py"), ROOT / "pyproject.toml", ROOT / "docs" / "gateway.md"]
+    files = [*PACKAGES.glob("*/src/**/*.py"), ROOT / "pyproject.toml", ROOT / "docs" / "gateway.md"]
     return {word for file in files for word in NAME.findall(file.read_text("utf-8"))}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import loaded_command
 import pytest
-from checkout import ROOT
+from checkout import PACKAGES, ROOT
 from typer.main import get_command
 
 from unbroken.models.providers import PROFILES
@@ -95,10 +95,10 @@ def test_the_line_of_the_first_document_runs_without_a_key() -> None:
 
 @BOTH
 def test_every_extra_exists(text: str) -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    named = re.findall(r"pip install '\.\[(\w+)\]'", text)
-    assert named == ["all", "local"]
-    assert set(named) <= set(extras)
+    core = tomllib.loads((PACKAGES / "unbroken" / "pyproject.toml").read_text("utf-8"))["project"]
+    named = [extra for extras in re.findall(r"'unbroken\[([\w,]+)\]'", text) for extra in extras.split(",")]
+    assert named == ["cli", "gateway", "all", "cli", "local"]
+    assert set(named) <= set(core["optional-dependencies"])
 
 
 @BOTH

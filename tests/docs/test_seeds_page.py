@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from checkout import ROOT
+from checkout import PACKAGES, ROOT
 
 ENGLISH, CHINESE = ROOT / "docs" / "seeds.md", ROOT / "docs" / "seeds.zh-CN.md"
 VERDICTS = ("yes", "equivalent", "partly", "no")
@@ -73,16 +73,15 @@ def test_every_requirement_names_tests_that_exist() -> None:
 
 
 def test_every_requirement_names_a_place_that_exists() -> None:
-    product = [path for folder in ("src", "examples", "deploy") for path in (ROOT / folder).rglob("*.py")]
+    product = [*PACKAGES.glob("*/src/**/*.py"), *(ROOT / "examples").rglob("*.py"), *(ROOT / "deploy").rglob("*.py")]
     support = [*(ROOT / "tests" / "support").glob("*.py"), ROOT / "pyproject.toml", ROOT / "Makefile"]
     known = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in [*product, *support])))
     for row in rows_of(ENGLISH):
         names = re.findall(r"`([^`]+)`", row.where)
         assert names or "](" in row.where, row.number
         for name in names:
-            if re.fullmatch(r"[a-z_0-9]+(/[a-z_0-9]+)*(\.py|\.toml)?", name) and ("/" in name or "." in name):
-                found = [ROOT / name, ROOT / "src" / "unbroken" / name]
-                assert any(path.exists() for path in found), f"{row.number}: {name}"
+            if re.fullmatch(r"[a-z_0-9]+(/[a-z_0-9]+)*(\.py|\.toml|/)?", name) and ("/" in name or "." in name):
+                assert (ROOT / name).exists() or any(PACKAGES.glob(f"*/src/{name}")), f"{row.number}: {name}"
             else:
                 missing = set(re.findall(r"[A-Za-z_]\w+", name)) - known
                 assert not missing, f"{row.number}: {name} has {missing}"
@@ -124,7 +123,8 @@ def test_both_languages_have_the_same_rows() -> None:
 
 def test_the_tests_of_several_calls_are_found_by_one_word() -> None:
     """`pytest -k multi_tool_call`, as the first document has it."""
-    found = [path for path in (ROOT / "tests").rglob("test_*.py") if "multi_tool_call" in path.name]
+    tests = [*(ROOT / "tests").rglob("test_*.py"), *PACKAGES.glob("*/tests/**/test_*.py")]
+    found = [path for path in tests if "multi_tool_call" in path.name]
     assert len(found) >= 10
     assert all(any(name.startswith("test_") for name in functions_of(path)) for path in found)
     for row in rows_of(ENGLISH):
@@ -135,5 +135,5 @@ def test_the_tests_of_several_calls_are_found_by_one_word() -> None:
 
 def test_the_packages_for_developers_measure_coverage() -> None:
     """`pytest --cov`, as the first document has it."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert any(package.startswith("pytest-cov") for package in extras["dev"])
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    assert any(isinstance(package, str) and package.startswith("pytest-cov") for package in groups["dev"])

@@ -10,7 +10,7 @@ from typing import Any
 from checkout import DOCS
 
 REFERENCE = DOCS / "reference"
-ENTRY = re.compile(r"^<!-- ::: (unbroken[\w.]*)\.(\w+) -->$", re.MULTILINE)
+ENTRY = re.compile(r"^<!-- ::: (unbroken\w*(?:\.\w+)*)\.(\w+) -->$", re.MULTILINE)
 
 
 def documented_names() -> Iterator[tuple[str, str, Any]]:

@@ -80,7 +80,7 @@ def test_a_difference_is_found(lines: list[Line], spend: Spend, words: str) -> N
 
 def test_the_access_log_is_read_with_and_without_a_request_id() -> None:
     line = (
-        "2026-11-18T18:18:40.855Z INFO unbroken_gateway: request key=- client=gemini alias=m status=200 seconds=9.1 "
+        "2026-11-18T18:18:40.855Z INFO unbroken.gateway: request key=- client=gemini alias=m status=200 seconds=9.1 "
         "calls=1 handed=1/3 repairs=- upstream=m/deployment-1 input=1001022 output=7 first=0.1 failed=-"
     )
     assert list(read_lines(f"{line}\n{line} [49a976672c0017b3]\nanother line\n")) == [Line(200, 1_001_022, 7)] * 2

@@ -23,4 +23,4 @@ def test_an_error_names_the_extra(package: str, code: str, extra: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("unbroken_wires.errors.UserError: "), done.stderr
-    assert f"pip install 'unbroken[{extra}]' (in a checkout: pip install '.[{extra}]')" in last
+    assert f"pip install 'unbroken[{extra}]' (in a checkout: pip install ./packages/* 'unbroken[{extra}]')" in last

@@ -111,7 +111,7 @@ def test_without_options_a_demo_model_is_served_until_ctrl_c() -> None:
         assert status == 200
         assert len(answer["choices"][0]["message"]["tool_calls"]) == 3
         assert server.stop() == 0
-    lines = [line.split(" unbroken_gateway: ")[1] for line in Path("log").read_text().splitlines()]
+    lines = [line.split(" unbroken.gateway: ")[1] for line in Path("log").read_text().splitlines()]
     started = f"started at={url} workers=1 store=sqlite:unbroken-gateway.db models=demo"
     assert lines == [started, "stopping in_work=0", "stopped"]
     assert sorted(os.listdir()) == ["log", "unbroken-gateway.db"]
@@ -187,7 +187,7 @@ def test_serial_releases_the_three_calls_of_the_demo_model_one_by_one() -> None:
         assert final["finish_reason"] == "stop"
         assert all(f'get_weather gave "{city}: rain"' in final["message"]["content"] for city in cities)
         assert server.stop(signal.SIGTERM) == 0
-    assert len(re.findall(" INFO unbroken_gateway: serial_hold ", Path("log").read_text())) == 3
+    assert len(re.findall(" INFO unbroken.gateway: serial_hold ", Path("log").read_text())) == 3
     assert Path("turns.db").exists()
 
 
@@ -317,7 +317,7 @@ def test_server_packages_are_imported_late_and_named_if_they_are_missing() -> No
     assert done.returncode == 2
     assert done.stderr == (
         "unbroken: the gateway needs uvicorn: pip install 'unbroken[gateway]' "
-        "(in a checkout: pip install '.[gateway]')\n"
+        "(in a checkout: pip install ./packages/* 'unbroken[gateway]')\n"
     )
     program = (
         "import sys; from unbroken_cli.commands import build; build(); "

@@ -613,7 +613,7 @@ def test_without_the_redis_package_the_error_explains_what_to_install() -> None:
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert printed == (
         "UserError a store on Redis or Valkey needs the package redis: pip install 'unbroken[redis]'"
-        " (in a checkout: pip install '.[redis]')\n"
+        " (in a checkout: pip install ./packages/* 'unbroken[redis]')\n"
     )
 
 

@@ -66,8 +66,13 @@ from unbroken_wires.errors import (
 
 def needs_extra(what: str, package: str, extra: str) -> UserError:
     """The error of a part that needs an optional package, with the command that installs it."""
-    install = f"pip install 'unbroken[{extra}]' (in a checkout: pip install '.[{extra}]')"
-    return UserError(f"{what} needs {package}: {install}")
+    return UserError(f"{what} needs {package}: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """With a checkout's own packages nothing of Unbroken is looked for on an index."""
+    extended = f"'unbroken[{extra}]'"
+    return f"pip install {extended} (in a checkout: pip install ./packages/* {extended})"
 
 
 class UnknownProvider(UserError):
@@ -166,6 +171,7 @@ __all__ = [
     "Unreachable",
     "UserError",
     "Vetoed",
+    "install_command",
     "named",
     "needs_extra",
     "without_passwords",

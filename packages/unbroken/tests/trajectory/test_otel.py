@@ -621,7 +621,7 @@ def test_without_the_package_the_extra_is_named() -> None:
     )
     assert said == (
         "OpenTelemetry() needs the package opentelemetry-api: "
-        "pip install 'unbroken[otel]' (in a checkout: pip install '.[otel]')"
+        "pip install 'unbroken[otel]' (in a checkout: pip install ./packages/* 'unbroken[otel]')"
     )
 
 

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from unbroken.errors import UnknownProvider
+from unbroken.errors import UnknownProvider, install_command
 from unbroken.models.providers import find_provider
 from unbroken_wires.messages import Usage
 
-EXTRA = "pip install 'unbroken[prices]' (in a checkout: pip install '.[prices]')"
+EXTRA = install_command("prices")
 
 _KEPT = 60
 """Seconds for which a price is kept."""
