@@ -93,6 +93,9 @@ types: $(VENV)/.ready
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/types/check_types.py
 
+sizes: $(BIN)/unbroken  ## how large each package is, what budgets.toml allows, and the aim
+	@$(BIN)/python tests/support/sizes.py
+
 bench: $(VENV)/.bench  ## the numbers of docs/benchmarks.md
 	$(BIN)/python bench/decoding.py
 	$(BIN)/python bench/runs.py
@@ -124,7 +127,7 @@ bench-dph: $(VENV)/.ready  ## how long DPH programs take to be read and checked;
 	$(BIN)/python bench/dph.py
 
 $(VENV)/docs: $(VENV)/.ready
-	@$(INSTALL) $@ --group docs 'unbroken[cli,gateway,durable,viewer,dph,testing]'
+	@$(INSTALL) $@ --group docs
 
 docs: $(VENV)/docs  ## the documentation as a site, in site/; its pictures of terminals are compared with what commands print
 	$(BIN)/python docs/terminal_pictures.py --check

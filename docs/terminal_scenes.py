@@ -224,7 +224,7 @@ def _run(command: Command, folder: str, address: str) -> str:
     words = [f"{sys.executable} notes.py" if word == "python notes.py" else word for word in words]
     if words[1] == "serve":
         words += ["--port", "0"]
-    variables = {"OPENAI_API_KEY": "of-the-pictures", "OPENAI_BASE_URL": address, "PYTHONPATH": str(ROOT / "src")}
+    variables = {"OPENAI_API_KEY": "of-the-pictures", "OPENAI_BASE_URL": address}
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
     environment = {**kept, **variables, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
     program = [sys.executable, "-m", "unbroken", *words[1:]]
