@@ -244,12 +244,12 @@ real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M 
 	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest packages/unbroken/tests/models/test_real_model.py
 
 $(VENV)/dist:
-	@$(INSTALL) $@ build twine pipx uv pytest pytest-xdist
+	@$(INSTALL) $@ build hatchling twine pipx uv pytest pytest-xdist
 
-dist: $(VENV)/dist  ## the sdist and the wheel in dist/, checked: metadata, contents, and the demo on every supported Python that is here; minutes
+dist: $(VENV)/dist  ## the sdists and the wheels in dist/, checked: metadata, contents, each alone, and the demo on every supported Python that is here; minutes
 	rm -rf dist
-	$(VENV)/dist/bin/python -m build --quiet
-	$(VENV)/dist/bin/twine check --strict dist/*
+	for package in packages/*/; do $(VENV)/dist/bin/python -m build --quiet --no-isolation --outdir dist $$package || exit 1; done
+	$(VENV)/dist/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(VENV)/dist/bin/python -m pytest --noconftest -n 2 -v tests/packaging/check_dist.py
 
 clean:  ## what these targets have made, the environments included
