@@ -102,7 +102,7 @@ bench: $(VENV)/.bench  ## the numbers of docs/benchmarks.md
 	$(BIN)/python bench/latency.py
 	$(BIN)/python bench/long_runs.py
 	$(BIN)/python bench/startup.py
-	$(BIN)/python bench/size.py
+	PYTHONPATH=tests/support $(BIN)/python bench/size.py
 
 $(VENV)/litellm: $(VENV)/.ready
 	@$(INSTALL) $@ 'litellm[proxy]'

@@ -53,7 +53,7 @@ def read_collection(folder: Path, name: str = "") -> Collection:
     try:
         chroma, settings = import_module("chromadb"), import_module("chromadb.config").Settings
     except ImportError:
-        raise UserError("--chroma needs the package chromadb: run `pip install '.[chroma]'`") from None
+        raise UserError("--chroma needs the package chromadb: run `pip install chromadb`") from None
     try:
         with TemporaryDirectory(
             ignore_cleanup_errors=True

@@ -61,7 +61,7 @@ Courses: TypeAlias = Annotated[
     typer.Option("--courses", metavar="DIR", help="Your own Markdown and text files instead of the shipped courses."),
 ]
 Chroma: TypeAlias = Annotated[
-    str, typer.Option("--chroma", metavar="DIR", help="The courses of a Chroma store; needs the extra chroma.")
+    str, typer.Option("--chroma", metavar="DIR", help="The courses of a Chroma store; needs the package chromadb.")
 ]
 CollectionName: TypeAlias = Annotated[
     str, typer.Option("--collection", metavar="NAME", help="The collection of the store, if it has several.")
@@ -131,7 +131,7 @@ def serve(
             server = import_module("course_assistant.web.server")
         except ImportError as error:
             raise UserError(
-                f"serving the page needs {error.name}, which is not installed: run `pip install '.[course]'`"
+                f"serving the page needs {error.name}, which is not installed: run `pip install starlette uvicorn`"
             ) from None
         assistant = _assistant(
             *(library, model, base_url, rounds, record, raw_log),
