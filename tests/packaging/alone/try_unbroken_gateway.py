@@ -11,7 +11,7 @@ gateway = subprocess.Popen(
 )
 try:
     assert gateway.stderr is not None
-    (address,) = (found[0] for line in gateway.stderr if (found := re.findall(r"http://[\d.]+:\d+", line)))
+    address = next(found[0] for line in gateway.stderr if (found := re.findall(r"http://[\d.]+:\d+", line)))
     body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}).encode()
     with urlopen(Request(f"{address}/v1/chat/completions", body, {"Content-Type": "application/json"})) as answer:
         assert "demo model of Unbroken" in json.load(answer)["choices"][0]["message"]["content"]
