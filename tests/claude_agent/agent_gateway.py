@@ -115,7 +115,7 @@ def gateway(folder: Path, server: ScriptedServer, **variables: str) -> Generator
     temporary.mkdir(exist_ok=True)
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "examples"), str(ROOT / "src")]),
+        "PYTHONPATH": str(ROOT / "examples"),
         "ANTHROPIC_BASE_URL": server.url,
         "ANTHROPIC_API_KEY": "sk-of-the-gateway",
         "CLAUDE_AGENT_MODEL": "claude-sonnet-4-5",

@@ -61,9 +61,13 @@ def test_the_code_before_does_what_its_topic_says(library: str, name: str, tmp_p
 def test_chats_that_pydantic_ai_stored_continue(tmp_path: Path) -> None:
     python = ROOT / ".venv" / "moving-pydantic-ai" / "bin" / "python"
     program = Path(__file__).with_name("stored_chat.py")
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
     ended = subprocess.run(
-        [python, "-W", "ignore", program], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        [python, "-W", "ignore", program],
+        env={"PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "3 checks passed\n"), ended.stderr
 

@@ -19,7 +19,6 @@ import pytest
 from checkout import PACKAGES, ROOT
 
 FOLDER = ROOT / ".mypy_cache" / "programs"  # the same one each time, so that mypy finds its cache
-SOURCES = [str(path) for path in sorted(PACKAGES.glob("*/src"))]
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 PAGES = [ROOT / "README.md", *sorted(PACKAGES.glob("*/README.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 WRONG = "# wrong"
@@ -59,7 +58,7 @@ def reports() -> dict[str, Found]:
     FOLDER.mkdir(parents=True)
     for name, code in modules():
         (FOLDER / f"{name}.py").write_text(code, "utf-8")
-    settings = {"include": ["."], "exclude": [], "typeCheckingMode": "strict", "extraPaths": SOURCES}
+    settings = {"include": ["."], "exclude": [], "typeCheckingMode": "strict"}
     (FOLDER / "pyrightconfig.json").write_text(json.dumps({**settings, "pythonVersion": "3.11"}))
     mypy = start("mypy", "--strict", "--follow-imports=silent", "--cache-dir", str(FOLDER.parent), str(FOLDER))
     pyright = start("pyright", "--project", str(FOLDER), "--pythonpath", sys.executable, "--outputjson")
@@ -79,7 +78,7 @@ def start(*command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=ROOT,
-        env={**os.environ, "MYPYPATH": os.pathsep.join(SOURCES), "NO_COLOR": "1", "TERM": "dumb"},
+        env={**os.environ, "NO_COLOR": "1", "TERM": "dumb"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
