@@ -115,7 +115,7 @@ class Agent(Generic[DepsT, OutputT]):
     - `limits`: how far a run may go, or a function of its context. Limits do not raise, they end in an answer.
     - `schedule`, `several_calls`: how the calls of one response run, and whether there may be several.
     - `on_error`: after a tool failed, `"continue"` and let the model see the error, or `"finish"` with a final answer.
-    - `on_approval`: called before a tool with `approve` runs. Without it such calls are denied, and in a durable run they
+    - `on_approval`: called before a tool with `approve` runs. Without it such calls are denied; in a durable run they
       wait.
     - `guidance`: add advice on calling tools to the instructions, in their language.
     - `trim`: a function that chooses which part of a long history is sent (see `Conversation`).
