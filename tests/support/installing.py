@@ -72,12 +72,17 @@ def resolve(arguments: list[str]) -> list[str]:
             requirements.append(argument)
         else:
             foreign.append(argument)
-    ours: dict[str, set[str]] = {}
+    ours: set[str] = set()
     foreign += [each for each in requirements if not add_ours(each, ours)]
-    for name, extras in sorted(ours.items()):
-        listed = f"[{','.join(sorted(extras))}]" if extras else ""
-        foreign += ["-e", f"{OURS[name]}{listed}"] if wheels is None else [f"{wheel_of(name, wheels)}{listed}"]
-    return foreign
+    places = {name: OURS[name] if wheels is None else wheel_of(name, wheels) for name in ours}
+    # Without their extras, too: pip 23 takes a package that it knows with extras only for another one.
+    listed = [
+        f"{places[name]}[{','.join(sorted(extras))}]"
+        for name, extras in map(name_and_extras, requirements)
+        if extras and name in ours
+    ]
+    listed += [str(places[name]) for name in sorted(ours)]
+    return [*foreign, *(word for each in listed for word in (["-e", each] if wheels is None else [each]))]
 
 
 def wheel_of(name: str, folder: Path) -> Path:
@@ -85,14 +90,12 @@ def wheel_of(name: str, folder: Path) -> Path:
     return wheel
 
 
-def add_ours(requirement: str, ours: dict[str, set[str]]) -> bool:
+def add_ours(requirement: str, ours: set[str]) -> bool:
     """Whether a requirement names a package of ours, which is added with those of ours that it needs."""
     name, extras = name_and_extras(requirement)
     if name not in OURS:
         return False
-    if name in ours and extras <= ours[name]:
-        return True
-    ours[name] = ours.get(name, set()) | extras
+    ours.add(name)
     project = read(OURS[name])["project"]
     for needed in (project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)):
         for each in needed:
