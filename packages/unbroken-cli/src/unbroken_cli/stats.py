@@ -155,7 +155,7 @@ def _read(files: Sequence[Path | RecordedRun], by: str, prices: Prices | None) -
 
 
 def _recording(file: Path | RecordedRun) -> Recording:
-    if isinstance(file, RecordedRun):
+    if not isinstance(file, Path):  # a run of a journal
         return file.read()
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is not a file but a pipe or a device, which could block for ever")
