@@ -287,10 +287,11 @@ class Exchange:
             self.begun = True
             if self.outcome.restarts:
                 headers = {**headers, FAILED: ", ".join(self.outcome.restarts[:10])}
-            if (head := RESPONSE_HEAD.get()) is not None and head.left_out:
-                dropped = filter(None, [headers.get(DROPPED), *head.left_out])
-                headers = {**headers, DROPPED: ", ".join(dropped)}
-                self.outcome.repairs = (*self.outcome.repairs, DROP_REFUSED)
+            if (head := RESPONSE_HEAD.get()) is not None and (names := (*head.left_out, *head.unread)):
+                known = headers.get(DROPPED, "").split(", ")
+                headers = {**headers, DROPPED: ", ".join(filter(None, dict.fromkeys((*known, *names))))}
+                if head.left_out:
+                    self.outcome.repairs = (*self.outcome.repairs, DROP_REFUSED)
             await self.out.begin(self.request.stream, headers)
 
     async def send(self, data: bytes) -> None:
@@ -346,6 +347,18 @@ class Exchange:
 # Builds the model's request: the client's own body, or a new one if something has to change. Pure. The turns of the
 # history are known at this point (`turns.serial`); here the rest is repaired, and what the provider would refuse is
 # left out.
+
+
+def kept_at_author(incoming: ClientRequest, turns: Mapping[int, Turn]) -> ClientRequest:
+    """Reasoning is read only where it was written: of several deployments the one that wrote the last is asked, unless
+    it cannot answer now. `turns`: by position."""
+    pool = incoming.upstream.pool
+    natives = [turns[at].message.native for at in sorted(turns)] if pool is not None else []
+    origin = next((native.source for native in reversed(natives) if native is not None), "")
+    if pool is None or origin in ("", incoming.upstream.origin):
+        return incoming
+    picked = pool.pick(b"", origin)
+    return replace(incoming, upstream=picked) if picked.origin == origin else incoming
 
 
 _LINKS = (Assistant, ToolMessage)
@@ -415,7 +428,11 @@ def _signed(request: RelayRequest, origin: str) -> RelayRequest:
 
 def changes_for(upstream: Upstream, request: Request) -> Written | None:
     """How the upstream's model changes the request; None for a model without HTTP."""
-    return upstream.http.prepare(request) if upstream.http is not None else None
+    if upstream.http is None:
+        return None
+    if upstream.fallback and isinstance(upstream.model, RetryingModel):  # it is not sent what others have signed
+        request = cast("RetryingModel[Model]", upstream.model).fit(request, upstream.http)
+    return upstream.http.prepare(request)
 
 
 def left_out_for_client(exchange: Exchange, changes: Written, moved: bool) -> Sequence[str]:

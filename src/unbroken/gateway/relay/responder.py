@@ -47,6 +47,7 @@ from unbroken.gateway.relay.exchange import (
     changes_for,
     describe_edits,
     fetch,
+    kept_at_author,
     left_out_for_client,
     lost_from_answer,
     moves_text,
@@ -176,6 +177,7 @@ class Responder:
         turns = choose_turns(request.messages, found)
         if not serial:
             turns = leave_unnamed(request.messages, turns, found)
+        exchange.incoming = incoming = kept_at_author(incoming, turns)
         folds = fold_turns(request.messages, turns)
         waiting = [fold.turn for fold in folds if fold.turn.held and fold.waiting]
         holds = await self._turn_store.holds(waiting, required=required)

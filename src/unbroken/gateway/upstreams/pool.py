@@ -254,11 +254,14 @@ class Pool:
             await asyncio.sleep(self.interval)
             await asyncio.gather(*(each.probe() for each in self.deployments))
 
-    def pick(self, conversation: bytes) -> Upstream:
+    def pick(self, conversation: bytes, origin: str = "") -> Upstream:
         """The upstream for a request, with the other deployments as its fallbacks. `conversation` is the same for all
-        requests of one conversation."""
-        first, *others = self.order(conversation)
-        model = first.model.with_fallback(*(other.model for other in others), *self.fallback)
+        requests of one conversation; `origin` is where its reasoning was written, and can be read."""
+        ordered = self.order(conversation)
+        wrote = (each for each in ordered if self.upstreams[each.name].origin == origin and not each.cooling)
+        first = next(wrote, ordered[0])
+        others = (each.model for each in ordered if each is not first)
+        model = first.model.with_fallback(*others, *self.fallback)
         return replace(self.upstreams[first.name], model=model, pool=self)
 
     def at(self, name: str) -> Upstream | None:
