@@ -295,7 +295,9 @@ def test_new_instructions_in_the_middle_are_said_by_the_user_where_system_text_c
 
 @pytest.mark.parametrize(("model", "left"), [("kimi-k2.6", "thinking"), ("kimi-k3", "tool_choice")])
 def test_kimi_does_not_think_about_a_call_that_is_forced_or_is_not_forced(model: str, left: str) -> None:
-    offered = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+    offered: Any = [
+        {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    ]
     wanted = {"type": "function", "function": {"name": "look"}}
     request = Request(HI, extra={"tools": offered, "tool_choice": wanted}, wire="openai-chat")
     prepared = connect(f"moonshot:{model}", api_key="key").model.prepare(request)

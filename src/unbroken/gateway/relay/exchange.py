@@ -430,8 +430,9 @@ def changes_for(upstream: Upstream, request: Request) -> Written | None:
     """How the upstream's model changes the request; None for a model without HTTP."""
     if upstream.http is None:
         return None
-    if upstream.fallback and isinstance(upstream.model, RetryingModel):  # it is not sent what others have signed
-        request = cast("RetryingModel[Model]", upstream.model).fit(request, upstream.http)
+    model = upstream.model
+    if upstream.fallback and isinstance(model, RetryingModel):  # it is not sent what others have signed
+        request = cast("RetryingModel[Model]", model).fit(request, upstream.http)
     return upstream.http.prepare(request)
 
 

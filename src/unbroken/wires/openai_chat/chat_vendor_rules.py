@@ -115,6 +115,10 @@ def _forced(asked: Asked) -> list[str]:
     return ["tool_choice"] if asked.body.get("tool_choice") not in (None, "auto", "none") else []
 
 
+def _not_forced(body: Object) -> Mended | None:
+    return without(body, "tool_choice"), ["tool_choice"]
+
+
 def _thinking_off(body: Object) -> Mended | None:
     return {**body, "thinking": {"type": "disabled"}}, ["thinking"]
 
@@ -239,10 +243,7 @@ VENDOR_RULES = (
         )
         for models, mend in (
             (Named("kimi-k2.5*", "kimi-k2.6*"), _thinking_off),
-            (
-                Named("kimi-k2.7*", "kimi-k2-thinking*", "kimi-k[3-9]*"),
-                lambda body: (without(body, "tool_choice"), ["tool_choice"]),
-            ),
+            (Named("kimi-k2.7*", "kimi-k2-thinking*", "kimi-k[3-9]*"), _not_forced),
         )
     ),
     Rule(
