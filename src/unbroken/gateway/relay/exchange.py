@@ -349,18 +349,6 @@ class Exchange:
 # left out.
 
 
-def kept_at_author(incoming: ClientRequest, turns: Mapping[int, Turn]) -> ClientRequest:
-    """Reasoning is read only where it was written: of several deployments the one that wrote the last is asked, unless
-    it cannot answer now. `turns`: by position."""
-    pool = incoming.upstream.pool
-    natives = [turns[at].message.native for at in sorted(turns)] if pool is not None else []
-    origin = next((native.source for native in reversed(natives) if native is not None), "")
-    if pool is None or origin in ("", incoming.upstream.origin):
-        return incoming
-    picked = pool.pick(b"", origin)
-    return replace(incoming, upstream=picked) if picked.origin == origin else incoming
-
-
 _LINKS = (Assistant, ToolMessage)
 """A history without any of these has no call chain to repair."""
 

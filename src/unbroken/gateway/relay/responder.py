@@ -47,7 +47,6 @@ from unbroken.gateway.relay.exchange import (
     changes_for,
     describe_edits,
     fetch,
-    kept_at_author,
     left_out_for_client,
     lost_from_answer,
     moves_text,
@@ -73,6 +72,7 @@ from unbroken.gateway.turns.serial import (
 )
 from unbroken.gateway.turns.turn import Turn
 from unbroken.gateway.turns.turn_store import TurnStore
+from unbroken.gateway.upstreams.pool import at_author
 from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
 from unbroken.models.connections import Sent
 from unbroken.models.model import RESPONSE_LIMIT, Model, closing
@@ -177,7 +177,9 @@ class Responder:
         turns = choose_turns(request.messages, found)
         if not serial:
             turns = leave_unnamed(request.messages, turns, found)
-        exchange.incoming = incoming = kept_at_author(incoming, turns)
+        if incoming.upstream.pool is not None:
+            upstream = at_author(incoming.upstream, [turns[at].message for at in sorted(turns)])
+            exchange.incoming = incoming = replace(incoming, upstream=upstream)
         folds = fold_turns(request.messages, turns)
         waiting = [fold.turn for fold in folds if fold.turn.held and fold.waiting]
         holds = await self._turn_store.holds(waiting, required=required)

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import exp, inf, log
@@ -25,7 +25,7 @@ from aiohttp import ClientError
 from unbroken.decoding.verdict import judge_failure
 from unbroken.errors import ProviderError, RateLimited, TimedOut, Unauthorized, UnbrokenError, Unreachable
 from unbroken.gateway.settings import Choose
-from unbroken.messages import Json
+from unbroken.messages import Assistant, Json
 from unbroken.models.http import HTTPModel
 from unbroken.models.model import Model
 from unbroken.models.retrying import RetryingModel
@@ -286,6 +286,17 @@ class Pool:
         else:
             wanted = each.cost / each.weight
         return cooling, each.priority, wanted, drawn
+
+
+def at_author(upstream: Upstream, answers: Sequence[Assistant]) -> Upstream:
+    """Reasoning is read only where it was written: of several deployments the one that wrote the last of these answers
+    is asked, unless it cannot answer now."""
+    pool = upstream.pool
+    origin = next((each.native.source for each in reversed(answers) if each.native is not None), "")
+    if pool is None or origin in ("", upstream.origin):
+        return upstream
+    picked = pool.pick(b"", origin)
+    return picked if picked.origin == origin else upstream
 
 
 def _lot(conversation: bytes, name: str) -> float:
