@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from unbroken.messages import Json, Managed
 from unbroken.transcript import Piece
-from unbroken.wires.claude_models import LATER_SYSTEM
+from unbroken.wires.claude_models import LATER_SYSTEM, PREFIX_CHECKED
 from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.jsontext import dumps, exact
 from unbroken.wires.raw_history import RawHistory, Relay, RelayedStream, StreamCheck, event_of, field, one_call_in
@@ -173,6 +173,7 @@ class MessagesHttp(HttpApi):
     response_id = "msg_"
     manages = frozenset({"compact", "clear"})
     later_system = LATER_SYSTEM
+    account_bound = PREFIX_CHECKED
     error_name = "AnthropicError"
     roles = "user or assistant"
     fields = {  # noqa: RUF012 - annotated in the base class

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unbroken.wires.bedrock.converse_content import ID_RULE, NAME, is_all_signed
 from unbroken.wires.bedrock.converse_decoder import MARKS, ConverseDecoder, recognises
 from unbroken.wires.bedrock.converse_encoder import ConverseEncoder, ConverseProviderWriter, error_body, error_event
-from unbroken.wires.bedrock.converse_reasoning import turn_reasoning_off
+from unbroken.wires.bedrock.converse_reasoning import mend_refused, turn_reasoning_off
 from unbroken.wires.bedrock.converse_relay import HISTORY, RELAY, ConverseHttp, keep_first_call
 from unbroken.wires.bedrock.converse_requests import decode_request, encode_request
 from unbroken.wires.framing import EVENT_STREAM
@@ -75,6 +75,7 @@ WIRE = Wire(
     framing=EVENT_STREAM,
     lost_reasoning={"off": turn_reasoning_off},
     takes_back=is_all_signed,
+    mend_refused=mend_refused,
 )
 
 __all__ = ["WIRE", "ConverseDecoder", "ConverseEncoder"]
