@@ -17,7 +17,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeGuard, TypeVar, cast
 
-from unbroken.decoding.calls import answer_too_large
+from unbroken.decoding.answer_size import answer_too_large, size_of
 from unbroken.decoding.verdict import judge_failure
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted, UsageReported, Verdict
 from unbroken.errors import (
@@ -289,7 +289,7 @@ class _Story:
         """The verdict of the attempt, with its number and model."""
         if ended is not None:
             verdict = ended.verdict
-            self._received += 0 if ended.message is None else _size(ended.message)
+            self._received += 0 if ended.message is None else size_of(ended.message)
         elif isinstance(error, ProviderError):
             verdict = judge_failure(error)
         elif isinstance(error, StreamError):
@@ -384,10 +384,6 @@ class _Story:
             given = ChainBroken(f"the answer of `{verdict.model}` broke off{tries}: {verdict.reason}")
         given.verdicts = verdicts
         return given
-
-
-def _size(message: Assistant) -> int:
-    return len(message.text) + len(message.reasoning) + sum([len(call.raw) for call in message.calls])
 
 
 def _unguarded(model: Model) -> tuple[Model, ...]:
