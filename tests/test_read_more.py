@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unbroken import Agent, Policy, Recorder, Request, ScriptedModel, UserError, tool
-from unbroken.messages import Message, ToolMessage
+from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult, User
 from unbroken.read_more import LEAST, ReadMore
 from unbroken.testing import Call, run_virtual
 
@@ -127,3 +127,11 @@ def test_without_its_tool_or_its_middleware_it_says_what_is_missing() -> None:
     assert "middleware=[…]" in run_virtual(alone.run("Go.")).calls[0].result.text
     with pytest.raises(UserError, match="from 200"):
         ReadMore(20)
+
+
+def test_an_id_that_two_results_of_a_foreign_history_have_reads_neither() -> None:
+    call = ToolCall("call_0", "read_log", {})
+    rounds = [Assistant(calls=(call,)), ToolMessage((ToolResult.of(call, LINES),))]
+    agent = agent_for(ScriptedModel([Call("read_more", result="call_0")], "Oh."))
+    result = run_virtual(agent.run("Go.", history=[User.of("Read."), *rounds, User.of("Again."), *rounds]))
+    assert "2 results `call_0`; call the tool again" in result.calls[0].result.text

@@ -89,15 +89,18 @@ class ReadMore(Middleware):
         return replace(result, content=parts, native=None)
 
     def _read(self, call: ToolCall, result: str, start: int = 0) -> ToolResult:
-        texts = {
-            each.call_id: each.text
+        found = [
+            each.text
             for message in self._history()
             if isinstance(message, ToolMessage)
             for each in message.results
-        }
-        text = texts.get(result)
-        if text is None:
+            if each.call_id == result
+        ]
+        if not found:
             return failure(call, f"this conversation has no result `{result}`; the note in a shortened result names it")
+        if len(found) > 1:  # only in a history from elsewhere: a run makes ids unique
+            return failure(call, f"this conversation has {len(found)} results `{result}`; call the tool again")
+        [text] = found
         if not 0 <= start < len(text):
             return failure(call, f"`start` is {start}, and the result `{result}` has {len(text):,} characters")
         room = self.shown - 100  # for the line about what follows
