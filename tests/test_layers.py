@@ -17,7 +17,7 @@ LAYERS = [
     {"gateway", "dph", "testing", "probing", "evals", "mcp"},
     {"durable"},
     {"agent", "viewer", "logs"},
-    {"trajectory", "guardrails", "compaction", "asgi"},
+    {"trajectory", "guardrails", "compaction", "read_more", "asgi"},
     {"redacting"},
     {"middleware"},
     {"models"},

@@ -130,11 +130,11 @@ def __getattr__(name: str) -> Any:
 
 
 _ELSEWHERE = (
-    "guardrails testing agent errors events messages deltas transcript compaction server_tools clock middleware evals "
-    "gateway dph viewer mcp decoding wires wires/chain wires/pydantic_ai models/http tools/approval tools/caller "
-    "tools/handles tools/mcp_items agent/limits agent/ui_messages agent/ui_history agent/streaming agent/run "
-    "agent/steps agent/sentences trajectory/alerts trajectory/metrics trajectory/prometheus trajectory/recording "
-    "trajectory/replay run_view dph/dolphin"
+    "guardrails testing agent errors events messages deltas transcript compaction read_more server_tools clock "
+    "middleware evals gateway dph viewer mcp decoding wires wires/chain wires/pydantic_ai models/http tools/approval "
+    "tools/caller tools/handles tools/mcp_items agent/limits agent/ui_messages agent/ui_history agent/streaming "
+    "agent/run agent/steps agent/sentences trajectory/alerts trajectory/metrics trajectory/prometheus "
+    "trajectory/recording trajectory/replay run_view dph/dolphin"
 )
 """The modules with public names that are not here."""
 _OTHER_NAMES = {
