@@ -35,6 +35,7 @@ from unbroken.messages import (
     User,
     own_messages,
 )
+from unbroken.middleware import blaming
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Prepared, in_words, prepare
@@ -390,7 +391,8 @@ class Run:
             tools = Toolbox(tools, self.plan.output.tool(partial(take_output, self)))
         tools.refuse_deps(self.plan.deps)
         for middleware in self.plan.middleware:
-            middleware.on_tools(self.emitter.turn, tools)
+            with blaming(middleware, "on_tools"):
+                middleware.on_tools(self.emitter.turn, tools)
         return tools
 
     def veto(self, error: Vetoed) -> None:
