@@ -53,6 +53,7 @@ from unbroken.errors import InvalidTool
 from unbroken.messages import ToolCall
 from unbroken.models.connect import ModelSettings, Settings
 from unbroken.models.http import HTTPModel
+from unbroken.read_more import ReadMore
 from unbroken.server_tools import CodeExecution, FileSearch, ImageGeneration, MCPConnector, WebFetch, WebSearch
 from unbroken.tools.mcp_items import OAuth
 from unbroken.tools.tool import Tool
@@ -141,6 +142,7 @@ ENTRY_POINTS: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "client_tool": (client_tool, {"name": "pick", "description": "Picks.", "parameters": {}}, client_tool),
     "Compaction": (Compaction, {}, Compaction.__init__),
     "ClearResults": (ClearResults, {}, ClearResults.__init__),
+    "ReadMore": (ReadMore, {}, ReadMore.__init__),
     "Edit": (Edit, {"arguments": {}}, Edit.__init__),
     "Deny": (Deny, {}, Deny.__init__),
     "Metrics": (Metrics, {}, Metrics.__init__),
