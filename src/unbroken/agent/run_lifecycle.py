@@ -25,7 +25,7 @@ from unbroken.deltas import ServerCallSeen, Verdict
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
 from unbroken.frozen import plain_factories
-from unbroken.messages import Json, Message, ToolMessage, ToolResult, Usage, User
+from unbroken.messages import Json, Message, ToolMessage, ToolResult, Usage, User, own
 from unbroken.middleware import Middleware, RunStart, as_middleware, end, start
 from unbroken.tools.caller import in_words
 from unbroken.tools.handles import BackgroundCall
@@ -267,25 +267,26 @@ def _emit_failed(run: Run, error: BaseException, words: str, verdicts: list[dict
 
 def _emit_end(run: Run, result: Result[Any]) -> None:
     _log_chain(run, logging.INFO if result.fallback_used else logging.DEBUG)
-    if not run.emitter.has_listeners:
-        return
+    run.emitter.emit_written(RunFinished, partial(_end_of, run, result))
+
+
+def _end_of(run: Run, result: Result[Any]) -> tuple[Any, ...]:
+    """The fields of `RunFinished`, which share no object and no list with the run."""
     calls, returns = run.chain()
-    usage = result.usage.to_json()
     needs_result = {id for waits in run.waits.values() for id in waits.needs_result}
     pending: list[dict[str, Any]] = [
-        {"call": result.numbers[call.id], "id": call.id, "name": call.name, "arguments": call.arguments}
+        {"call": result.numbers[call.id], "id": call.id, "name": call.name, "arguments": own(call.arguments)}
         | ({"uncertain": True} if call.id in result.uncertain else {})
         | ({"agent": call.agent, "needs": "result" if call.id in needs_result else "approval"} if call.agent else {})
         for call in result.pending
     ]
-    run.emitter.emit(
-        RunFinished,
+    return (
         result.text,
         result.stop_reason,
         result.rounds,
         result.requests,
         len(result.calls),
-        usage,
+        result.usage.to_json(),
         result.seconds,
         pending,
         calls == returns,
