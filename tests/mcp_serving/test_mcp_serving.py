@@ -371,7 +371,7 @@ def test_what_cannot_be_served_is_refused_at_once() -> None:
 @in_loop
 async def test_white_space_around_the_value_of_a_header_is_not_part_of_it() -> None:
     mark = "io.modelcontextprotocol/"
-    marks = {f"{mark}protocolVersion": "2026-07-28", f"{mark}clientCapabilities": {}}
+    marks: dict[str, Any] = {f"{mark}protocolVersion": "2026-07-28", f"{mark}clientCapabilities": {}}
     params = {"name": "get_weather", "arguments": {"city": "Rome"}, "_meta": marks}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     async with serve(asgi_app(served_app.everything)) as port:
