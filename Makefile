@@ -207,8 +207,10 @@ $(VENV)/claude-agent: $(VENV)/.ready
 test-claude-agent: $(VENV)/claude-agent  ## the Claude Agent SDK as an upstream: its real CLI, a real gateway, clients of three wires (400 MB, two minutes)
 	PYTHONPATH=examples:tests/claude_agent $(VENV)/claude-agent/bin/python -m pytest --noconftest -n 2 -W default tests/claude_agent/check_claude_agent.py  # warnings of the SDK
 
-test-mcp: $(VENV)/.ready  ## MCP with the servers and clients of others (needs Node and npm; 200 MB, two minutes)
-	npm install --prefix $(VENV)/mcp --silent --no-audit --no-fund $(addprefix @modelcontextprotocol/,server-everything server-filesystem server-memory inspector sdk)
+# The conformance runner needs Node 22: it gets one of its own.
+test-mcp: $(VENV)/.ready  ## MCP: the official conformance runner, then the servers and clients of others (needs Node and npm; 400 MB, ten minutes)
+	npm install --prefix $(VENV)/mcp --silent --no-audit --no-fund node@22.23.3 $(addprefix @modelcontextprotocol/,conformance@0.2.0-alpha.12 server-everything server-filesystem server-memory inspector sdk)
+	UNBROKEN_MCP=$(abspath $(VENV)/mcp) $(BIN)/python -m pytest -n 2 packages/unbroken/tests/mcp_conformance
 	@$(INSTALL) $(VENV)/mcp/venv mcp-server-time
 	UNBROKEN_MCP=$(abspath $(VENV)/mcp) $(BIN)/python -m pytest packages/unbroken/tests/mcp_serving/test_real_mcp.py
 

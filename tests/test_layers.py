@@ -36,7 +36,7 @@ LAYERS = [
         {"__main__"},
         {"mcp"},
         {"agent", "logs"},
-        {"trajectory", "guardrails", "compaction", "asgi"},
+        {"trajectory", "guardrails", "compaction", "read_more", "asgi"},
         {"redacting"},
         {"middleware"},
         {"models"},

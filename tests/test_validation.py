@@ -51,6 +51,7 @@ from unbroken.compaction import ClearResults, Compaction
 from unbroken.errors import InvalidTool
 from unbroken.models.connect import ModelSettings, Settings
 from unbroken.models.http import HTTPModel
+from unbroken.read_more import ReadMore
 from unbroken.tools.mcp_items import OAuth
 from unbroken.tools.tool import Tool
 from unbroken.trajectory.alerts import Alert, Alerts
@@ -141,6 +142,7 @@ ENTRY_POINTS: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "client_tool": (client_tool, {"name": "pick", "description": "Picks.", "parameters": {}}, client_tool),
     "Compaction": (Compaction, {}, Compaction.__init__),
     "ClearResults": (ClearResults, {}, ClearResults.__init__),
+    "ReadMore": (ReadMore, {}, ReadMore.__init__),
     "Edit": (Edit, {"arguments": {}}, Edit.__init__),
     "Deny": (Deny, {}, Deny.__init__),
     "Metrics": (Metrics, {}, Metrics.__init__),

@@ -16,7 +16,7 @@ from unbroken_wires.messages import User
 from unbroken_wires.wires import find_wire
 
 Object = dict[str, Any]
-CLAUDE, GEMINI = "anthropic-messages", "gemini"
+CLAUDE, GEMINI, BEDROCK = "anthropic-messages", "gemini", "bedrock-converse"
 CUT = "EqQBCgIYAhIM1gbcDa9GJwZA"
 INVALID = Fail(RequestRefused("messages.1.content.0: Invalid `signature` in `thinking` block", status=400))
 CORRUPTED = Fail(RequestRefused("Corrupted thought signature.", status=400))
@@ -67,6 +67,39 @@ def test_thinking_without_a_signature_is_not_sent_at_all(signature: str | None) 
     reply, bodies = run(play)
     assert (reply.status, len(bodies)) == (200, 1)
     assert "hm" not in str(bodies[0]["messages"])
+
+
+NEEDED = "The model returned the following errors: messages.1.content.0.thinking.signature: Field required"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("words", [str(INVALID.error), NEEDED], ids=["cut", "needed"])
+def test_reasoning_of_claude_on_bedrock_is_left_out_once_it_is_refused(words: str, stream: bool) -> None:
+    reasoning = {"reasoningContent": {"reasoningText": {"text": "hm", "signature": CUT}}}
+    turns = [("user", [{"text": "Hi"}]), ("assistant", [reasoning, {"text": "Hello."}]), ("user", [{"text": "Again."}])]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    fields = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    body = {"messages": messages, "inferenceConfig": {"maxTokens": 9000}, "additionalModelRequestFields": fields}
+
+    async def play() -> tuple[Reply, list[Object]]:
+        async with stage(BEDROCK, Fail(RequestRefused(words, status=400)), "Hello again.") as on:
+            return await on.client(BEDROCK, stream).post(body), on.upstream.bodies
+
+    reply, (first, second) = run(play)
+    assert (reply.status, reply.response.message.text) == (200, "Hello again.")
+    assert "messages.content.reasoningContent" in reply.headers["x-unbroken-dropped"]
+    assert "reasoningContent" in first["messages"][1]["content"][0]
+    assert second["messages"][1]["content"] == [{"text": "Hello."}]
+
+
+@pytest.mark.parametrize("signature", [CUT, "", None])
+def test_thinking_of_a_client_of_claude_is_not_sent_to_bedrock(signature: str | None) -> None:
+    async def play() -> tuple[Reply, list[Object]]:
+        async with stage(BEDROCK, "Hello again.") as on:
+            return await send(on, thought(signature), stream=False), on.upstream.bodies
+
+    reply, bodies = run(play)
+    assert (reply.status, len(bodies), "hm" in str(bodies)) == (200, 1, False)
 
 
 @pytest.mark.parametrize("refused", [BOUND, Fail(RequestRefused("max_tokens: too many", status=400))])

@@ -489,6 +489,7 @@ def test_a_flushed_server_is_reported_everywhere_and_the_operator_decides(monkey
             )
             reason = (await here.call("GET", "/readyz", here.root))[1]["reason"]
             assert reason.startswith("the store was emptied, and its keys")
+            assert (await here.call("GET", "/readyz", ""))[1]["reason"] == reason  # as a balancer asks, without a key
             status = (await here.call("GET", "/status.json", here.root))[1]
             assert (status["status"]["alert"], status["view"]["alert"]) == (reason, reason)
             assert (await here.call("GET", "/admin/v1/version", here.root))[1]["store_problem"] == reason

@@ -183,7 +183,7 @@ class ScriptedServer:
             request, body = self._decode(wire, operation, http, data)
             sent = self._keep(wire, http, request, body, len(data))
             self._check(wire, request, body)
-            bound = self._bound(wire, request, body)
+            bound = self._bound(wire, request, body, _key(http))
             reply = self._reply(sent, request, http)
         except Exception as error:  # noqa: BLE001 - a script's function may raise anything; the client gets the error
             refused = _as_refusal(error)
@@ -246,12 +246,12 @@ class ScriptedServer:
             words = "; ".join([refusal.message for refusal in refused])
             raise ProviderError(words, status=refused[0].status)
 
-    def _bound(self, wire: str, request: Request, body: Object) -> Bound | None:
-        """Refuses thinking behind something else than it was written behind."""
+    def _bound(self, wire: str, request: Request, body: Object, key: str) -> Bound | None:
+        """Refuses thinking behind something else than it was written behind, or of the account of another key."""
         binds = find_wire(wire).for_tests().bound
         if not self._strict or binds is None:
             return None
-        bound = binds(body, request.model)
+        bound = binds(body, request.model, key)
         if bound.problem:
             raise ProviderError(bound.problem, status=400)
         return bound

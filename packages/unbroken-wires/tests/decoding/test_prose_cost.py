@@ -5,14 +5,11 @@ Work is counted (functions run, characters held back), not timed.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-
 import pytest
 from leaks import NAMES
 from streams import chunk, sse
 from thorough import ALL
+from work_done import counted
 
 from unbroken import Decoder
 from unbroken_wires.decoding.leaked_calls import Prose
@@ -69,22 +66,6 @@ def work(start: str, part: str, characters: int, size: int) -> int:
         prose.end()
 
     return counted(run)
-
-
-def counted(run: Callable[[], object]) -> int:
-    count = 0
-
-    def seen(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(seen)
-    try:
-        run()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 SIZES = (1, 64, 1 << 20)

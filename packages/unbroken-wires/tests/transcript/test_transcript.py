@@ -216,6 +216,15 @@ def test_an_error_result_is_saved_as_metadata() -> None:
     assert saved == [{"role": "tool", "results": [{"call_id": "a", "content": content, "metadata": {"error": True}}]}]
 
 
+def test_a_saved_history_shares_nothing_with_its_messages() -> None:
+    message = Assistant(calls=(ToolCall("a", "pay", {"to": {"iban": "DE1"}}),), native=Native("gemini", [{"n": [1]}]))
+    saved = to_json([message])
+    saved[0]["calls"][0]["arguments"]["to"]["iban"] = "DE2"
+    saved[0]["native"]["value"][0]["n"].append(2)
+    assert message.calls[0].arguments == {"to": {"iban": "DE1"}}
+    assert message.native == Native("gemini", [{"n": [1]}])
+
+
 UNREADABLE: list[tuple[Any, str]] = [
     ({}, "a saved history is a list of messages, not an object"),
     ([7], "message 0 of the saved history cannot be read: a number stands where an object should"),

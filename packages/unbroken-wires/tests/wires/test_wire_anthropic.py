@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from streams import calls_of, feed
+from work_done import counted
 
 from unbroken import (
     Assistant,
@@ -248,6 +249,15 @@ def test_a_tool_that_the_provider_runs_is_reported_and_is_never_a_call(kind: str
     assert native is not None
     assert [block["type"] for block in native.value] == [kind, "web_search_tool_result", "text"]
     assert native.value[0]["input"] == {"query": "snow"}
+
+
+def test_the_work_for_a_result_of_the_provider_does_not_grow_with_the_results_before() -> None:
+    def work(results: int) -> int:
+        blocks = [begin(at, type="web_search_tool_result", tool_use_id=f"s{at}", content=[]) for at in range(results)]
+        body = streamed(*(event for at, found in enumerate(blocks) for event in (found, end(at))))
+        return counted(lambda: read(body))
+
+    assert work(400) < 5 * work(100)
 
 
 # What has to be sent back

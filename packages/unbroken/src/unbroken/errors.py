@@ -9,7 +9,7 @@
     │   ├── InvalidRequest        a client sent a request that its wire does not allow
     │   ├── InvalidStep           a message that would break the chain of calls and results
     │   ├── InvalidTool           a function that cannot become a tool, two tools with one name, a file without tools
-    │   ├── MiddlewareFailed      `start` or `before_request` of your middleware raised
+    │   ├── MiddlewareFailed      a method of your middleware raised, or returned what it may not
     │   └── RunTaken              somebody else resumed the run: it is active, has moved on, or has ended
     ├── ProviderError             the provider did not answer, or answered with an error
     │   ├── Unauthorized          401, 403: the key is wrong, or lacks a permission
@@ -89,6 +89,12 @@ class InvalidTool(UserError):
 
 class MiddlewareFailed(UserError):
     """It names the class and the method; its cause is what they raised."""
+
+
+def middleware_failed(name: str, method: str, problem: str) -> MiddlewareFailed:
+    return MiddlewareFailed(
+        f"the middleware `{name}` failed in `{method}`: {problem}. Repair it, or leave it out of `middleware=`"
+    )
 
 
 class RunTaken(UserError):

@@ -437,6 +437,10 @@ KINDS: tuple[type[Event], ...] = (
 NAMES: dict[type[Event], str] = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in KINDS}
 """The name of each kind in JSON, such as `call_started`."""
 
+_SCALARS = frozenset({"str", "int", "float", "bool", "float | None", "Outcome"})
+FLAT = frozenset(kind for kind in KINDS if all(field.type in _SCALARS for field in fields(kind)))
+"""The kinds whose fields hold no object and no list."""
+
 _KINDS_BY_NAME = {name: kind for kind, name in NAMES.items()}
 _FIELDS: dict[type[Event], tuple[str, ...]] = {kind: tuple(field.name for field in fields(kind)) for kind in KINDS}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from unbroken.clock import Clock
-from unbroken.errors import MiddlewareFailed, UnbrokenError, UserError, Vetoed
+from unbroken.errors import UnbrokenError, UserError, Vetoed, middleware_failed
 from unbroken.events import Event, Sink
 from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval
@@ -25,6 +25,7 @@ from unbroken.tools.caller import Caller, Prepared, in_words, log_bug
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.handles import BackgroundCall
 from unbroken.tools.passing_on import PassingOn
+from unbroken.tools.results import ToolFailed
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken_wires.deltas import CallReady, Delta, Ended, PartialResponse, Verdict
@@ -266,15 +267,15 @@ def wraps(middleware: Middleware, method: str) -> bool:
 
 @contextmanager
 def blaming(middleware: Middleware, method: str) -> Generator[None]:
-    """What this method raises names it, except errors of the library itself."""
+    """What this method raises names it, except errors of the library itself, and what is raised for the model."""
     try:
         yield
-    except UnbrokenError:
+    except (UnbrokenError, ToolFailed):
         raise
     except (Exception, SystemExit) as error:
         name = type(middleware).__name__
         log_bug(logging.WARNING, error, "The middleware %s failed in %s", name, method)
-        raise MiddlewareFailed(f"the middleware `{name}` failed in `{method}`: {in_words(error)}") from error
+        raise middleware_failed(name, method, in_words(error)) from error
 
 
 def start(middleware: Iterable[Middleware], run: RunStart, started: list[Middleware]) -> None:
@@ -342,8 +343,13 @@ def wrap_check(middleware: Sequence[Middleware], method: Literal["check_input", 
         return None
     check: CheckOutput = _unchanged
     for each in reversed(checking):
-        check = partial(getattr(each, method), call_next=check)
+        check = partial(_check_blaming, each, method, check)
     return check
+
+
+async def _check_blaming(middleware: Middleware, method: str, call_next: CheckOutput, value: Any) -> Any:
+    with blaming(middleware, method):
+        return await getattr(middleware, method)(value, call_next)
 
 
 async def _unchanged(value: Any) -> Any:
@@ -352,5 +358,6 @@ async def _unchanged(value: Any) -> Any:
 
 def wrap_approver(middleware: Sequence[Middleware], on_approval: OnApproval | None) -> OnApproval | None:
     for each in reversed(middleware):
-        on_approval = each.approver(on_approval)
+        with blaming(each, "approver"):
+            on_approval = each.approver(on_approval)
     return on_approval

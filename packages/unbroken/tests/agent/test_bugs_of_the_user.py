@@ -31,7 +31,7 @@ from unbroken import (
     UserError,
     tool,
 )
-from unbroken.errors import AnswerInvalid, UnbrokenError
+from unbroken.errors import AnswerInvalid, MiddlewareFailed, UnbrokenError
 from unbroken.guardrails import check_calls, check_output
 from unbroken.middleware import Middleware, NextRequest, RunStart
 from unbroken.tools.caller import Caller
@@ -252,6 +252,18 @@ def test_a_middleware_that_fails_is_named_with_its_method_and_the_others_end(
     assert traced(caplog, logging.WARNING, method) or isinstance(error, Unprintable)
 
 
+@pytest.mark.parametrize("method", ["approver", "on_tools", "check_input", "check_output"])
+def test_so_is_one_that_fails_in_any_other_method_that_the_run_waits_for(method: str) -> None:
+    def stumble(*given: Any, **options: Any) -> Any:
+        raise KeyError("owner")
+
+    broken: Middleware = type("Broken", (Middleware,), {method: stumble})()
+    words = f"the middleware `Broken` failed in `{method}`: KeyError: 'owner'. Repair it, or leave it out"
+    with pytest.raises(MiddlewareFailed, match=words) as caught:
+        play(Agent(ScriptedModel("Done."), middleware=[broken]))
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
 def test_an_error_of_the_library_that_middleware_raises_stays_as_it_is() -> None:
     class Mine(UnbrokenError):
         pass
@@ -381,7 +393,7 @@ def test_middleware_that_ends_the_program_fails_its_run(method: str) -> None:
     leaving = type("Leaving", (Middleware,), {method: leave})()
     events: list[Event] = []
     agent = Agent(ScriptedModel("Done."), middleware=[leaving], sinks=[events.append])
-    with pytest.raises(UnbrokenError, match="failed: it tried to end the program"):
+    with pytest.raises(UnbrokenError, match=r"failed( in `\w+`)?: it tried to end the program"):
         asyncio.run(agent.run("Go."))
     assert isinstance(events[-1], RunFailed)
 

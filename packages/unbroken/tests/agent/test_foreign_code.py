@@ -62,7 +62,7 @@ def test_a_caller_that_forgets_to_return_is_a_failing_call() -> None:
 
     model = ScriptedModel([Call("act")], "Done.")
     result = play(Agent(model, [act], middleware=[Forgetful()]))
-    assert "gave NoneType, and no ToolResult" in result.calls[0].result.text
+    assert "it returned NoneType, and no ToolResult" in str(result.calls[0].result.exception)
     assert result.text == "Done."
 
 
@@ -197,8 +197,8 @@ def test_an_invalid_edit_is_reported() -> None:
     refused = r"Edit\(arguments=…\): expected a dict, got dict with int in it"
     for arguments, words in (
         ({1: 2, "n": 3}, refused),
-        ({"n": {1, 2}}, "do not fit"),
-        ({"n": float("nan")}, "do not fit"),
+        ({"n": {1, 2}}, "are not JSON"),
+        ({"n": float("nan")}, "are not JSON"),
     ):
         model = ScriptedModel([Call("act")], "Done.")
         result = play(Agent(model, [asks], on_approval=lambda call, a=arguments: Edit(cast("Any", a))))

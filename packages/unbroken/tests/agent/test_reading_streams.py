@@ -98,6 +98,17 @@ def test_a_heartbeat_is_none_whenever_nothing_came_for_so_long(view: Callable[..
     assert beats in (3, 4)
 
 
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), "5", None, True], ids=repr)
+def test_a_heartbeat_that_cannot_beat_is_refused_when_it_is_made_and_the_stream_can_still_be_read(seconds: Any) -> None:
+    async def main() -> None:
+        async with stream_of() as stream:
+            with pytest.raises(UserError, match=rf"heartbeat\({seconds!r}\): give the seconds .*, a number above 0"):
+                stream.heartbeat(seconds)
+            assert await all_of(stream)
+
+    run_virtual(main())
+
+
 def test_an_error_of_the_run_passes_through_its_heartbeat() -> None:
     async def main() -> None:
         async def breaks(turn: int, transcript: Any) -> Any:

@@ -366,3 +366,23 @@ def test_what_cannot_be_served_is_refused_at_once() -> None:
         asgi_app(served_app.TOOLS, name="x")
     with pytest.raises(UserError, match="two agents are called `helper`"):
         asgi_app([served_app.agent, served_app.agent])
+
+
+@in_loop
+async def test_white_space_around_the_value_of_a_header_is_not_part_of_it() -> None:
+    mark = "io.modelcontextprotocol/"
+    marks: dict[str, Any] = {f"{mark}protocolVersion": "2026-07-28", f"{mark}clientCapabilities": {}}
+    params = {"name": "get_weather", "arguments": {"city": "Rome"}, "_meta": marks}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    async with serve(asgi_app(served_app.everything)) as port:
+        reading, writing = await asyncio.open_connection("127.0.0.1", port)
+        writing.write(
+            f"POST /mcp HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+            "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+            "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name:  get_weather  \r\n\r\n".encode()
+            + body
+        )
+        answer = await reading.read()
+        writing.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"Sunny in Rome." in answer

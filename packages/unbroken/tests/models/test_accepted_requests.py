@@ -237,6 +237,11 @@ def test_tools_on_chat_completions_turn_off_the_reasoning_that_a_model_does_by_d
         ("mistral:mistral-small-latest", "minimal", "none"),
         ("openai-chat:gpt-5-pro", "low", "high"),
         ("groq:llama-3.3-70b-versatile", "high", None),
+        ("zhipu:glm-5.2", "medium", "medium"),
+        ("zhipu:glm-5.3", "medium", "high"),
+        ("zhipu:glm-4.7", "high", None),
+        ("moonshot:kimi-k3", "xhigh", "max"),
+        ("moonshot:kimi-k2.6", "high", None),
         ("groq:a-model-of-tomorrow", "high", "high"),
     ],
 )
@@ -254,7 +259,8 @@ def test_thinking_that_cannot_be_turned_off_is_turned_down_and_reported() -> Non
 
     glm = asked("zhipu:glm-5.3")
     assert (glm["thinking"], glm["reasoning_effort"]) == ({"type": "enabled"}, "low")
-    assert "thinking" not in asked("moonshot:kimi-k3")
+    kimi = asked("moonshot:kimi-k3")
+    assert ("thinking" in kimi, kimi["reasoning_effort"]) == (False, "low")
     opus = asked("anthropic:claude-opus-5-5")
     assert ("thinking" in opus, opus["output_config"]) == (False, {"effort": "low"})
     assert asked("anthropic:claude-sonnet-5-5")["thinking"] == {"type": "between_tools"}
@@ -277,3 +283,24 @@ def test_a_server_of_its_own_gets_the_keys_of_its_messages_back() -> None:
     prepared = connect("groq:llama-3.3-70b-versatile", api_key="key").model.prepare(Request(asked(native=own), TOOLS))
     assert prepared.body["messages"][1].keys() == {"role", "content", "tool_calls"}
     assert prepared.left_out == ("messages.reasoning_content", "messages.tool_calls.extra_content")
+
+
+@pytest.mark.parametrize("name", ["mistral:mistral-large-latest", "minimax:minimax-m3"])
+def test_new_instructions_in_the_middle_are_said_by_the_user_where_system_text_comes_first(name: str) -> None:
+    history = (System.of("Be brief."), *HI, Assistant("Hello."), System.of("Be long.", "Be kind."), *HI)
+    said = connect(name, api_key="key").model.prepare(Request(history)).body["messages"]
+    assert [message["role"] for message in said] == ["system", "user", "assistant", "user", "user"]
+    assert said[3]["content"] == "<system>Be long.\nBe kind.</system>"
+
+
+@pytest.mark.parametrize(("model", "left"), [("kimi-k2.6", "thinking"), ("kimi-k3", "tool_choice")])
+def test_kimi_does_not_think_about_a_call_that_is_forced_or_is_not_forced(model: str, left: str) -> None:
+    offered: Any = [
+        {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    ]
+    wanted = {"type": "function", "function": {"name": "look"}}
+    request = Request(HI, extra={"tools": offered, "tool_choice": wanted}, wire="openai-chat")
+    prepared = connect(f"moonshot:{model}", api_key="key").model.prepare(request)
+    assert prepared.left_out == (left,)
+    both = left == "thinking"
+    assert ("tool_choice" in prepared.body, "thinking" in prepared.body) == (both, both)

@@ -183,7 +183,8 @@ def test_strict_is_left_out_if_it_is_refused() -> None:
         ("qwen:m", "high", {"enable_thinking": True}),
         ("deepseek:m", "none", {"thinking": {"type": "disabled"}}),
         ("deepseek:m", "high", {"reasoning_effort": "high"}),
-        ("zhipu:m", "low", {"thinking": {"type": "enabled"}}),
+        ("zhipu:m", "low", {"thinking": {"type": "enabled"}, "reasoning_effort": "low"}),
+        ("zhipu:glm-4.7", "low", {"thinking": {"type": "enabled"}}),
         ("openrouter:m", "low", {"reasoning": {"effort": "low"}}),
     ],
 )

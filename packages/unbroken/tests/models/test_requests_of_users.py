@@ -119,6 +119,7 @@ def requests() -> Iterator[Request]:
         yield request
         yield replace(request, **next(wishes))
         yield replace(request, messages=(*request.messages, Assistant("Sunny."), User.of("And now?")))
+        yield replace(request, messages=(*messages, Assistant("Sunny."), System.of("Be long."), User.of("And now?")))
     hi = Request((User.of("Hi"),))
     yield from (hi, replace(hi, stream=False), replace(hi, tools=TOOLS), replace(hi, tools=TOOLS, stream=False))
     yield replace(hi, output=OutputSchema(CITY, "city"))

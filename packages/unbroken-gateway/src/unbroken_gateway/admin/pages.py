@@ -19,7 +19,7 @@ from unbroken_gateway.reloading import Reloader
 from unbroken_gateway.settings import GatewaySettings
 from unbroken_gateway.spending.switch import MeteringSwitch
 from unbroken_gateway.stores import StoreUnavailable, store_url
-from unbroken_gateway.stores.marked import MarkedStore
+from unbroken_gateway.stores.marked import MarkedStore, StoreEmptied
 from unbroken_gateway.upstreams.upstream import Upstream
 from unbroken_wires.wires.jsontext import dumps
 
@@ -110,7 +110,9 @@ class Pages:
         try:
             await self._store.ping()
         except StoreUnavailable as error:
-            reason = str(error) if viewer.is_operator else "the store cannot be used"
+            # That it was emptied is no secret: requests are refused with the same words. Other errors have its address.
+            known = viewer.is_operator or isinstance(error, StoreEmptied)
+            reason = str(error) if known else "the store cannot be used"
             await response.complete(503, dumps({"status": "not ready", "reason": reason}))
             return
         await response.complete(200, b'{"status":"ready"}')

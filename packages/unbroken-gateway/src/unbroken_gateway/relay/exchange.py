@@ -287,10 +287,11 @@ class Exchange:
             self.begun = True
             if self.outcome.restarts:
                 headers = {**headers, FAILED: ", ".join(self.outcome.restarts[:10])}
-            if (head := RESPONSE_HEAD.get()) is not None and head.left_out:
-                dropped = filter(None, [headers.get(DROPPED), *head.left_out])
-                headers = {**headers, DROPPED: ", ".join(dropped)}
-                self.outcome.repairs = (*self.outcome.repairs, DROP_REFUSED)
+            if (head := RESPONSE_HEAD.get()) is not None and (names := (*head.left_out, *head.unread)):
+                known = headers.get(DROPPED, "").split(", ")
+                headers = {**headers, DROPPED: ", ".join(filter(None, dict.fromkeys((*known, *names))))}
+                if head.left_out:
+                    self.outcome.repairs = (*self.outcome.repairs, DROP_REFUSED)
             await self.out.begin(self.request.stream, headers)
 
     async def send(self, data: bytes) -> None:
@@ -415,7 +416,12 @@ def _signed(request: RelayRequest, origin: str) -> RelayRequest:
 
 def changes_for(upstream: Upstream, request: Request) -> Written | None:
     """How the upstream's model changes the request; None for a model without HTTP."""
-    return upstream.http.prepare(request) if upstream.http is not None else None
+    if upstream.http is None:
+        return None
+    model = upstream.model
+    if upstream.fallback and isinstance(model, RetryingModel):  # it is not sent what others have signed
+        request = cast("RetryingModel[Model]", model).fit(request, upstream.http)
+    return upstream.http.prepare(request)
 
 
 def left_out_for_client(exchange: Exchange, changes: Written, moved: bool) -> Sequence[str]:

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import exp, inf, log
@@ -29,7 +29,7 @@ from unbroken.models.retrying import RetryingModel
 from unbroken.models.sessions import current_session, open_session
 from unbroken_gateway.settings import Choose
 from unbroken_wires.decoding.verdict import judge_failure
-from unbroken_wires.messages import Json
+from unbroken_wires.messages import Assistant, Json
 from unbroken_wires.wires.json_access import as_dict, as_text
 
 if TYPE_CHECKING:
@@ -254,11 +254,14 @@ class Pool:
             await asyncio.sleep(self.interval)
             await asyncio.gather(*(each.probe() for each in self.deployments))
 
-    def pick(self, conversation: bytes) -> Upstream:
+    def pick(self, conversation: bytes, origin: str = "") -> Upstream:
         """The upstream for a request, with the other deployments as its fallbacks. `conversation` is the same for all
-        requests of one conversation."""
-        first, *others = self.order(conversation)
-        model = first.model.with_fallback(*(other.model for other in others), *self.fallback)
+        requests of one conversation; `origin` is where its reasoning was written, and can be read."""
+        ordered = self.order(conversation)
+        wrote = (each for each in ordered if self.upstreams[each.name].origin == origin and not each.cooling)
+        first = next(wrote, ordered[0])
+        others = (each.model for each in ordered if each is not first)
+        model = first.model.with_fallback(*others, *self.fallback)
         return replace(self.upstreams[first.name], model=model, pool=self)
 
     def at(self, name: str) -> Upstream | None:
@@ -283,6 +286,17 @@ class Pool:
         else:
             wanted = each.cost / each.weight
         return cooling, each.priority, wanted, drawn
+
+
+def at_author(upstream: Upstream, answers: Sequence[Assistant]) -> Upstream:
+    """Reasoning is read only where it was written: of several deployments the one that wrote the last of these answers
+    is asked, unless it cannot answer now."""
+    pool = upstream.pool
+    origin = next((each.native.source for each in reversed(answers) if each.native is not None), "")
+    if pool is None or origin in ("", upstream.origin):
+        return upstream
+    picked = pool.pick(b"", origin)
+    return picked if picked.origin == origin else upstream
 
 
 def _lot(conversation: bytes, name: str) -> float:

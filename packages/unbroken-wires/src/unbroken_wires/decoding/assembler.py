@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import cast
 
+from unbroken_wires.decoding.answer_size import size_of_values
 from unbroken_wires.decoding.calls import Calls
 from unbroken_wires.decoding.leaked_calls import DuplicateCalls, Prose, ProseCall
 from unbroken_wires.deltas import (
@@ -96,7 +97,10 @@ class Assembler:
     @property
     def size(self) -> int:
         """The characters of all that came so far."""
-        return sum(map(len, self._text)) + sum(map(len, self._reasoning)) + self.calls.size
+        ours = sum(map(len, self._text)) + sum(map(len, self._reasoning)) + self.calls.size
+        return max(
+            ours, size_of_values([(call.id, call.name, call.arguments, call.item) for call in self.server_calls])
+        )
 
     @property
     def reasoning_so_far(self) -> str:

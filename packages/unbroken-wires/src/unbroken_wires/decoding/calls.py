@@ -16,6 +16,7 @@ from math import inf
 from operator import attrgetter
 from typing import cast
 
+from unbroken_wires.decoding.answer_size import CALL, size_of_values
 from unbroken_wires.decoding.arguments import Parsed, Pending, is_echo, parse_ended, parse_object, starts_object
 from unbroken_wires.decoding.leaked_calls import DuplicateCalls
 from unbroken_wires.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
@@ -43,13 +44,6 @@ _BY_INDEX = attrgetter("index")
 
 def too_many_calls(most: float) -> TooLarge:
     return TooLarge(f"the model made more than the {most:,} calls that one answer may have: `max_calls` sets the limit")
-
-
-def answer_too_large(most: float) -> TooLarge:
-    return TooLarge(
-        f"the text, the reasoning and the arguments of an answer have more than the {most:,} characters that they may "
-        "have, retries included: if that is meant, raise `max_answer`"
-    )
 
 
 class Calls:
@@ -103,8 +97,10 @@ class Calls:
 
     @property
     def size(self) -> int:
-        """The characters of all arguments that came."""
-        return sum(sum(map(len, call.blocks)) + sum(map(len, call.fragments)) for call in self._calls)
+        """The characters of all names, ids and arguments that came, and what each call counts beside them."""
+        arguments = sum(sum(map(len, call.blocks)) + sum(map(len, call.fragments)) for call in self._calls)
+        names = sum([CALL + len(call.name) for call in self._calls])
+        return names + arguments + size_of_values([[id] for id in (*self._by_id, *self._strays)])
 
     @property
     def under_way(self) -> bool:

@@ -13,8 +13,8 @@ from typing import cast
 
 import orjson
 
+from unbroken_wires.decoding.answer_size import answer_too_large, size_of_values
 from unbroken_wires.decoding.assembler import Assembler
-from unbroken_wires.decoding.calls import answer_too_large
 from unbroken_wires.decoding.leaked_calls import Prose
 from unbroken_wires.decoding.verdict import Evidence, How, judge
 from unbroken_wires.deltas import Delta, Ended, Verdict
@@ -61,8 +61,8 @@ class Decoder:
     from names to the JSON Schemas of their parameters also decides what values without a type are; otherwise the
     schemas are those of the request. `request` is the request that is being answered: it shows which ids are taken and
     how many tokens were allowed. `keeps_ids`: an id that was used in an earlier turn is not changed, because a client
-    has it. More than `max_calls` calls are `TooLarge`, and so are more than `max_answer` characters of text, reasoning
-    and arguments.
+    has it. More than `max_calls` calls are `TooLarge`, and so are more than `max_answer` characters of text, reasoning,
+    calls and what has to be sent back with them.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Decoder:
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
         self._again: Callable[[bytes], bool] = getattr(self._reader, "again", _never)
+        self._kept: Callable[[], object] = getattr(self._reader, "kept", self._reader.native)
         self._cut = False
         self._done = False
         self._failure: StreamError | None = None
@@ -170,7 +171,7 @@ class Decoder:
         read = self._framer.bytes_seen - self._framer.held
         if read <= self._measured_at:
             return
-        size = self._assembler.size
+        size = max(self._assembler.size, size_of_values([self._kept()]))
         if size > self._max_answer:
             raise answer_too_large(self._max_answer)
         self._measured_at = read + max(self._max_answer - size, self._max_answer / LOOKS)

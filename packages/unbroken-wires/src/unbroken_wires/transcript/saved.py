@@ -26,6 +26,7 @@ from unbroken_wires.messages import (
     ToolMessage,
     ToolResult,
     User,
+    own,
 )
 
 Object = dict[str, Any]
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 def to_json(messages: Iterable[Message]) -> list[Object]:
-    """A history as plain JSON values, to be saved."""
+    """A history as plain JSON values, to be saved. They share no object and no list with the messages."""
     return [_write_message(message) for message in messages]
 
 
@@ -102,12 +103,12 @@ def _write_part(part: Part) -> Object:
 def _write_native(native: Native | None) -> Object:
     if native is None:
         return {}
-    saved = {"wire": native.wire, "value": native.value, "ids": list(native.ids)}
+    saved = {"wire": native.wire, "value": own(native.value), "ids": list(native.ids)}
     return {"native": saved | ({"source": native.source} if native.source else {})}
 
 
 def write_call(call: ToolCall) -> Object:
-    saved: Object = {"id": call.id, "name": call.name, "arguments": call.arguments, "complete": call.complete}
+    saved: Object = {"id": call.id, "name": call.name, "arguments": own(call.arguments), "complete": call.complete}
     if call.raw:
         saved["raw"] = call.raw
     if call.index:

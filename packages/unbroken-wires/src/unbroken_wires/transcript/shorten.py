@@ -149,8 +149,8 @@ def _called(media: Media) -> str:
 def without_middle(parts: Sequence[Part], kept: int, why: str) -> tuple[Part, ...]:
     """The parts with this many characters of text. The end is often what matters, so both ends are kept."""
     whole = "".join(part.text for part in parts if isinstance(part, Text))
-    head = _before_cluster(whole, kept - kept // 2)
-    tail = _before_cluster(whole, len(whole) - kept // 2)
+    head = before_cluster(whole, kept - kept // 2)
+    tail = before_cluster(whole, len(whole) - kept // 2)
     notice = f"\n\n[... {tail - head:,} characters {why} ...]\n\n"
     left: list[Part] = []
     at = 0
@@ -165,7 +165,7 @@ def without_middle(parts: Sequence[Part], kept: int, why: str) -> tuple[Part, ..
     return tuple(left)
 
 
-def _before_cluster(text: str, at: int) -> int:
+def before_cluster(text: str, at: int) -> int:
     """The place at or shortly before `at` that does not split a grapheme cluster."""
     for place in range(at, max(at - 32, 0), -1):
         if place >= len(text) or not _joined(text, place):

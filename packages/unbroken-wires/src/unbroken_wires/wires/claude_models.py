@@ -95,6 +95,18 @@ BINDING = "block_binding"
 """In `thinking`: what to do with thinking that is not valid any more."""
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
 """Without this beta the API does not know the field."""
+_CUT = re.compile(
+    r"invalid.{0,10}\b(?:signature|data)\b.{0,20}thinking|thinking\.signature: field required", re.IGNORECASE
+)
+_MOVED = "bound to a different"
+"""Nothing was cut: the request differs from the one that the thinking was done for."""
+
+
+def says_cut(words: str) -> bool:
+    """Is this a refusal of thinking whose signature was cut, or is not there?"""
+    return _MOVED not in words and _CUT.search(words) is not None
+
+
 LATER_SYSTEM = Either(
     (Claude((4, 8), tiers=("opus",)), Claude((5, 0), tiers=("fable", "mythos")), Claude(since=(5, 5)))
 )

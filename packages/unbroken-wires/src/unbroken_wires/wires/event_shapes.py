@@ -41,8 +41,8 @@ class ForTests:
     """For what else the strictest server would refuse it."""
     events: EventShapes
     """Where things are in the events of a response, for faults."""
-    bound: Callable[[Object, str], Bound] | None = None
-    """The thinking in a request for a model, if the provider binds it to what is before it."""
+    bound: Callable[[Object, str, str], Bound] | None = None
+    """The thinking in a request for a model, sent with a key, if the provider binds it to what is before it."""
 
 
 class Bound(Protocol):

@@ -104,6 +104,8 @@ class HttpApi:
     """What the wire's own provider can do by itself with a long history (`Request.managed`)."""
     later_system: ClassVar[Container[str]] = ()
     """Models that take system text between the messages as well, on a wire where others do not."""
+    account_bound: ClassVar[Container[str]] = ()
+    """Models whose reasoning is read only under the account that it was written under."""
     compact_path: ClassVar[str] = ""
     """Where the provider compacts a history, after its base URL."""
     socket_paths: ClassVar[tuple[str, ...]] = ()

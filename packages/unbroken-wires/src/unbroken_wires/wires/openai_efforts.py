@@ -50,6 +50,11 @@ _FAMILIES: tuple[tuple[tuple[str, ...], Models, str, str], ...] = (
         "",
         "docs.mistral.ai: reasoning",
     ),
+    (("zhipu",), Named("glm-5.[3-9]*", "glm-[6-9]*"), "low high max", "openrouter.ai/z-ai/glm-5.3/api"),
+    (("moonshot",), Named("kimi-k[3-9]*"), "low high max", "platform.kimi.ai/docs/guide/use-thinking-effort"),
+    (("zhipu",), Named("glm-5.2*"), "none minimal low medium high xhigh max", "docs.z.ai: thinking mode"),
+    (("zhipu",), Named("glm-*"), "", "docs.z.ai: thinking mode"),
+    (("moonshot",), Named("kimi-*", "moonshot-*"), "", "platform.kimi.ai/docs/guide/use-kimi-k2-thinking-model"),
     (("deepseek",), ANY_MODEL, "low medium high xhigh max", "api-docs.deepseek.com: thinking mode"),
 )
 """Providers, models, the efforts that they take, and the source. The first row that fits counts."""

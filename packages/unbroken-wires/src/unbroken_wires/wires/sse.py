@@ -22,7 +22,7 @@ from unbroken_wires.wires.jsontext import MAX_DEPTH, shallow, too_deep
 MAX_EVENT = 32 * 1024 * 1024
 MAX_BODY = 256 * 1024 * 1024
 MAX_ANSWER = 16 * 1024 * 1024
-"""Characters of text, reasoning and arguments: what is kept of the bytes, which may be a hundred times as many."""
+"""Characters of text, reasoning and calls: what is kept of the bytes, which may be a hundred times as many."""
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"

@@ -105,7 +105,9 @@ class Receiver(Protocol):
 class ResponseDecoder(Protocol):
     """Reads events of one response. `recognised` turns true at the first event that is of this wire.
 
-    One that has `again(data: bytes) -> bool` is first asked whether it takes an event without its being parsed.
+    One that has `again(data: bytes) -> bool` is first asked whether it takes an event without its being parsed. One
+    whose `native` changes something, or leaves out what has not ended yet, also has `kept() -> object`: all that it
+    keeps of the response so far, in lists, tuples and dicts, to be measured.
     """
 
     recognised: bool

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unbroken.agent.prompts import REFUSED_PROMPT
 from unbroken.errors import PromptVetoed, UnbrokenError, Vetoed
 from unbroken.events import Checked
+from unbroken.middleware import blaming
 from unbroken.tools.caller import NOT_EXECUTED, Prepared
 from unbroken.tools.results import Retry, ToolFailed
 from unbroken_wires.messages import User, own_call
@@ -91,7 +92,9 @@ async def check_client_calls(run: Run, calls: Iterable[Prepared]) -> None:
         if each.tool is None or each.tool.function is not None or each.refusal:
             continue
         for middleware in run.plan.client_checks:
-            if reason := await middleware.check_client_call(own_call(each.call)):
+            with blaming(middleware, "check_client_call"):
+                reason = await middleware.check_client_call(own_call(each.call))
+            if reason:
                 each.refusal = f"{NOT_EXECUTED}: {reason}"
                 break
 

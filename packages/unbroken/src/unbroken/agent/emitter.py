@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any
 
 from unbroken.clock import Clock
 from unbroken.events import (
+    FLAT,
     ApprovalAsked,
     CallAdopted,
     CallBackgrounded,
@@ -80,12 +82,31 @@ class Emitter:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.emit, kind, *fields)
             return
-        event = kind(self.run, self.turn, self.next_seq, self._now(), *fields)
+        head = self.run, self.turn, self.next_seq, self._now()
+        self.next_seq += 1
+        shared: Event | None = None
+        if counted:
+            shared = kind(*head, *fields)
+            self.counted.append(shared)
+        for sink, mutates in self._listeners:
+            if mutates:
+                self._send(sink, kind(*head, *(fields if kind in FLAT else map(own, fields))))
+            else:
+                shared = shared or kind(*head, *fields)
+                self._send(sink, shared)
+
+    def emit_written(self, kind: type[Event], write: Callable[[], Sequence[Any]]) -> None:
+        """Sends an event whose fields are large: `write` makes them for each listener, in less time than to copy
+        them."""
+        counted = kind in COUNTED_IN_RUN
+        if not (counted or self._listeners):
+            return
+        head = self.run, self.turn, self.next_seq, self._now()
         self.next_seq += 1
         if counted:
-            self.counted.append(event)
-        for sink, mutates in self._listeners:
-            self._send(sink, _own_event(event) if mutates else event)
+            self.counted.append(kind(*head, *write()))
+        for sink, _ in self._listeners:
+            self._send(sink, kind(*head, *write()))
 
     def emit_streamed(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
         """Text as it streams. The event is numbered if anybody listens to the run, and built if anybody receives it."""
@@ -109,12 +130,6 @@ class Emitter:
         LOG.error("A sink failed on %s and is left out from now on", type(event).__name__, exc_info=error)
         self._listeners = [each for each in self._listeners if each[0] != sink]
         self._of_streams = [each for each in self._of_streams if each != sink]
-
-
-def _own_event(event: Event) -> Event:
-    copy = object.__new__(type(event))
-    copy.__dict__ = own(vars(event))
-    return copy
 
 
 def _sink(middleware: Middleware) -> Sink:
@@ -161,11 +176,7 @@ class RoundReporter:
         self._count = len(calls)
         self._numbers = [*numbers]
         self.place(numbers)
-        each = [
-            {"call": number, "id": call.id, "name": call.name, "arguments": call.arguments}
-            for call, number in zip(calls, numbers, strict=True)
-        ]
-        self._emitter.emit(ToolCallsDetected, len(calls), [call.name for call in calls], each, cost)
+        self._emitter.emit_written(ToolCallsDetected, partial(_detected, calls, numbers, cost))
         LOG.info("Detected %d tool call%s in single response", len(calls), "" if len(calls) == 1 else "s")
         for call in calls:
             if call.problem:
@@ -245,6 +256,14 @@ class RoundReporter:
         self._emitter.emit(RoundFinished, self._count, self._failed, seconds, cost)
         plural = "" if self._count == 1 else "s"
         LOG.info("All %d tool call%s completed in %ss (%s)", self._count, plural, _Short(seconds), self._schedule.value)
+
+
+def _detected(calls: Sequence[ToolCall], numbers: Sequence[int], cost: float | None) -> tuple[Any, ...]:
+    each = [
+        {"call": number, "id": call.id, "name": call.name, "arguments": own(call.arguments)}
+        for call, number in zip(calls, numbers, strict=True)
+    ]
+    return len(calls), [call.name for call in calls], each, cost
 
 
 class _Short(float):

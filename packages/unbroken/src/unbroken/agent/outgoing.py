@@ -254,7 +254,8 @@ class _Aside:
             run.notes[ASIDE] = run.notes.get(ASIDE, 0) + 1
             run.next_turn()
             for middleware in run.plan.middleware:
-                middleware.on_tools(run.emitter.turn, self._toolbox)
+                with blaming(middleware, "on_tools"):
+                    middleware.on_tools(run.emitter.turn, self._toolbox)
 
     @property
     def _answer(self) -> Assistant:

@@ -20,6 +20,7 @@ from unbroken.agent.prompts import CONTINUE, TIME_IS_UP, Language, language_of
 from unbroken.agent.server_calls import ServerCalls
 from unbroken.errors import UnbrokenError, UserError, Vetoed
 from unbroken.events import LimitReached, RequestRetried
+from unbroken.middleware import blaming
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Prepared, in_words, prepare
@@ -390,7 +391,8 @@ class Run:
             tools = Toolbox(tools, self.plan.output.tool(partial(take_output, self)))
         tools.refuse_deps(self.plan.deps)
         for middleware in self.plan.middleware:
-            middleware.on_tools(self.emitter.turn, tools)
+            with blaming(middleware, "on_tools"):
+                middleware.on_tools(self.emitter.turn, tools)
         return tools
 
     def veto(self, error: Vetoed) -> None:

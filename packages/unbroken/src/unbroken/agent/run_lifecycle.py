@@ -28,7 +28,7 @@ from unbroken.tools.caller import in_words
 from unbroken.tools.handles import BackgroundCall
 from unbroken_wires.deltas import ServerCallSeen, Verdict
 from unbroken_wires.frozen import plain_factories
-from unbroken_wires.messages import Json, Message, ToolMessage, ToolResult, Usage, User
+from unbroken_wires.messages import Json, Message, ToolMessage, ToolResult, Usage, User, own
 from unbroken_wires.transcript import NO_RESULT, Transcript, repair, to_json
 from unbroken_wires.wires.chain import StoredHistory, may_be_stored, validate_tool_chain
 
@@ -267,25 +267,26 @@ def _emit_failed(run: Run, error: BaseException, words: str, verdicts: list[dict
 
 def _emit_end(run: Run, result: Result[Any]) -> None:
     _log_chain(run, logging.INFO if result.fallback_used else logging.DEBUG)
-    if not run.emitter.has_listeners:
-        return
+    run.emitter.emit_written(RunFinished, partial(_end_of, run, result))
+
+
+def _end_of(run: Run, result: Result[Any]) -> tuple[Any, ...]:
+    """The fields of `RunFinished`, which share no object and no list with the run."""
     calls, returns = run.chain()
-    usage = result.usage.to_json()
     needs_result = {id for waits in run.waits.values() for id in waits.needs_result}
     pending: list[dict[str, Any]] = [
-        {"call": result.numbers[call.id], "id": call.id, "name": call.name, "arguments": call.arguments}
+        {"call": result.numbers[call.id], "id": call.id, "name": call.name, "arguments": own(call.arguments)}
         | ({"uncertain": True} if call.id in result.uncertain else {})
         | ({"agent": call.agent, "needs": "result" if call.id in needs_result else "approval"} if call.agent else {})
         for call in result.pending
     ]
-    run.emitter.emit(
-        RunFinished,
+    return (
         result.text,
         result.stop_reason,
         result.rounds,
         result.requests,
         len(result.calls),
-        usage,
+        result.usage.to_json(),
         result.seconds,
         pending,
         calls == returns,

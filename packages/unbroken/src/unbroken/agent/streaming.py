@@ -26,6 +26,7 @@ from concurrent.futures import CancelledError, TimeoutError
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from math import inf
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -40,6 +41,7 @@ from unbroken.models.model import close
 from unbroken.models.sessions import close_session
 from unbroken.run_view import RunView
 from unbroken_wires.messages import Message
+from unbroken_wires.validation import is_number
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -70,8 +72,13 @@ class Readable(Generic[Item]):
     def __anext__(self) -> Coroutine[Any, Any, Item]:
         raise NotImplementedError
 
-    async def heartbeat(self, seconds: float) -> AsyncGenerator[Item | None]:
+    def heartbeat(self, seconds: float) -> AsyncGenerator[Item | None]:
         """The same items, and None whenever nothing came for so many seconds: the time for a sign of life."""
+        if not is_number(seconds) or not 0 < seconds < inf:
+            raise UserError(f"heartbeat({seconds!r}): give the seconds between two signs of life, a number above 0")
+        return self._beating(seconds)
+
+    async def _beating(self, seconds: float) -> AsyncGenerator[Item | None]:
         items = aiter(self)
         while True:
             limit = TimeLimit(seconds)

@@ -58,6 +58,7 @@ def asgi_app(
         allowed_origins=[] if key else [f"http://{host}" for host in LOOPBACK],
     )
     app = server.streamable_http_app(streamable_http_path=path, transport_security=security)
+    app.add_middleware(_TrimmedHeaders)
     return _with_key(app, key) if key else app
 
 
@@ -159,6 +160,19 @@ def _sorted_out(
             raise UserError(f"two agents are called `{one.name}`; give them as a dict by name")
         agents[one.name] = one
     return agents, ServedTools(ToolSet(sources), deps, waiting) if sources else None
+
+
+class _TrimmedHeaders:
+    """White space around the value of a header is not part of it, and uvicorn leaves what follows it: the package would
+    say that such a header does not match its body."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
+        await self._app(scope, receive, send)
 
 
 def _with_key(app: Any, key: str) -> Any:

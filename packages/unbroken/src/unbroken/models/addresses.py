@@ -8,6 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
+from hashlib import blake2b
 from inspect import isawaitable
 from ipaddress import ip_address
 from math import inf
@@ -223,6 +224,11 @@ class KeySource:
         """None if a function gives it."""
         self.known = (self.fixed,) if self.fixed else ()
         """The last keys: an answer may quote one that has been replaced since."""
+
+    @property
+    def account(self) -> str:
+        """Tells keys apart without saying anything about them; empty if a function gives the key, or there is none."""
+        return blake2b(self.fixed.encode(), digest_size=3).hexdigest() if self.fixed else ""
 
     async def ask(self) -> str:
         """The key that the function gives now."""

@@ -204,8 +204,8 @@ def connect(
     names) are those of `RetryingModel`; `attempts=1` asks once. `stream_with_tools=False` does not stream requests with
     tools; `recover` chooses whether calls that leaked into the text are found (on openai-chat), in place of the
     provider profile. `raw_log` is a file to which requests and responses are appended unchanged, without secrets;
-    `unbroken decode` reads it. An answer with more than `max_answer` characters of text, reasoning and arguments, over
-    all its attempts, is a `TooLarge` error. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an
+    `unbroken decode` reads it. An answer with more than `max_answer` characters of text, reasoning and calls, over all
+    its attempts, is a `TooLarge` error. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an
     effort), cache, headers, query, extra (merged into each body), organization, project, location, api_version; a
     request's own values come first.
     """

@@ -111,7 +111,10 @@ class HTTPModel:
     def origin(self) -> str:
         """Where its answers come from: only the same origin accepts its signatures."""
         url = self.endpoint.stream_url
-        return f"{self.endpoint.provider} at {url.host}:{url.port}"
+        origin = f"{self.endpoint.provider} at {url.host}:{url.port}"
+        bound = self.endpoint.model in self._wire.http.account_bound
+        account = (self._key.account or self.label) if bound else ""
+        return f"{origin}, account {account}" if account else origin
 
     @property
     def wire(self) -> str:

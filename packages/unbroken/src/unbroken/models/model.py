@@ -128,7 +128,7 @@ class Attempts(Protocol):
 class ResponseHead:
     """The head of the last response of a provider to one request, retries and fallbacks included."""
 
-    __slots__ = ("asked", "attempts", "headers", "left_out", "model", "upstream")
+    __slots__ = ("asked", "attempts", "headers", "left_out", "model", "unread", "upstream")
 
     def __init__(self) -> None:
         self.attempts: Attempts | None = None
@@ -142,6 +142,8 @@ class ResponseHead:
         self.headers: Mapping[str, str] = {}
         self.left_out: tuple[str, ...] = ()
         """What the request was sent without, after the provider had refused it."""
+        self.unread: tuple[str, ...] = ()
+        """What the request was sent without, because only another account can read it."""
 
 
 RESPONSE_HEAD: ContextVar[ResponseHead | None] = ContextVar("unbroken_response_head", default=None)

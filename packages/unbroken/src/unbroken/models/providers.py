@@ -102,6 +102,11 @@ _THINKING: dict[str, Mapping[str, Json]] = {
 _EFFORTS: dict[str, Mapping[str, Json]] = {
     effort: {"reasoning": {"effort": effort}} for effort in ("none", "minimal", "low", "medium", "high", "xhigh")
 }
+_THINKING_BY_EFFORT: dict[str, Mapping[str, Json]] = _THINKING | {
+    effort: {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
+    for effort in ("minimal", "low", "medium", "high", "xhigh")
+}
+"""The newest families know both; for the others a rule leaves the effort out."""
 
 _OPENAI = Provider(
     "openai",
@@ -280,7 +285,7 @@ PROFILES = (
         "https://api.moonshot.ai/v1",
         ("MOONSHOT_API_KEY",),
         several_calls=True,
-        quirks=Quirks(reasoning=_THINKING, choices=frozenset({"auto", "none"}), lost_reasoning="blank"),
+        quirks=Quirks(reasoning=_THINKING_BY_EFFORT, choices=frozenset({"auto", "none"}), lost_reasoning="blank"),
         other_wires={MESSAGES: "https://api.moonshot.ai/anthropic"},
         note="China: base_url=https://api.moonshot.cn/v1.",
         aliases=("kimi",),
@@ -294,7 +299,7 @@ PROFILES = (
         ("ZAI_API_KEY", "ZHIPUAI_API_KEY"),
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(reasoning=_THINKING, choices=frozenset({"auto", "one"}), strict=False),
+        quirks=Quirks(reasoning=_THINKING_BY_EFFORT, choices=frozenset({"auto", "one"}), strict=False),
         note="China: base_url=https://open.bigmodel.cn/api/paas/v4. Arguments stream with extra={'tool_stream': True}.",
         aliases=("zai", "glm"),
         prices="zai",

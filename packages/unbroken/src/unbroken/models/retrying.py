@@ -27,8 +27,8 @@ from unbroken.errors import (
     Unreachable,
     UserError,
 )
-from unbroken.models.model import RESPONSE_LIMIT, Model, close, refuse_single
-from unbroken_wires.decoding.calls import answer_too_large
+from unbroken.models.model import RESPONSE_HEAD, RESPONSE_LIMIT, Model, close, refuse_single
+from unbroken_wires.decoding.answer_size import answer_too_large, size_of
 from unbroken_wires.decoding.verdict import judge_failure
 from unbroken_wires.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted, UsageReported, Verdict
 from unbroken_wires.messages import Assistant, Message, Request, User
@@ -182,7 +182,7 @@ class RetryingModel(Generic[M_co]):
                     if isinstance(last, Ended):
                         ended = last
                         if self.fallback:
-                            ended = _signed(ended, model)
+                            ended = _signed(ended, model, _unread(asked, _origin(model)))
                             deltas = (*deltas[:-1], ended)
                         if story is not None or not ended.verdict.whole:
                             if deltas := deltas[:-1]:
@@ -227,6 +227,8 @@ class RetryingModel(Generic[M_co]):
     def fit(self, request: Request, model: Model) -> Request:
         """Without streaming if the model cannot stream tools reliably, and without what another provider has signed."""
         if self.fallback:
+            if (head := RESPONSE_HEAD.get()) is not None:
+                head.unread = _unread(request, _origin(model))
             request = _without_foreign(request, _origin(model))
         if request.stream and request.tools and id(model) in self._asked_whole:
             return replace(request, stream=False)
@@ -287,7 +289,7 @@ class _Story:
         """The verdict of the attempt, with its number and model."""
         if ended is not None:
             verdict = ended.verdict
-            self._received += 0 if ended.message is None else _size(ended.message)
+            self._received += 0 if ended.message is None else size_of(ended.message)
         elif isinstance(error, ProviderError):
             verdict = judge_failure(error)
         elif isinstance(error, StreamError):
@@ -384,10 +386,6 @@ class _Story:
         return given
 
 
-def _size(message: Assistant) -> int:
-    return len(message.text) + len(message.reasoning) + sum([len(call.raw) for call in message.calls])
-
-
 def _unguarded(model: Model) -> tuple[Model, ...]:
     if not isinstance(model, RetryingModel):
         return (model,)
@@ -403,22 +401,34 @@ def _origin(model: Model) -> str:
     return getattr(model, "origin", model.name)
 
 
-def _signed(ended: Ended, model: Model) -> Ended:
-    message = ended.message
+def _signed(ended: Ended, model: Model, unread: tuple[str, ...]) -> Ended:
+    message, verdict = ended.message, ended.verdict
+    if unread:
+        verdict = replace(verdict, left_out=(*verdict.left_out, *unread))
     if message is None or message.native is None:
-        return ended
-    return Ended(ended.verdict, replace(message, native=replace(message.native, source=_origin(model))))
+        return Ended(verdict, message) if unread else ended
+    return Ended(verdict, replace(message, native=replace(message.native, source=_origin(model))))
+
+
+def _is_foreign(message: Message, origin: str) -> TypeGuard[Assistant]:
+    native = message.native if isinstance(message, Assistant) else None
+    return native is not None and native.source not in ("", origin)
 
 
 def _without_foreign(request: Request, origin: str) -> Request:
-    def is_foreign(message: Message) -> TypeGuard[Assistant]:
-        native = message.native if isinstance(message, Assistant) else None
-        return native is not None and native.source not in ("", origin)
-
-    if not any(map(is_foreign, request.messages)):
+    if not any(_is_foreign(message, origin) for message in request.messages):
         return request
-    kept = tuple(replace(message, native=None) if is_foreign(message) else message for message in request.messages)
-    return replace(request, messages=kept)
+    kept = (replace(said, native=None) if _is_foreign(said, origin) else said for said in request.messages)
+    return replace(request, messages=tuple(kept))
+
+
+def _unread(request: Request, origin: str) -> tuple[str, ...]:
+    """What a model of this origin is not sent although its provider wrote it, under another account."""
+    if ", account " not in origin:
+        return ()
+    provider, _, _ = origin.partition(" at ")
+    sources = [said.native.source for said in request.messages if _is_foreign(said, origin) and said.native is not None]
+    return ("messages.thinking",) if any(source.startswith(f"{provider} at ") for source in sources) else ()
 
 
 def _with_prompt(messages: tuple[Message, ...], prompt: str) -> tuple[Message, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from unbroken.errors import UserError
 from unbroken.tools.caller import (
     NOT_EXECUTED,
     Attempt,
@@ -23,6 +24,7 @@ from unbroken.tools.caller import (
 )
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
+from unbroken.tools.misbuilt import not_arguments
 from unbroken.tools.threads import call_anywhere
 from unbroken.tools.tool import Tool, Verify
 from unbroken_wires.messages import Json, ToolCall, ToolResult, own, own_call
@@ -100,13 +102,16 @@ async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's handler runs here; if it fails, the call is denied
         log_bug(logging.WARNING, error, "The approver failed, so tool call %s (id=%s) is denied", call.name, call.id)
         return Deny(FAILED.format(safe_words(error)), bare(error))
-    if isinstance(decision, Edit):
-        return Edit(own(decision.arguments))
     if isinstance(decision, Allow | Deny | Wait):
         return decision
-    what = f"on_approval returned {type(decision).__name__}, and not Allow(), Deny(), Edit(…) or Wait()"
+    if not isinstance(decision, Edit):
+        what = f"on_approval returned {type(decision).__name__}, and not Allow(), Deny(), Edit(…) or Wait()"
+    elif problem := not_arguments(decision.arguments):
+        what = f"on_approval returned Edit(…) with arguments that are not JSON: {problem}"
+    else:
+        return Edit(own(decision.arguments))
     LOG.warning("Tool call %s (id=%s) is denied: %s", call.name, call.id, what)
-    return Deny(FAILED.format(what))
+    return Deny(FAILED.format(what), UserError(what))
 
 
 async def ask_within(context: CallContext[Any], question: ToolCall) -> Approval | None:

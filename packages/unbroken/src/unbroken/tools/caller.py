@@ -19,14 +19,15 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import orjson
 
 from unbroken.clock import Clock, TimeLimit
-from unbroken.errors import RecordingFailed, UnbrokenError, without_passwords
+from unbroken.errors import RecordingFailed, UnbrokenError, UserError, without_passwords
 from unbroken.events import ToolLate
 from unbroken.tools.context import CallContext
+from unbroken.tools.misbuilt import misbuilt
 from unbroken.tools.parameters import inexact
 from unbroken.tools.results import RESULT_LIMIT, CallWaits, Retry, ToolFailed, ToolOutput, is_plain, to_parts
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.threads import THREADS, Job
-from unbroken.tools.tool import Effect, Tool
+from unbroken.tools.tool import Effect, Tool, plain_key
 from unbroken.tools.toolbox import SEARCH, IterationFailed, Toolbox, collect
 from unbroken_wires.messages import Json, Outcome, Part, ToolCall, ToolResult
 
@@ -131,24 +132,6 @@ def number_identical(calls: Iterable[Prepared]) -> None:
         prepared.nth = made[prepared.fingerprint] = made.get(prepared.fingerprint, 0) + 1
 
 
-def plain_key(key: Any) -> Any:
-    """A key that is always hashable; equal keys stay equal."""
-    if key is None or isinstance(key, str | int | bytes):
-        return key
-    if isinstance(key, list | tuple):
-        return tuple(map(plain_key, cast("Iterable[Any]", key)))
-    if isinstance(key, dict):
-        return frozenset((plain_key(name), plain_key(value)) for name, value in cast("dict[Any, Any]", key).items())
-    if isinstance(key, set | frozenset):
-        return frozenset(map(plain_key, cast("Iterable[Any]", key)))
-    try:
-        hash(key)
-        same = bool(key == key)
-    except (Exception, SystemExit):  # noqa: BLE001 - a foreign type
-        same = False
-    return key if same else f"{type(key).__name__} {key!r}"
-
-
 def fingerprint(call: ToolCall) -> str:
     try:
         arguments = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
@@ -243,8 +226,8 @@ async def run_safely(caller: Caller, call: ToolCall, context: CallContext[Any]) 
         if not isinstance(error, ToolFailed):
             log_bug(logging.WARNING, error, "Middleware around the tool call %s (id=%s) failed", call.name, call.id)
         return failure(call, safe_words(error), exception=bare(error))
-    if not isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - a foreign `Caller`
-        return failure(call, f"what runs the tools gave {type(result).__name__}, and no ToolResult")
+    if problem := misbuilt(result):
+        return failure(call, f"what runs the tools gave {problem}")
     return result if result.call_id == call.id else replace(result, call_id=call.id)
 
 
@@ -404,8 +387,11 @@ class Attempt:
     def _result(self, value: Any) -> ToolResult:
         call = self.call
         if isinstance(value, ToolResult):
-            content = value.content if isinstance(value.content, tuple) else self._parts(value.content)  # pyright: ignore[reportUnnecessaryIsInstance] - a tool's value
-            return replace(value, call_id=call.id, name=call.name, content=content)
+            if misbuilt(value):
+                value = replace(value, content=self._parts(value.content))
+            if problem := misbuilt(value):
+                return failure(call, f"the tool returned {problem}", exception=UserError(problem))
+            return replace(value, call_id=call.id, name=call.name)
         data = value.data if isinstance(value, ToolOutput) else None
         return ToolResult(call.id, self._parts(value), name=call.name, data=data)
 

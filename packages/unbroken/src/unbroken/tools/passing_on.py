@@ -14,12 +14,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from unbroken.errors import middleware_failed
 from unbroken.events import CallChanged, CallStarted
 from unbroken.tools.approval import NOBODY_APPROVES, ask_within, decide, refused
-from unbroken.tools.caller import Caller, Prepared, failure, fingerprint, not_executed, with_changed_arguments
+from unbroken.tools.caller import (
+    AROUND,
+    NOT_EXECUTED,
+    Caller,
+    Prepared,
+    failure,
+    fingerprint,
+    not_executed,
+    with_changed_arguments,
+)
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
-from unbroken_wires.messages import ToolCall, ToolResult, own, own_call
+from unbroken.tools.misbuilt import misbuilt, not_arguments
+from unbroken_wires.messages import Outcome, ToolCall, ToolResult, own, own_call
 
 LOG = logging.getLogger("unbroken.tools")
 
@@ -40,7 +51,15 @@ class PassingOn:
     async def __call__(self, call: ToolCall, context: CallContext[Any]) -> ToolResult:
         bound, context.arguments = [context.arguments], None
         given = own_call(call) if self.middleware.mutates else call
-        return await self.middleware.call_tool(given, context, partial(self._pass_on, call, bound))
+        result = await self.middleware.call_tool(given, context, partial(self._pass_on, call, bound))
+        return self._blame(call, f"it returned {problem}") if (problem := misbuilt(result)) else result
+
+    def _blame(self, call: ToolCall, problem: str, outcome: Outcome = "failed") -> ToolResult:
+        """The model reads that the program failed; the log and `exception` have what to repair."""
+        error = middleware_failed(self.by, "call_tool", problem)
+        LOG.warning("Tool call %s (id=%s): %s", call.name, call.id, error)
+        words = AROUND.format(kind=type(error).__name__)
+        return failure(call, words if outcome == "failed" else f"{NOT_EXECUTED}: {words}", outcome, error)
 
     async def _pass_on(
         self, made: ToolCall, bound: list[dict[str, Any] | None], call: ToolCall, context: CallContext[Any]
@@ -52,6 +71,8 @@ class PassingOn:
         same = (call.id, call.name) == (made.id, made.name)
         if same and call.arguments == made.arguments and fingerprint(call) == fingerprint(made):  # 1 == True == 1.0
             return await self.call_next(made, context)
+        if same and (problem := not_arguments(call.arguments)):
+            return self._blame(made, f"the arguments that it passed on are not JSON: {problem}", "not_executed")
         changed = Entry(self.prepare(replace(made, arguments=own(call.arguments), raw="")))
         if same:
             refusal = await self._refusal(made, changed, context)

@@ -4,10 +4,10 @@ runs it, `execution` decides when."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Concatenate, Generic, Literal, Protocol, TypeAlias, overload
+from typing import Any, ClassVar, Concatenate, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from typing_extensions import TypeVar
 
@@ -238,3 +238,21 @@ def client_tool(name: str, description: str, parameters: Mapping[str, Json], *, 
     return Tool(
         ToolSpec(name, description, parameters, strict), None, Signature.of_schema(name, description, parameters)
     )
+
+
+def plain_key(key: Any) -> Any:
+    """A key that is always hashable; equal keys stay equal."""
+    if key is None or isinstance(key, str | int | bytes):
+        return key
+    if isinstance(key, list | tuple):
+        return tuple(map(plain_key, cast("Iterable[Any]", key)))
+    if isinstance(key, dict):
+        return frozenset((plain_key(name), plain_key(value)) for name, value in cast("dict[Any, Any]", key).items())
+    if isinstance(key, set | frozenset):
+        return frozenset(map(plain_key, cast("Iterable[Any]", key)))
+    try:
+        hash(key)
+        same = bool(key == key)
+    except (Exception, SystemExit):  # noqa: BLE001 - a foreign type
+        same = False
+    return key if same else f"{type(key).__name__} {key!r}"

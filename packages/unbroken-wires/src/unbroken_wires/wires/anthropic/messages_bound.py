@@ -22,29 +22,38 @@ _REFUSED = (
 
 
 class BoundThinking:
-    """The thinking in one request. Its signatures name what was before it when it was written."""
+    """The thinking in one request. Its signatures name the account, and what was before it when it was written."""
 
-    def __init__(self, body: Object, model: str) -> None:
+    def __init__(self, body: Object, model: str, key: str = "") -> None:
         self._checks = model in PREFIX_CHECKED
         self.moved: list[str] = []
         """The places of the blocks that are not valid any more."""
+        self._foreign = ""
+        """The place of the first block that another account wrote."""
         if not self._checks:
             return
+        account = f"bound-{sha256(key.encode()).hexdigest()[:8]}-"
         known = sha256(dumps([_plain(body.get("tools")), _plain(blocks_of(body.get("system")))]))
         for n, message in enumerate(dicts(body.get("messages"))):
             blocks = blocks_of(message.get("content"))
-            expected = f"bound-{known.hexdigest()}"
+            expected = f"{account}{known.hexdigest()}"
             for at, block in enumerate(blocks):
                 signature = as_text(block.get("signature"))
-                if block.get("type") in THINKING and signature.startswith("bound-") and signature != expected:
+                if block.get("type") not in THINKING or not signature.startswith("bound-"):
+                    continue
+                if not signature.startswith(account):
+                    self._foreign = self._foreign or f"messages.{n}.content.{at}"
+                elif signature != expected:
                     self.moved.append(f"messages.{n}.content.{at}")
             known.update(dumps([message.get("role"), _plain(blocks)]))
-        self._signature = f"bound-{known.hexdigest()}".encode()
+        self._signature = f"{account}{known.hexdigest()}".encode()
         self._drops = drops_moved_thinking(body)
 
     @property
     def problem(self) -> str:
         """Why the request is refused."""
+        if self._foreign:
+            return f"{self._foreign}: Invalid `signature` in `thinking` block"
         return _REFUSED.format(where=self.moved[0]) if self.moved and not self._drops else ""
 
     def sign(self, data: bytes) -> bytes:

@@ -115,6 +115,8 @@ class MessagesDecoder:
         self._blocks: list[_Block] = []
         self._at: dict[Json, _Block] = {}
         """The block that was last begun at each index: it stays after its end, so that what comes late is noticed."""
+        self._names: dict[str, str] = {}
+        """The tool of each call, by the call's id."""
         self._ends_told = 0
         """How many blocks have had their end reported by the end of the message, at the latest."""
         self._cut = False
@@ -156,6 +158,10 @@ class MessagesDecoder:
         if self._container:
             blocks.insert(0, {**self._container, "type": CONTAINER})
         return None if plain(blocks) else blocks
+
+    def kept(self) -> object:
+        blocks = [(block.value, block.json, block.citations, block.texts) for block in self._blocks]
+        return blocks, self._container, self._usage
 
     def _rare(self, kind: Json, event: Object, data: bytes) -> None:
         """What comes once in a response, or belongs to no block."""
@@ -199,8 +205,10 @@ class MessagesDecoder:
     def _start(self, value: Object) -> _Block:
         block = _Block(len(self._blocks), value)
         self._blocks.append(block)
+        if id := as_text(value.get("id")):
+            self._names.setdefault(id, as_text(value.get("name")))
         if block.kind == "tool_use":
-            self._to.open(block.key, as_text(value.get("id")), as_text(value.get("name")))
+            self._to.open(block.key, id, as_text(value.get("name")))
         return block
 
     def _say_text(self, block: _Block) -> None:
@@ -290,8 +298,8 @@ class MessagesDecoder:
         if block.get("is_error"):
             error = error or "".join(as_text(each.get("text")) for each in blocks_of(block.get("content"))) or "failed"
         id = as_text(block.get("tool_use_id")) or None
-        name = next((as_text(each.value.get("name")) for each in self._blocks if id and each.value.get("id") == id), "")
-        self._to.server_call_ended(ServerCall("server_tool_use", id, name or None, tool=tool), error)
+        name = self._names.get(id or "") or None
+        self._to.server_call_ended(ServerCall("server_tool_use", id, name, tool=tool), error)
 
     def _end_blocks(self) -> None:
         """The message has ended: so have the blocks whose own end is missing."""

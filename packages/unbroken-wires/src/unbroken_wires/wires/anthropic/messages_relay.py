@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from unbroken_wires.messages import Json, Managed
 from unbroken_wires.transcript import Piece
-from unbroken_wires.wires.claude_models import LATER_SYSTEM
+from unbroken_wires.wires.claude_models import LATER_SYSTEM, PREFIX_CHECKED
 from unbroken_wires.wires.http_api import HttpApi, Operation
 from unbroken_wires.wires.json_access import Object, as_dict, as_int, as_list, as_text, dicts
 from unbroken_wires.wires.jsontext import dumps, exact
@@ -173,6 +173,7 @@ class MessagesHttp(HttpApi):
     response_id = "msg_"
     manages = frozenset({"compact", "clear"})
     later_system = LATER_SYSTEM
+    account_bound = PREFIX_CHECKED
     error_name = "AnthropicError"
     roles = "user or assistant"
     fields = {  # noqa: RUF012 - annotated in the base class

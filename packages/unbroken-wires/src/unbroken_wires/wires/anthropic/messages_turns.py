@@ -8,6 +8,7 @@ import re
 
 from unbroken_wires.messages import Json, Native, Request
 from unbroken_wires.wires.anthropic.messages_content import THINKING, blocks_of, turn_thinking_off
+from unbroken_wires.wires.claude_models import says_cut
 from unbroken_wires.wires.json_access import Object, as_dict, as_text, dicts
 
 CONTAINER = "container"
@@ -88,11 +89,6 @@ def without_halves(turns: list[Object]) -> list[Object]:
 _UNKNOWN_CONTAINER = re.compile(r"container.{0,80}(?:expired|not found|not exist|no longer|invalid)", re.IGNORECASE)
 
 
-_UNVERIFIED = re.compile(r"invalid.{0,10}\b(?:signature|data)\b.{0,20}thinking", re.IGNORECASE)
-_BOUND = "bound to a different"
-"""Nothing was cut: the request differs from the one that the thinking was done for."""
-
-
 def mend_refused(body: Object, words: str) -> tuple[Object, list[str]] | None:
     """The body without what the provider says it cannot use: a container that has expired, thinking whose signature was
     cut. None if it refuses something else."""
@@ -103,7 +99,7 @@ def mend_refused(body: Object, words: str) -> tuple[Object, list[str]] | None:
         turns = without_halves([{**turn, "content": blocks_of(turn.get("content"))} for turn in (*messages, end)])[:-1]
         body = {**body, "messages": turns, "container": rest}
         return body if rest else {name: body[name] for name in body if name != "container"}, ["container"]
-    if _UNVERIFIED.search(words) and _BOUND not in words:
+    if says_cut(words):
         spoken = [{**turn, "content": _without_thinking(turn.get("content"))} for turn in messages]
         body = {**body, "messages": [turn for turn in spoken if turn["content"]]}
         return turn_thinking_off(body, Request(()))[0], ["messages.thinking"]

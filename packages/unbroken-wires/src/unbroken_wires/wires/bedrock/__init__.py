@@ -13,7 +13,7 @@ from unbroken_wires.wires.bedrock.converse_encoder import (
     error_body,
     error_event,
 )
-from unbroken_wires.wires.bedrock.converse_reasoning import turn_reasoning_off
+from unbroken_wires.wires.bedrock.converse_reasoning import mend_refused, turn_reasoning_off
 from unbroken_wires.wires.bedrock.converse_relay import HISTORY, RELAY, ConverseHttp, keep_first_call
 from unbroken_wires.wires.bedrock.converse_requests import decode_request, encode_request
 from unbroken_wires.wires.framing import EVENT_STREAM
@@ -80,6 +80,7 @@ WIRE = Wire(
     framing=EVENT_STREAM,
     lost_reasoning={"off": turn_reasoning_off},
     takes_back=is_all_signed,
+    mend_refused=mend_refused,
 )
 
 __all__ = ["WIRE", "ConverseDecoder", "ConverseEncoder"]

@@ -126,6 +126,9 @@ class ConverseDecoder:
             blocks = [block.whole() for block in done]
         return None if plain(blocks) else blocks
 
+    def kept(self) -> object:
+        return self._body_blocks or [(block.value, block.pieces, block.signature) for block in self._blocks]
+
     def _rare(self, event: Object, data: bytes) -> None:
         """What comes once in a response: its beginning and end, usage, a body, an error."""
         if "messageStart" in event:

@@ -13,6 +13,7 @@ from unbroken_wires.wires.claude_models import (
     SINCE_4_6,
     adaptive_effort,
     effort_of,
+    says_cut,
 )
 from unbroken_wires.wires.json_access import Object, as_dict, as_int, dicts
 
@@ -137,6 +138,16 @@ def turn_reasoning_off(body: Object, request: Request) -> tuple[Object, str]:
     if not began_without(dicts(body.get("messages"))):
         return body, ""
     return {**body, FIELDS: {name: value for name, value in fields.items() if name != "thinking"}}, done
+
+
+def mend_refused(body: Object, words: str) -> tuple[Object, list[str]] | None:
+    """The body without the reasoning, if Claude refuses it because its signature was cut."""
+    turns = dicts(body.get("messages"))
+    if not says_cut(words) or not any(map(_reasons, turns)):
+        return None
+    spoken = [{**turn, "content": [b for b in dicts(turn["content"]) if "reasoningContent" not in b]} for turn in turns]
+    body = {**body, "messages": [turn for turn in spoken if turn["content"]]}
+    return turn_reasoning_off(body, Request(()))[0], ["messages.content.reasoningContent"]
 
 
 def _last(body: Object) -> Object:

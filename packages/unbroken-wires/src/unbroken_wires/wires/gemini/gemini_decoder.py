@@ -153,6 +153,9 @@ class GeminiDecoder:
             return [*parts, {GROUNDING: self._grounding}]
         return None if plain(parts) else parts
 
+    def kept(self) -> object:
+        return self._parts.kept(), self._grounding
+
     def _candidate(self, candidate: Object, position: int, event: Object, data: bytes) -> None:
         parts = as_dict(candidate.get("content")).get("parts")
         if parts and not isinstance(parts, list):

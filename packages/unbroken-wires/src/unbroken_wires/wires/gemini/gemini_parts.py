@@ -134,6 +134,10 @@ class Parts:
         self._end_run()
         return self._done
 
+    def kept(self) -> object:
+        """The same, before the last text has ended."""
+        return self._done, self._run
+
     def _end_run(self) -> None:
         if self._run:
             part: Object = {"text": "".join(self._run)}

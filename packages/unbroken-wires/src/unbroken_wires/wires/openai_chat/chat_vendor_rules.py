@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from unbroken_wires.messages import Json
 from unbroken_wires.wires.body_paths import find, without
 from unbroken_wires.wires.json_access import Object, as_dict, as_text, dicts
 from unbroken_wires.wires.openai_chat.chat_message_keys import MESSAGE_KEY_RULES
@@ -40,12 +41,17 @@ def _system_as_user(body: Object) -> Mended | None:
     messages = dicts(body.get("messages"))
     first = next((n for n, message in enumerate(messages) if message.get("role") != "system"), 0)
     new = [
-        {**message, "role": "user", "content": f"<system>{message.get('content')}</system>"}
+        {**message, "role": "user", "content": _marked(message.get("content"))}
         if n > first and message.get("role") == "system"
         else message
         for n, message in enumerate(messages)
     ]
     return {**body, "messages": new}, []
+
+
+def _marked(content: Json) -> str:
+    texts = [as_text(part.get("text")) for part in dicts(content)] if isinstance(content, list) else [as_text(content)]
+    return f"<system>{chr(10).join(texts)}</system>"
 
 
 def _never_after(role: str, before: str, repair: Callable[[Object], Mended | None]) -> Function:
@@ -109,6 +115,10 @@ def _forced(asked: Asked) -> list[str]:
     return ["tool_choice"] if asked.body.get("tool_choice") not in (None, "auto", "none") else []
 
 
+def _not_forced(body: Object) -> Mended | None:
+    return without(body, "tool_choice"), ["tool_choice"]
+
+
 def _thinking_off(body: Object) -> Mended | None:
     return {**body, "thinking": {"type": "disabled"}}, ["thinking"]
 
@@ -131,6 +141,13 @@ def _think_little(body: Object) -> Mended:
     return {**body, "thinking": {"type": "enabled"}, "reasoning_effort": "low"}, ["thinking"]
 
 
+def _effort_alone(body: Object) -> Mended:
+    """For models that always think and have no other word for it than the effort."""
+    off = as_dict(body.get("thinking")).get("type") == "disabled"
+    rest = {key: value for key, value in body.items() if key != "thinking"}
+    return ({**rest, "reasoning_effort": "low"}, ["thinking"]) if off else (rest, [])
+
+
 _ALWAYS_THINK: tuple[tuple[str, Models, Check, str, str], ...] = (
     (
         "zhipu",
@@ -141,10 +158,17 @@ _ALWAYS_THINK: tuple[tuple[str, Models, Check, str, str], ...] = (
     ),
     (
         "moonshot",
-        Named("kimi-k2.7-code*", "kimi-k2-thinking*", "kimi-k[3-9]*"),
+        Named("kimi-k2.7-code*", "kimi-k2-thinking*"),
         _THINKING_OFF,
         "invalid thinking: only type=enabled is allowed for this model",
         "platform.kimi.ai/docs: model parameters",
+    ),
+    (
+        "moonshot",
+        Named("kimi-k[3-9]*"),
+        Refused("thinking", repair=_effort_alone),
+        "invalid thinking: this model always reasons, use reasoning_effort",
+        "platform.kimi.ai/docs/guide/use-thinking-effort",
     ),
     (
         "qwen",
@@ -206,6 +230,21 @@ VENDOR_RULES = (
         Named("deepseek-v4*", "deepseek-reasoner*"),
         ("deepseek",),
         source="api-docs.deepseek.com: thinking mode",
+    ),
+    *(
+        Rule(
+            "moonshot.forced-call",
+            "while it thinks, no call can be forced",
+            Function(lambda asked: _forced(asked) if _thinks(asked) else [], mend, "tool_choice"),
+            models,
+            ("moonshot",),
+            "tool_choice 'specified' is incompatible with thinking enabled",
+            source="github.com/can1357/oh-my-pi/issues/1077",
+        )
+        for models, mend in (
+            (Named("kimi-k2.5*", "kimi-k2.6*"), _thinking_off),
+            (Named("kimi-k2.7*", "kimi-k2-thinking*", "kimi-k[3-9]*"), _not_forced),
+        )
     ),
     Rule(
         "deepseek.reasoning-back",
@@ -286,14 +325,28 @@ VENDOR_RULES = (
         source="platform.minimax.io/docs",
         obeyed="by the encoder",
     ),
-    Rule(
-        "minimax.system-first",
-        "system messages are before all others",
-        Function(_system_later, _system_as_user),
-        ANY_MODEL,
-        ("minimax",),
-        "invalid params, chat content has invalid message role: system (2013)",
-        source="platform.minimax.io/docs",
+    *(
+        Rule(
+            f"{provider}.system-first",
+            "system messages are before all others",
+            Function(_system_later, _system_as_user, "messages"),
+            ANY_MODEL,
+            (provider,),
+            error,
+            source=source,
+        )
+        for provider, error, source in (
+            (
+                "minimax",
+                "invalid params, chat content has invalid message role: system (2013)",
+                "platform.minimax.io/docs",
+            ),
+            (
+                "mistral",
+                "Unexpected role 'system' after role 'assistant'",
+                "github.com/spring-projects/spring-ai/issues/2380",
+            ),
+        )
     ),
     Rule(
         "mistral.keys",

@@ -164,6 +164,12 @@ class ResponsesDecoder:
         items = [as_input(item.item) for item in mine if item.done]
         return items if len(items) == len(mine) and beyond_text_and_calls(items) else None
 
+    def kept(self) -> object:
+        return [
+            item.item if item.done else (item.item, item.pieces, item.whole, item.said, *item.told)
+            for item in self._items
+        ]
+
     def _event(self, type: str, event: Object, data: bytes) -> None:
         if self._ended and (type in _LATE or type in _ENDS):
             return
