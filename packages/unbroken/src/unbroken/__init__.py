@@ -135,12 +135,12 @@ def __getattr__(name: str) -> Any:
 _ELSEWHERE = (
     "unbroken.guardrails unbroken_testing unbroken.agent unbroken.errors unbroken.events unbroken_wires.messages "
     "unbroken_wires.deltas unbroken_wires.transcript unbroken.compaction unbroken_wires.server_tools unbroken.clock "
-    "unbroken.read_more unbroken.middleware unbroken_testing.evals unbroken_gateway unbroken_dph unbroken_viewer unbroken.mcp "
-    "unbroken_wires.decoding unbroken_wires.wires unbroken_wires.wires.chain unbroken_wires.wires.pydantic_ai "
-    "unbroken.models.http unbroken.tools.approval unbroken.tools.caller unbroken.tools.handles "
-    "unbroken.tools.mcp_items unbroken.agent.limits unbroken.agent.ui_messages unbroken.agent.ui_history "
-    "unbroken.agent.streaming unbroken.agent.run unbroken.agent.steps unbroken.agent.sentences "
-    "unbroken.trajectory.alerts unbroken.trajectory.metrics unbroken.trajectory.prometheus "
+    "unbroken.read_more unbroken.middleware unbroken_testing.evals unbroken_gateway unbroken_dph unbroken_viewer "
+    "unbroken.mcp unbroken_wires.decoding unbroken_wires.wires unbroken_wires.wires.chain "
+    "unbroken_wires.wires.pydantic_ai unbroken.models.http unbroken.tools.approval unbroken.tools.caller "
+    "unbroken.tools.handles unbroken.tools.mcp_items unbroken.agent.limits unbroken.agent.ui_messages "
+    "unbroken.agent.ui_history unbroken.agent.streaming unbroken.agent.run unbroken.agent.steps "
+    "unbroken.agent.sentences unbroken.trajectory.alerts unbroken.trajectory.metrics unbroken.trajectory.prometheus "
     "unbroken.trajectory.recording unbroken.trajectory.replay unbroken.run_view unbroken_dph.dolphin"
 )
 """The modules with public names that are not here, of this package and of the others."""
