@@ -179,15 +179,17 @@ class _Mailbox(Generic[Item]):
     async def filled(self) -> None:
         if self._reader is not None:
             raise UserError(HAS_READER)
-        self._reader = asyncio.get_running_loop().create_future()
+        reader = self._reader = asyncio.get_running_loop().create_future()
         try:
-            await self._reader
+            await reader
         finally:
-            self._reader = None
+            if self._reader is reader:
+                self._reader = None
 
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader.done():
+            reader.set_result(None)
 
 
 class Streamed(Readable[Item], Generic[Item, Outcome]):
