@@ -278,7 +278,7 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
     def __anext__(self) -> Coroutine[Any, Any, Event]:
         if self._reads_values:
             raise UserError("the stream is read with stream.outputs(); events go to `sinks=` instead")
-        return super().__anext__()
+        return self._next(self._mailbox, self._perform)  # not `super()`: it is called for each event
 
     def outputs(self) -> Buffered[OutputT]:
         """The structured answer as it is written, in place of the events: `async for report in stream.outputs()`. Each
