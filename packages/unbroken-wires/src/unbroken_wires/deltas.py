@@ -297,8 +297,10 @@ class PartialResponse:
         """The message, with the text, the reasoning and the calls that were received in place of its own: code around a
         model may have edited the deltas alone. Then nothing keeps the original."""
         text, reasoning = "".join(self.text) or message.text, "".join(self.reasoning) or message.reasoning
-        received = {(call.index, call.id): call for call in self.calls.values()}
-        calls = tuple([received.get((call.index, call.id), call) for call in message.calls])
+        calls = tuple(self.calls.values())
+        if calls != message.calls:
+            received = {(call.index, call.id): call for call in calls}
+            calls = tuple([received.get((call.index, call.id), call) for call in message.calls])
         if (text, reasoning, calls) == (message.text, message.reasoning, message.calls):
             return message
         return replace(message, text=text, reasoning=reasoning, calls=calls, native=None)

@@ -281,6 +281,9 @@ def blaming(middleware: Middleware, method: str) -> Generator[None]:
 def start(middleware: Iterable[Middleware], run: RunStart, started: list[Middleware]) -> None:
     """Adds each to `started` as soon as it has started."""
     for each in middleware:
+        if not wraps(each, "start"):
+            started.append(each)
+            continue
         with blaming(each, "start"):
             started.append(each.start(run))
 

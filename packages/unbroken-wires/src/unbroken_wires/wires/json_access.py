@@ -74,7 +74,7 @@ class IdRule:
     """The same for the first character, if that may not be any of them."""
 
     def __hash__(self) -> int:
-        """There are a dozen of them, and `fit_name` looks one up for each tool of each request."""
+        """There are a dozen of them, and each tool, call and result of each request looks one up."""
         return self.longest
 
 
@@ -97,6 +97,7 @@ MINTED = "minted id"
 """The note of a call that came without one."""
 
 
+@lru_cache(4096)
 def fit(id: str, rule: IdRule) -> str:
     """The id itself where the rule allows it, else a short form with a digest, so that different ids stay different."""
     if rule.shortest <= len(id) <= rule.longest and _all_of(rule.first + rule.allowed).fullmatch(id):

@@ -559,7 +559,9 @@ class Agent(Generic[DepsT, OutputT]):
         tools: Toolbox,
         asked_in: Language,
     ) -> System | None:
-        written = instructions if isinstance(instructions, str) else instructions(context())
+        if isinstance(instructions, str):
+            return self._system(instructions, tools, asked_in, account.limits.rounds)
+        written = instructions(context())
         text = await written if inspect.isawaitable(written) else written
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
             raise UserError(f"the function given as instructions= returned {text!r}, and not a text")

@@ -429,7 +429,7 @@ class Run:
             raise
         except (Exception, SystemExit) as error:
             raise UserError(f"the function given as instructions= failed: {in_words(error)}") from error
-        if written != plan.system:
+        if written is not plan.system and written != plan.system:
             plan.system = written
 
     async def choose_limits(self) -> None:

@@ -267,7 +267,8 @@ def _emit_failed(run: Run, error: BaseException, words: str, verdicts: list[dict
 
 def _emit_end(run: Run, result: Result[Any]) -> None:
     _log_chain(run, logging.INFO if result.fallback_used else logging.DEBUG)
-    run.emitter.emit_written(RunFinished, partial(_end_of, run, result))
+    if run.emitter.has_listeners:
+        run.emitter.emit_written(RunFinished, partial(_end_of, run, result))
 
 
 def _end_of(run: Run, result: Result[Any]) -> tuple[Any, ...]:

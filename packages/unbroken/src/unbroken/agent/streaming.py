@@ -186,15 +186,17 @@ class _Mailbox(Generic[Item]):
     async def filled(self) -> None:
         if self._reader is not None:
             raise UserError(HAS_READER)
-        self._reader = asyncio.get_running_loop().create_future()
+        reader = self._reader = asyncio.get_running_loop().create_future()
         try:
-            await self._reader
+            await reader
         finally:
-            self._reader = None
+            if self._reader is reader:
+                self._reader = None
 
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader.done():
+            reader.set_result(None)
 
 
 class Streamed(Readable[Item], Generic[Item, Outcome]):
@@ -283,7 +285,7 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
     def __anext__(self) -> Coroutine[Any, Any, Event]:
         if self._reads_values:
             raise UserError("the stream is read with stream.outputs(); events go to `sinks=` instead")
-        return super().__anext__()
+        return self._next(self._mailbox, self._perform)  # not `super()`: it is called for each event
 
     def outputs(self) -> Buffered[OutputT]:
         """The structured answer as it is written, in place of the events: `async for report in stream.outputs()`. Each
