@@ -72,7 +72,7 @@ from unbroken.gateway.turns.serial import (
 )
 from unbroken.gateway.turns.turn import Turn
 from unbroken.gateway.turns.turn_store import TurnStore
-from unbroken.gateway.upstreams.pool import at_author
+from unbroken.gateway.upstreams.pool import prefer_author
 from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
 from unbroken.models.connections import Sent
 from unbroken.models.model import RESPONSE_LIMIT, Model, closing
@@ -178,7 +178,7 @@ class Responder:
         if not serial:
             turns = leave_unnamed(request.messages, turns, found)
         if incoming.upstream.pool is not None:
-            upstream = at_author(incoming.upstream, [turns[at].message for at in sorted(turns)])
+            upstream = prefer_author(incoming.upstream, [turns[at].message for at in sorted(turns)])
             exchange.incoming = incoming = replace(incoming, upstream=upstream)
         folds = fold_turns(request.messages, turns)
         waiting = [fold.turn for fold in folds if fold.turn.held and fold.waiting]
