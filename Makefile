@@ -172,7 +172,7 @@ test-mcp: $(VENV)/.ready  ## MCP: the official conformance runner, then the serv
 	UNBROKEN_MCP=$(abspath $(VENV)/mcp) $(BIN)/python -m pytest tests/mcp_serving/test_real_mcp.py
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
-	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/decoding/test_corruption.py tests/decoding/test_scanner.py tests/wires/test_sse.py tests/wires/test_round_trip.py tests/decoding/test_prose.py tests/transcript/test_repairs.py tests/wires/test_chain.py tests/wires/test_crossing_properties.py tests/gateway/test_properties.py tests/trajectory/test_replay.py tests/trajectory/test_recorder.py tests/test_compaction_properties.py
+	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest -n $(WORKERS) tests/decoding/test_corruption.py tests/decoding/test_scanner.py tests/wires/test_sse.py tests/wires/test_round_trip.py tests/decoding/test_prose.py tests/transcript/test_repairs.py tests/wires/test_chain.py tests/wires/test_crossing_properties.py tests/gateway/test_properties.py tests/trajectory/test_replay.py tests/trajectory/test_recorder.py tests/test_compaction_properties.py
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, every pair of wires, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md
