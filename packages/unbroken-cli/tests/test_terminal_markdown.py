@@ -99,6 +99,14 @@ def test_markdown_is_rendered_the_same_however_it_arrives(size: int) -> None:
     assert drawn(DOCUMENT, in_pieces(DOCUMENT, size)) == SHOWN
 
 
+def test_a_closed_code_block_is_printed_as_soon_as_something_follows_it() -> None:
+    """It may be longer than what the terminal redraws: its first lines would not be seen until later."""
+    stream = MarkdownStream(a_console())
+    stream.feed("```\n" + "".join(f"line {number}\n" for number in range(30)) + "```\nAnd")
+    assert stream.advance().plain.split() == [word for number in range(30) for word in ("line", str(number))]
+    assert stream.open_rows().plain.strip() == "And"
+
+
 PARTS = (
     *("# H\n", "\n", "text ", "**b**", "*i*", "`c`", "- a\n", "- b\n", "  - n\n", "1. x\n", "2. y\n", "10) z\n"),
     *("```py\n", "```\n", "~~~\n", "x = 1\n", "| a | b |\n", "|---|---|\n", "| 1 | 2 |\n", "> q\n", "---\n", "==\n"),

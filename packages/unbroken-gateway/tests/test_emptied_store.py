@@ -27,7 +27,7 @@ from unbroken_gateway.stored_keys import StoredKeyRing, StoredKeys
 from unbroken_gateway.stores import MemoryStore, Store, StoreUnavailable, open_store
 from unbroken_gateway.stores.marked import EMPTIED, REPLACED, UNKNOWN, MarkedStore, StoreEmptied
 from unbroken_gateway.stores.sharded import ShardedStore
-from unbroken_gateway.stores.store import Addition
+from unbroken_gateway.stores.store import Addition, Limit
 from unbroken_testing import Say, ScriptedServer, Uses
 
 SPENT = "spent:total"
@@ -83,6 +83,29 @@ def test_what_was_spent_stays_spent_and_what_comes_is_added() -> None:
         assert (await spend(marked, 5), await spent(marked)) == (95, 95)
         await marked.decide("restore")
         assert (marked.problem, await spent(marked), await spent(store)) == ("", 95, 95)
+
+    run(work)
+
+
+def test_of_the_running_minute_at_most_as_much_again_passes_while_and_after_the_loss_is_decided() -> None:
+    """What a minute has counted is not written back: it is over before an operator has looked."""
+    group, limit = minute_group(0), Limit(((minute_group(0), "requests all"),), 3)
+
+    async def passed(store: Store) -> int:
+        values = [await store.reserve([Addition(group, {"requests all": 1}, 60)], [limit]) for _ in range(10)]
+        return sum(limit.has_room(found) for (found, *_) in values)
+
+    async def work() -> None:
+        store = Losing()
+        marked = MarkedStore(store)
+        await spend(marked, 90)
+        assert await passed(marked) == 3
+        store.lose_everything()
+        assert await passed(marked) == 3
+        assert marked.problem == EMPTIED
+        assert await passed(marked) == 0
+        await marked.decide("restore")
+        assert (await passed(marked), await spent(marked)) == (0, 90)
 
     run(work)
 

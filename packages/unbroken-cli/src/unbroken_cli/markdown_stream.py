@@ -103,7 +103,7 @@ class MarkdownStream:
         """The blocks that are finished since the last time, to be printed once. They end with a line break."""
         blocks, lines = self._blocks(self._rest), self._rest.count("\n")
         done: list[Text] = []
-        while len(blocks) > 1 and blocks[1].start < lines:
+        while len(blocks) > 1 and (blocks[1].start < lines or _is_closed_code(blocks[0])):
             done.append(self._finished(blocks.pop(0)))
         if blocks:
             self._rest = _from_line(self._rest, blocks[0].start)
@@ -282,6 +282,11 @@ def _make_safe(token: Token) -> None:
         _make_safe(child)
     if any(child.markup == "autolink" for child in children):  # its text is its address
         token.children = [child for child in children if child.markup != "autolink"]
+
+
+def _is_closed_code(block: _Block) -> bool:
+    """A closed code block, which nothing that follows can change."""
+    return block.kind == "fence" and _is_closed(block)
 
 
 def _is_closed(fence: _Block) -> bool:

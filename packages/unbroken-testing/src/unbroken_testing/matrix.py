@@ -32,6 +32,9 @@ SILENCE = 0.4
 PATIENCE = 10.0
 """The same if nothing stalls: no response is abandoned because the machine is slow."""
 FIRST_WAIT = 0.01
+STRICTEST = {"anthropic-messages": "claude-fable-5-2"}
+"""The model with the most rules, where a wire has one: it accepts thinking only behind what it was written behind, also
+after retries, shortened results and continued histories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +173,10 @@ async def continue_from(wire: str, messages: Sequence[Message]) -> str:
     return "" if run.outcome == "answered" else f"the history cannot be continued: {run.outcome}: {run.error}"
 
 
-def open_model(wire: str, base_url: str, stream: bool = True, silence: float = PATIENCE, name: str = "m") -> HTTPModel:
+def open_model(wire: str, base_url: str, stream: bool = True, silence: float = PATIENCE, name: str = "") -> HTTPModel:
     """The model without retries."""
     connected = connect(
-        f"{find_wire(wire).http.provider}:{name}",
+        f"{find_wire(wire).http.provider}:{name or STRICTEST.get(wire, 'm')}",
         base_url=base_url,
         api_key="not-a-key",
         wire=wire,
@@ -231,7 +234,8 @@ How to read the tables:
 
 In all cases these are checked too: what was shown equals the history and what was sent, character by character, with
 nothing repeated. The write ran exactly once and each read at most once. Every call has one result, in call order. The
-server, which is as strict as the strictest provider, refused nothing. No task and no connection is left.
+server, which is as strict as the strictest provider, refused nothing: on the Messages wire it accepts thinking only
+behind what it was written behind, as Claude does since 5.1. No task and no connection is left.
 
 ## Your own program
 

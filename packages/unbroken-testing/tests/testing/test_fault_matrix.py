@@ -40,7 +40,7 @@ from unbroken_testing.matrix import (
 )
 from unbroken_testing.scenario import ANNOUNCED, CALLS, NOTE, Evidence, answer_scenario, problems_of, run_scenario
 from unbroken_testing.target import Target
-from unbroken_wires.messages import Request, ToolMessage
+from unbroken_wires.messages import Assistant, Request, ToolMessage
 from unbroken_wires.wires import WIRES
 
 PAGE = DOCS / "faults.md"
@@ -92,6 +92,20 @@ def test_a_fault_that_does_not_happen_is_noticed() -> None:
     ended = asyncio.run(play_case(case))
     assert ended.problems == ("the fault did not happen",)
     assert not ended.good
+
+
+def test_on_the_wire_of_claude_each_case_sends_back_thinking_that_is_bound_to_its_place() -> None:
+    async def main() -> None:
+        async with FaultyServer(answer_scenario, fault="no_ids") as server:
+            http = open_model("anthropic-messages", server.base_url("anthropic-messages"))
+            await run_scenario(RetryingModel(http, first_wait=0.01))
+        said = next(message for message in server.requests[-1].messages if isinstance(message, Assistant))
+        assert said.native is not None
+        signatures = [block["signature"] for block in said.native.value if block["type"] == "thinking"]
+        assert signatures
+        assert all(signature.startswith("bound-") for signature in signatures)
+
+    asyncio.run(main())
 
 
 WEATHER, NOW, SAVE = CALLS

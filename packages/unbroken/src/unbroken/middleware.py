@@ -278,12 +278,14 @@ def blaming(middleware: Middleware, method: str) -> Generator[None]:
         raise middleware_failed(name, method, in_words(error)) from error
 
 
-def start(middleware: Iterable[Middleware], run: RunStart, started: list[Middleware]) -> None:
-    """Adds each to `started` as soon as it has started."""
+def start(middleware: Iterable[Middleware], about: Callable[[], RunStart], started: list[Middleware]) -> None:
+    """Adds each to `started` as soon as it has started. What is known of the run is put together if any needs it."""
+    run: RunStart | None = None
     for each in middleware:
         if not wraps(each, "start"):
             started.append(each)
             continue
+        run = run or about()
         with blaming(each, "start"):
             started.append(each.start(run))
 

@@ -29,6 +29,7 @@ from unbroken import (
     ToolFailed,
     ToolResult,
     UserError,
+    client_tool,
     tool,
 )
 from unbroken.errors import AnswerInvalid, MiddlewareFailed, UnbrokenError
@@ -252,15 +253,17 @@ def test_a_middleware_that_fails_is_named_with_its_method_and_the_others_end(
     assert traced(caplog, logging.WARNING, method) or isinstance(error, Unprintable)
 
 
-@pytest.mark.parametrize("method", ["approver", "on_tools", "check_input", "check_output"])
+@pytest.mark.parametrize("method", ["approver", "on_tools", "check_input", "check_output", "check_client_call"])
 def test_so_is_one_that_fails_in_any_other_method_that_the_run_waits_for(method: str) -> None:
     def stumble(*given: Any, **options: Any) -> Any:
         raise KeyError("owner")
 
+    here = client_tool("here", "Where are we?", {"type": "object"})
+    answers = ([Call("here")], "Done.") if method == "check_client_call" else ("Done.",)
     broken: Middleware = type("Broken", (Middleware,), {method: stumble})()
     words = f"the middleware `Broken` failed in `{method}`: KeyError: 'owner'. Repair it, or leave it out"
     with pytest.raises(MiddlewareFailed, match=words) as caught:
-        play(Agent(ScriptedModel("Done."), middleware=[broken]))
+        play(Agent(ScriptedModel(*answers), [here], middleware=[broken]))
     assert isinstance(caught.value.__cause__, KeyError)
 
 
@@ -393,7 +396,8 @@ def test_middleware_that_ends_the_program_fails_its_run(method: str) -> None:
     leaving = type("Leaving", (Middleware,), {method: leave})()
     events: list[Event] = []
     agent = Agent(ScriptedModel("Done."), middleware=[leaving], sinks=[events.append])
-    with pytest.raises(UnbrokenError, match=r"failed( in `\w+`)?: it tried to end the program"):
+    who = "model `scripted:demo` failed" if method == "ask_model" else f"the middleware `Leaving` failed in `{method}`"
+    with pytest.raises(UnbrokenError, match=f"{who}: it tried to end the program"):
         asyncio.run(agent.run("Go."))
     assert isinstance(events[-1], RunFailed)
 

@@ -122,6 +122,22 @@ def test_urgent_lines_stay_urgent_while_they_wait_behind_half_a_secret(tmp_path:
     asyncio.run(main())
 
 
+def test_a_line_that_is_not_json_is_noted_and_the_next_ones_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    async def main() -> None:
+        file = RecordingFile(str(path), os.open(path, os.O_WRONLY | os.O_CREAT))
+        writer = JsonlWriter(file, Redactor([]))
+        writer.put({"line": "approval", "arguments": {"more": object()}})
+        writer.put({"line": "event", "event": "call_started"})
+        writer.end()
+
+    asyncio.run(main())
+    noted, after = lines_of(path)
+    assert (noted["line"], after["line"]) == ("note", "event")
+    assert noted["text"].startswith("a line `approval` could not be written: ")
+
+
 # Unchanged values
 
 

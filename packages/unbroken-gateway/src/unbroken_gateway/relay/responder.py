@@ -72,7 +72,7 @@ from unbroken_gateway.turns.serial import (
 )
 from unbroken_gateway.turns.turn import Turn
 from unbroken_gateway.turns.turn_store import TurnStore
-from unbroken_gateway.upstreams.pool import at_author
+from unbroken_gateway.upstreams.pool import prefer_author
 from unbroken_wires.decoding.calls import too_many_calls
 from unbroken_wires.decoding.decoder import look_at
 from unbroken_wires.deltas import (
@@ -187,7 +187,7 @@ class Responder:
         if not serial:
             turns = leave_unnamed(request.messages, turns, found)
         if incoming.upstream.pool is not None:
-            upstream = at_author(incoming.upstream, [turns[at].message for at in sorted(turns)])
+            upstream = prefer_author(incoming.upstream, [turns[at].message for at in sorted(turns)])
             exchange.incoming = incoming = replace(incoming, upstream=upstream)
         folds = fold_turns(request.messages, turns)
         waiting = [fold.turn for fold in folds if fold.turn.held and fold.waiting]

@@ -288,7 +288,7 @@ class Pool:
         return cooling, each.priority, wanted, drawn
 
 
-def at_author(upstream: Upstream, answers: Sequence[Assistant]) -> Upstream:
+def prefer_author(upstream: Upstream, answers: Sequence[Assistant]) -> Upstream:
     """Reasoning is read only where it was written: of several deployments the one that wrote the last of these answers
     is asked, unless it cannot answer now."""
     pool = upstream.pool

@@ -17,13 +17,13 @@ VALUE = 32
 
 def answer_too_large(most: float) -> TooLarge:
     return TooLarge(
-        "the text, the reasoning and the calls of an answer, with what has to be sent back of it, have more than the "
-        f"{most:,} characters that they may have, retries included: if that is meant, raise `max_answer`"
+        f"the answer has more than {most:,} characters of text, reasoning, calls and data that the provider wants "
+        "back, retries included: to allow more, raise `max_answer`"
     )
 
 
 def size_of(message: Assistant) -> int:
-    """The characters of a message. What a wire keeps has the text once more, so it counts only where it is longer."""
+    """The characters of a message. `native` repeats its text, so the larger of both counts and not their sum."""
     calls = sum([CALL + len(call.id) + len(call.name) + len(call.raw) for call in message.calls])
     size = len(message.text) + len(message.reasoning) + calls
     return size if message.native is None else max(size, size_of_values([message.native.value]))

@@ -97,9 +97,16 @@ MINTED = "minted id"
 """The note of a call that came without one."""
 
 
-@lru_cache(4096)
+_LONGEST_KEPT = 256
+"""A longer id is fitted each time: thousands of them would fill the memory."""
+
+
 def fit(id: str, rule: IdRule) -> str:
     """The id itself where the rule allows it, else a short form with a digest, so that different ids stay different."""
+    return _fit_again(id, rule) if len(id) <= _LONGEST_KEPT else _fit(id, rule)
+
+
+def _fit(id: str, rule: IdRule) -> str:
     if rule.shortest <= len(id) <= rule.longest and _all_of(rule.first + rule.allowed).fullmatch(id):
         return id
     digest = hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -109,6 +116,9 @@ def fit(id: str, rule: IdRule) -> str:
     if rule.first and not re.match(rule.first, readable):
         readable = f"_{readable}"
     return f"{readable}_{digest}"
+
+
+_fit_again = lru_cache(4096)(_fit)
 
 
 @lru_cache(4096)

@@ -90,10 +90,10 @@ class Emitter:
             self.counted.append(shared)
         for sink, mutates in self._listeners:
             if mutates:
-                self._send(sink, kind(*head, *(fields if kind in FLAT else map(own, fields))))
+                event = kind(*head, *(fields if kind in FLAT else map(own, fields)))
             else:
-                shared = shared or kind(*head, *fields)
-                self._send(sink, shared)
+                event = shared = shared or kind(*head, *fields)
+            self._send(sink, event)
 
     def emit_written(self, kind: type[Event], write: Callable[[], Sequence[Any]]) -> None:
         """Sends an event whose fields are large: `write` makes them for each listener, in less time than to copy

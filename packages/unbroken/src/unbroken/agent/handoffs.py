@@ -161,7 +161,7 @@ def _start(changing: Changing, middleware: Iterable[Middleware]) -> list[Middlew
     run has its own recorder."""
     own = [each for each in middleware if not each.records and not any(each is known for known in changing.known)]
     first = len(changing.ends)
-    start(own, changing.about(), changing.ends)
+    start(own, changing.about, changing.ends)
     return changing.ends[first:]
 
 

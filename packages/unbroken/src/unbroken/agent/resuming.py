@@ -24,9 +24,9 @@ from unbroken.errors import UserError
 from unbroken.events import Compacted, RunFinished, TextFinished, ToolCallsDetected
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
-from unbroken.tools.misbuilt import misbuilt, not_arguments
 from unbroken.tools.results import to_parts
 from unbroken.tools.toolbox import Toolbox
+from unbroken.tools.value_checks import problem_of_arguments, problem_of_result
 from unbroken.trajectory.background_calls import background_calls
 from unbroken.trajectory.continuation import Continuation, combine, find_interruption
 from unbroken.trajectory.facts import COUNTED_IN_RUN
@@ -268,9 +268,9 @@ def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None
             raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
         if isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, toolbox, call.name)):
             raise _ambiguous(answer, call, id)
-        if isinstance(answer, Edit) and (problem := not_arguments(answer.arguments)):
+        if isinstance(answer, Edit) and (problem := problem_of_arguments(answer.arguments)):
             raise UserError(f"resume: the arguments of Edit(…) for call `{id}` ({call.name}) are not JSON: {problem}")
-        if isinstance(answer, ToolResult) and (problem := misbuilt(answer)):
+        if isinstance(answer, ToolResult) and (problem := problem_of_result(answer)):
             raise UserError(f"resume: the answer for call `{id}` ({call.name}) is {problem}")
         if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
             decisions[id] = answer

@@ -158,14 +158,13 @@ class Performance:
         """Starts all middleware for this run and installs it."""
         plan = run.plan
         started: list[Middleware] = []
+        about = partial(self._about, run)
         if plan.handoffs or self._was_handed_off():
-            about = partial(self._about, run)
             own = list[Middleware]()
             most = plan.policy.most_handoffs
             run.changing = Changing(most, about, tuple(middleware), own, started, AsyncExitStack())
         if not middleware:
             return started
-        about = self._about(run)
         try:
             start(middleware, about, started)
         except BaseException:

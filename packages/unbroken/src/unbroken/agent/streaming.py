@@ -183,15 +183,12 @@ class _Mailbox(Generic[Item]):
             task.exception()  # a reader that stopped will not fetch it, so no warning is needed
         self._wake()
 
-    async def filled(self) -> None:
-        if self._reader is not None:
+    def filled(self) -> asyncio.Future[None]:
+        """What a reader awaits. One that is cancelled has cancelled it, and makes room for the next."""
+        if self._reader is not None and not self._reader.done():
             raise UserError(HAS_READER)
-        reader = self._reader = asyncio.get_running_loop().create_future()
-        try:
-            await reader
-        finally:
-            if self._reader is reader:
-                self._reader = None
+        self._reader = asyncio.get_running_loop().create_future()
+        return self._reader
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None

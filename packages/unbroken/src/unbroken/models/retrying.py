@@ -143,7 +143,9 @@ class RetryingModel(Generic[M_co]):
     @property
     def later_system(self) -> bool:
         """Whether all its models read new instructions between the messages."""
-        return all(getattr(model, "later_system", False) for model in (self._model, *self.fallback))
+        if not getattr(self._model, "later_system", False):
+            return False
+        return all(getattr(model, "later_system", False) for model in self.fallback)
 
     async def aclose(self) -> None:
         """Closes all its models that can be closed, including the fallbacks."""

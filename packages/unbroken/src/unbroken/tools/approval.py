@@ -24,9 +24,9 @@ from unbroken.tools.caller import (
 )
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
-from unbroken.tools.misbuilt import not_arguments
 from unbroken.tools.threads import call_anywhere
 from unbroken.tools.tool import Tool, Verify
+from unbroken.tools.value_checks import problem_of_arguments
 from unbroken_wires.messages import Json, ToolCall, ToolResult, own, own_call
 from unbroken_wires.validation import checked
 
@@ -106,7 +106,7 @@ async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
         return decision
     if not isinstance(decision, Edit):
         what = f"on_approval returned {type(decision).__name__}, and not Allow(), Deny(), Edit(…) or Wait()"
-    elif problem := not_arguments(decision.arguments):
+    elif problem := problem_of_arguments(decision.arguments):
         what = f"on_approval returned Edit(…) with arguments that are not JSON: {problem}"
     else:
         return Edit(own(decision.arguments))

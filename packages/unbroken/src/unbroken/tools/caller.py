@@ -22,13 +22,13 @@ from unbroken.clock import Clock, TimeLimit
 from unbroken.errors import RecordingFailed, UnbrokenError, UserError, without_passwords
 from unbroken.events import ToolLate
 from unbroken.tools.context import CallContext
-from unbroken.tools.misbuilt import misbuilt
 from unbroken.tools.parameters import inexact
 from unbroken.tools.results import RESULT_LIMIT, CallWaits, Retry, ToolFailed, ToolOutput, is_plain, to_parts
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.threads import THREADS, Job
 from unbroken.tools.tool import Effect, Tool, plain_key
 from unbroken.tools.toolbox import SEARCH, IterationFailed, Toolbox, collect
+from unbroken.tools.value_checks import problem_of_result
 from unbroken_wires.messages import Json, Outcome, Part, ToolCall, ToolResult
 
 T = TypeVar("T")
@@ -226,7 +226,7 @@ async def run_safely(caller: Caller, call: ToolCall, context: CallContext[Any]) 
         if not isinstance(error, ToolFailed):
             log_bug(logging.WARNING, error, "Middleware around the tool call %s (id=%s) failed", call.name, call.id)
         return failure(call, safe_words(error), exception=bare(error))
-    if problem := misbuilt(result):
+    if problem := problem_of_result(result):
         return failure(call, f"what runs the tools gave {problem}")
     return result if result.call_id == call.id else replace(result, call_id=call.id)
 
@@ -387,9 +387,9 @@ class Attempt:
     def _result(self, value: Any) -> ToolResult:
         call = self.call
         if isinstance(value, ToolResult):
-            if misbuilt(value):
+            if problem_of_result(value):
                 value = replace(value, content=self._parts(value.content))
-            if problem := misbuilt(value):
+            if problem := problem_of_result(value):
                 return failure(call, f"the tool returned {problem}", exception=UserError(problem))
             return replace(value, call_id=call.id, name=call.name)
         data = value.data if isinstance(value, ToolOutput) else None

@@ -176,19 +176,21 @@ class Way:
 
     def block(self, prepared: Prepared, started: bool) -> None:
         """This call has not finished."""
-        key, effect = prepared.key, prepared.effect
+        key, effect, overlap = prepared.key, prepared.effect, prepared.overlap
         self._any = True
         waited_for = self._ordered or not started
-        changes = effect == "write" and key is None and not prepared.overlap
+        changes = effect == "write" and key is None and not overlap
         self.closed = self._serial or effect == "exclusive" or (waited_for and changes)
         if waited_for:
-            self._in_the_way.add((key is not None, effect == "read", prepared.overlap))
+            self._in_the_way.add((key is not None, effect == "read", overlap))
         if key is not None:
             self._keys.add(key)
 
     def bars(self, prepared: Prepared) -> bool:
+        if not self._any:
+            return False
         key, effect, overlap = prepared.key, prepared.effect, prepared.overlap
-        if self._any and effect == "exclusive":
+        if effect == "exclusive":
             return True
         if key is not None and key in self._keys:
             return True

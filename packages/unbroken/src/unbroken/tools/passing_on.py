@@ -29,7 +29,7 @@ from unbroken.tools.caller import (
 )
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
-from unbroken.tools.misbuilt import misbuilt, not_arguments
+from unbroken.tools.value_checks import problem_of_arguments, problem_of_result
 from unbroken_wires.messages import Outcome, ToolCall, ToolResult, own, own_call
 
 LOG = logging.getLogger("unbroken.tools")
@@ -52,7 +52,7 @@ class PassingOn:
         bound, context.arguments = [context.arguments], None
         given = own_call(call) if self.middleware.mutates else call
         result = await self.middleware.call_tool(given, context, partial(self._pass_on, call, bound))
-        return self._blame(call, f"it returned {problem}") if (problem := misbuilt(result)) else result
+        return self._blame(call, f"it returned {problem}") if (problem := problem_of_result(result)) else result
 
     def _blame(self, call: ToolCall, problem: str, outcome: Outcome = "failed") -> ToolResult:
         """The model reads that the program failed; the log and `exception` have what to repair."""
@@ -71,7 +71,7 @@ class PassingOn:
         same = (call.id, call.name) == (made.id, made.name)
         if same and call.arguments == made.arguments and fingerprint(call) == fingerprint(made):  # 1 == True == 1.0
             return await self.call_next(made, context)
-        if same and (problem := not_arguments(call.arguments)):
+        if same and (problem := problem_of_arguments(call.arguments)):
             return self._blame(made, f"the arguments that it passed on are not JSON: {problem}", "not_executed")
         changed = Entry(self.prepare(replace(made, arguments=own(call.arguments), raw="")))
         if same:

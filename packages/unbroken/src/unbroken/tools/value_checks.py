@@ -1,6 +1,6 @@
-"""What code around a tool call may build wrongly: a result that is none, or arguments that JSON cannot say.
+"""Checks of results and arguments that code of the user has built: middleware, tools, approvers, answers to `resume`.
 
-Both are checked where they come in. Further on they would fail the next request, or the saving of a conversation.
+They are checked where they come in: later they would fail the next request, or the saving of a conversation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 _PART_FIELDS: dict[type, tuple[str, ...]] = {Text: ("text",), Media: ("mime", "data", "url", "name")}
 
 
-def misbuilt(result: Any) -> str:
+def problem_of_result(result: Any) -> str:
     """What is wrong with a result; empty if nothing is. The id is not looked at: it is that of the call."""
     if not isinstance(result, ToolResult):
         return f"{type(result).__name__}, and no ToolResult"
@@ -46,7 +46,7 @@ def _odd_part(part: Any) -> str:
     return f"a ToolResult with {type(part).__name__} in its content, and not only Text and Media"
 
 
-def not_arguments(arguments: Any) -> str:
+def problem_of_arguments(arguments: Any) -> str:
     """Why a call cannot have these arguments; empty if it can."""
     if not isinstance(arguments, dict):
         return f"they are {type(arguments).__name__}, and no dict"

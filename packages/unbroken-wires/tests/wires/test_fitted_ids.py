@@ -1,0 +1,28 @@
+"""Ids that a provider does not take are sent in a short form, always the same one."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from unbroken_wires.wires.json_access import IdRule, fit
+
+RULE = IdRule(40, "[a-zA-Z0-9_-]")
+
+
+def test_different_ids_stay_different_and_the_same_id_stays_the_same() -> None:
+    ids = [f"call {number}" for number in range(1000)] + [f"{'x' * 300}{number}" for number in range(1000)]
+    fitted = [fit(id, RULE) for id in ids]
+    assert len({*fitted}) == len(ids)
+    assert max(map(len, fitted)) <= 40
+    assert [fit(id, RULE) for id in ids] == fitted
+
+
+def test_long_ids_do_not_stay_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            fit(f"{number}" + "x" * 100_000, RULE)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000
