@@ -166,8 +166,16 @@ READS = "takes the one thing that it reads, and refuses another at once"
 EXEMPT = {
     **dict.fromkeys(
         [
-            *("CallView", "HTTPModel", "Playback", "RunStream", "Recording", "RunStart", "TurnView", "Wire"),
-            *("PromptTemplate", "Resource"),
+            "CallView",
+            "HTTPModel",
+            "Playback",
+            "RunStream",
+            "Recording",
+            "RunStart",
+            "TurnView",
+            "Wire",
+            "PromptTemplate",
+            "Resource",
         ],
         "made by the library, not by callers",
     ),
@@ -196,30 +204,46 @@ EXEMPT = {
     **dict.fromkeys(["InvalidProgram", "ProgramFailed", "program_event_to_json", "ProgramRun"], "made by the library"),
 }
 DATA_MODULES = (
-    *(
-        "unbroken_wires.messages",
-        "unbroken_wires.deltas",
-        "unbroken.events",
-        "unbroken_wires.deltas",
-        "unbroken_wires.transcript",
-    ),
-    *("unbroken.agent.result", "unbroken.agent.run", "unbroken.agent.streaming", "unbroken_wires.decoding"),
-    *(
-        "unbroken.trajectory",
-        "unbroken.tools.results",
-        "unbroken.tools.context",
-        "unbroken_wires.wires",
-        "unbroken_dph",
-    ),
-    *("unbroken.tools.tool", "unbroken.tools.approval", "unbroken.tools.handles"),
+    "unbroken_wires.messages",
+    "unbroken_wires.deltas",
+    "unbroken.events",
+    "unbroken_wires.deltas",
+    "unbroken_wires.transcript",
+    "unbroken.agent.result",
+    "unbroken.agent.run",
+    "unbroken.agent.streaming",
+    "unbroken_wires.decoding",
+    "unbroken.trajectory",
+    "unbroken.tools.results",
+    "unbroken.tools.context",
+    "unbroken_wires.wires",
+    "unbroken_dph",
+    "unbroken.tools.tool",
+    "unbroken.tools.approval",
+    "unbroken.tools.handles",
 )
 OTHER_MODULES = ("unbroken_testing.evals", "unbroken_gateway", "unbroken.mcp", "unbroken_testing", "unbroken_viewer")
 """What has tests of its own for wrong options."""
 
 NOT_THE_OPTION = object()
 WRONG = [
-    *(3, -1, 2.5, float("nan"), True, None, "zz", "", b"zz", int, print, NOT_THE_OPTION),
-    *([NOT_THE_OPTION], (3,), {"a": NOT_THE_OPTION}, {3: 4}, set[str]()),
+    3,
+    -1,
+    2.5,
+    float("nan"),
+    True,
+    None,
+    "zz",
+    "",
+    b"zz",
+    int,
+    print,
+    NOT_THE_OPTION,
+    [NOT_THE_OPTION],
+    (3,),
+    {"a": NOT_THE_OPTION},
+    {3: 4},
+    set[str](),
 ]
 
 

@@ -116,7 +116,10 @@ async def run(program: str, case: Case) -> str:
         async with ScriptedServer(*case.answers, strict=False) as server:  # the most forgiving provider that there is
             address = {"OPENAI_BASE_URL": server.base_url(), "OPENAI_API_KEY": "none", "LEDGER": str(ledger)}
             process = await asyncio.create_subprocess_exec(
-                *(str(ROOT / python), "-W", "ignore", str(HERE / script)),
+                str(ROOT / python),
+                "-W",
+                "ignore",
+                str(HERE / script),
                 env={**os.environ, **address},
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -98,7 +98,8 @@ def serve(
             open_model(model, **asked, log=log) as granting,
             serving(
                 game := Game(
-                    *(granting, _shown_as(granting, faults)),
+                    granting,
+                    _shown_as(granting, faults),
                     sentences=not whole,
                     lag=0.05 * pace,
                     faults=log,

@@ -106,7 +106,9 @@ class Game:
                 request.transport.abort()
 
         connection = Connection(
-            *(seat, socket, self.world),
+            seat,
+            socket,
+            self.world,
             hang_up=hang_up,
             model_name=self.model_name,
             returns=returns,

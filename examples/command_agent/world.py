@@ -22,8 +22,19 @@ DAY = 24_000
 """Ticks of a day; 0 is sunrise."""
 MOMENTS = {"day": 1_000, "noon": 6_000, "evening": 12_000, "night": 13_000, "midnight": 18_000}
 BLOCKS = (
-    *("stone", "dirt", "grass", "sand", "oak_planks", "oak_log", "leaves", "brick", "glass", "gold_block"),
-    *("diamond_block", "water", "torch"),
+    "stone",
+    "dirt",
+    "grass",
+    "sand",
+    "oak_planks",
+    "oak_log",
+    "leaves",
+    "brick",
+    "glass",
+    "gold_block",
+    "diamond_block",
+    "water",
+    "torch",
 )
 ITEMS = ("diamond", "apple", "bread", "iron_sword", "compass", *BLOCKS)
 MOST = 999

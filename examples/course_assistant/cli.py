@@ -134,7 +134,12 @@ def serve(
                 f"serving the page needs {error.name}, which is not installed: run `pip install starlette uvicorn`"
             ) from None
         assistant = _assistant(
-            *(library, model, base_url, rounds, record, raw_log),
+            library,
+            model,
+            base_url,
+            rounds,
+            record,
+            raw_log,
             most_rounds=most_rounds,
             watched=True,
         )
@@ -225,7 +230,7 @@ def _assistant(
     if model:
         asked = connect(model, base_url=base_url or None, raw_log=raw_log or None)
     allowed = max_tool_rounds() if rounds is None else rounds
-    return CourseAssistant(*(asked, library), max_tool_rounds=allowed, most_rounds=most_rounds, record=record or None)
+    return CourseAssistant(asked, library, max_tool_rounds=allowed, most_rounds=most_rounds, record=record or None)
 
 
 def _pace(watched: bool) -> float:

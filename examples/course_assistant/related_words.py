@@ -7,8 +7,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _SUFFIXES = (
-    *("ations", "ation", "ments", "ment", "ings", "ing", "ness", "ers", "er"),
-    *("ies", "ied", "ed", "es", "ly", "s", "e", "y"),
+    "ations",
+    "ation",
+    "ments",
+    "ment",
+    "ings",
+    "ing",
+    "ness",
+    "ers",
+    "er",
+    "ies",
+    "ied",
+    "ed",
+    "es",
+    "ly",
+    "s",
+    "e",
+    "y",
 )
 
 

@@ -196,7 +196,8 @@ def test_player_items_and_chat_survive_a_reload_also_in_the_middle_of_a_wish() -
         assert (await text_of(tab, ".answer:last-child")).count("Here it comes.") == 1
         assert await tab.run("document.querySelectorAll('.answer:last-child .line.done').length") == 7
         assert await tab.run("[...document.querySelectorAll('.mine')].map((one) => one.innerText)") == [
-            *("给我一个钻石", "build a tower of 6 gold_block at 3 64 3")
+            "给我一个钻石",
+            "build a tower of 6 gold_block at 3 64 3",
         ]
         assert "1 × diamond" in await text_of(tab, "#players")
         await tab.run("socket.close()")  # a lost connection

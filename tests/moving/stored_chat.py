@@ -67,7 +67,13 @@ def check_a_finished_chat_continues() -> None:
     own, left_out = read[0]
     assert left_out == (), left_out
     assert [type(message).__name__ for message in own] == [
-        *("System", "User", "Assistant", "ToolMessage", "Assistant", "ToolMessage", "Assistant")
+        "System",
+        "User",
+        "Assistant",
+        "ToolMessage",
+        "Assistant",
+        "ToolMessage",
+        "Assistant",
     ]
     assert [result.outcome for message in own for result in getattr(message, "results", ())] == ["retry", "done"]
     for form in in_both_forms(stored):

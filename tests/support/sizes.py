@@ -29,8 +29,13 @@ from checkout import PACKAGES, ROOT
 Position = tuple[int, int]
 """A line from 1 and a column in characters from 0."""
 NOT_COUNTED = {
-    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
-    *(tokenize.ENCODING, tokenize.ENDMARKER),
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
 }
 FORMATTED = [getattr(tokenize, f"{kind}STRING_START", -1) for kind in "FT"]
 FORMATTED_END = [getattr(tokenize, f"{kind}STRING_END", -1) for kind in "FT"]

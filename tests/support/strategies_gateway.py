@@ -67,8 +67,22 @@ class Plan:
 
 ACTIONS = (
     *["answer"] * 8,
-    *("again", "interrupt", "beside", "belated", "late", "several", "drop", "edit_call", "edit_words", "edit_result"),
-    *("compact", "back", "branch", "switch", "restart", "replica"),
+    "again",
+    "interrupt",
+    "beside",
+    "belated",
+    "late",
+    "several",
+    "drop",
+    "edit_call",
+    "edit_words",
+    "edit_result",
+    "compact",
+    "back",
+    "branch",
+    "switch",
+    "restart",
+    "replica",
 )
 Action = tuple[str, int]
 

@@ -314,8 +314,20 @@ class _Talk:
 
 WILD = (
     *["answer"] * 12,
-    *("regenerate", "retry", "twice", "branch", "switch", "back", "interrupt", "late", "late", "system", "error"),
-    *("edit", "compact", "trim"),
+    "regenerate",
+    "retry",
+    "twice",
+    "branch",
+    "switch",
+    "back",
+    "interrupt",
+    "late",
+    "late",
+    "system",
+    "error",
+    "edit",
+    "compact",
+    "trim",
 )
 
 

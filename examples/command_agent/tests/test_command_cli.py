@@ -39,7 +39,13 @@ def test_json_prints_every_event_on_a_line() -> None:
     events = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [event["event_type"] for event in events] == [
-        *("content", "tool_call", "tool_return", "tool_call", "tool_return", "content", "content")
+        "content",
+        "tool_call",
+        "tool_return",
+        "tool_call",
+        "tool_return",
+        "content",
+        "content",
     ]
     assert events[-1]["metadata"]["is_complete"] is True
 
@@ -55,8 +61,17 @@ def test_a_broken_connection_is_noted_and_the_final_text_is_printed_once() -> No
 def test_the_bytes_and_the_log_lines_can_be_kept(tmp_path: Path) -> None:
     raw = tmp_path / "raw.jsonl"
     code, _, aside = call(
-        *("say", "give me a diamond", "--faults", "reset", "--pace", "0"),
-        *("--raw-log", str(raw), "--log-level", "warning", "--log-json"),
+        "say",
+        "give me a diamond",
+        "--faults",
+        "reset",
+        "--pace",
+        "0",
+        "--raw-log",
+        str(raw),
+        "--log-level",
+        "warning",
+        "--log-json",
     )
     assert code == 0
     assert raw.read_text("utf-8").count('"kind":"request"') >= 3
@@ -135,7 +150,14 @@ def test_invalid_input_gives_one_line(arguments: list[str], code: int, error: st
 def test_the_server_prints_its_address_and_stops_on_a_signal() -> None:
     async def main() -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "command_agent", "serve", "--port", "0", "--pace", "0"),
+            sys.executable,
+            "-m",
+            "command_agent",
+            "serve",
+            "--port",
+            "0",
+            "--pace",
+            "0",
             cwd=EXAMPLES,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             stdout=asyncio.subprocess.PIPE,

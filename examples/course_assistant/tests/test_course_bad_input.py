@@ -97,7 +97,11 @@ ZEROS = base64.b64encode(bytes(DIMENSIONS)).decode()
 @pytest.mark.parametrize(
     "broken",
     [
-        *("", "[]", '{"chunks": {"a": 1}}', "[" * 200_000, '{"a":' * 200_000),
+        "",
+        "[]",
+        '{"chunks": {"a": 1}}',
+        "[" * 200_000,
+        '{"a":' * 200_000,
         json.dumps({"model": MODEL, "chunks": {"a": "AAAA"}, "queries": {}}),
         json.dumps({"model": MODEL, "chunks": {"a": ZEROS}, "queries": {}}),
         json.dumps({"model": MODEL, "chunks": {}, "queries": {"a": ZEROS}}),

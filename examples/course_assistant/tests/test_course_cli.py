@@ -143,8 +143,12 @@ def test_a_terminal_shows_rounds_calls_the_answer_and_its_sources(library: Cours
     assistant = CourseAssistant(scripted_model(), library)
     run_virtual(cli.ask_all(["What is MCP and what are the prerequisites?"], assistant, screen))
     for words in (
-        *('round 1  search_course_content(query="MCP introduction")', "round 2  search_course_content("),
-        *("no more tool calls", "Prerequisites: Python", "courses/mcp.txt:6", "2 rounds"),
+        'round 1  search_course_content(query="MCP introduction")',
+        "round 2  search_course_content(",
+        "no more tool calls",
+        "Prerequisites: Python",
+        "courses/mcp.txt:6",
+        "2 rounds",
     ):
         assert words in shown.getvalue()
 

@@ -32,8 +32,12 @@ def test_the_instructions_mention_questions_with_several_parts(library: CourseLi
     system = model.requests[0].messages[0]
     assert isinstance(system, System)
     for said in (
-        *("**Multi-part questions**", "Compare topic A in course X with course Y", "Prioritize efficiency"),
-        *("**Tool independence**", "distinct, complementary information", "in the language of the question"),
+        "**Multi-part questions**",
+        "Compare topic A in course X with course Y",
+        "Prioritize efficiency",
+        "**Tool independence**",
+        "distinct, complementary information",
+        "in the language of the question",
         *(course.title for course in library.courses),
     ):
         assert said in system.text

@@ -129,8 +129,11 @@ def test_the_measured_table_counts_requests_and_simulates_their_seconds(
     measure(tmp_path)
     rows = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [tuple(int(cell) for cell in row[1:4]) for row in rows] == [
-        *((1, 1, 2), (2, 1, 2)),
-        *((1, 1, 2), (2, 2, 3)),
-        *((1, 1, 2), (2, 2, 3)),
+        (1, 1, 2),
+        (2, 1, 2),
+        (1, 1, 2),
+        (2, 2, 3),
+        (1, 1, 2),
+        (2, 2, 3),
     ]
     assert [float(row[-1]) for row in rows] == [1.8, 1.8, 1.8, 2.8, 1.8, 2.8]

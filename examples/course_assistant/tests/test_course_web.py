@@ -30,16 +30,20 @@ def test_the_steps_of_a_question_are_reported_as_they_happen(tmp_path: Path) -> 
 
         kinds = [one["event"] for one in told]
         assert [kind for before, kind in zip([None, *kinds], kinds, strict=False) if kind != before] == [
-            *("session", "asked", "run_started", "request_sent", "text_added", "call_written", "call_started"),
-            *(
-                "text_finished",
-                "call_finished",
-                "round_finished",
-                "request_sent",
-                "text_added",
-                "text_finished",
-                "answered",
-            ),
+            "session",
+            "asked",
+            "run_started",
+            "request_sent",
+            "text_added",
+            "call_written",
+            "call_started",
+            "text_finished",
+            "call_finished",
+            "round_finished",
+            "request_sent",
+            "text_added",
+            "text_finished",
+            "answered",
         ]
         started, finished, answered = (
             told[kinds.index(kind)] for kind in ("call_started", "call_finished", "answered")
@@ -55,7 +59,10 @@ def test_the_steps_of_a_question_are_reported_as_they_happen(tmp_path: Path) -> 
         lesson = {"title": "MCP: Build Tool Servers - Lesson 2", "link": "/lessons/5", "file": "courses/mcp.txt:10"}
         assert answered["sources"] == finished["sources"] == [{"number": 5, **lesson}]
         assert (answered["stop_reason"], answered["rounds"], answered["requests"], answered["calls"]) == (
-            *("answered", 1, 2, 1),
+            "answered",
+            1,
+            2,
+            1,
         )
         assert answered["usage"]["input_tokens"] > 0
         assert answered["seconds"] > 0

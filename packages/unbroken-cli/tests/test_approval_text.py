@@ -87,10 +87,38 @@ def test_everything_that_is_shown_is_visible(text: str) -> None:
 @pytest.mark.parametrize(
     "character",
     [
-        *("\u202e", "\u2066", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u00a0", "\u3000", "\u2003", "\u2028"),
-        *("\u2029", "\x1b", "\x07", "\x7f", "\x9b", "\U000e0041", "\ufe0f", "\U000e0100", "\u3164", "\u2800", "\ud800"),
-        *("\r", "\t", "\u034f", "\u180e", "\u115f"),
-        *("\u037e", "\u1fef", "\u2024", "\ufe54", "\ufe68"),  # looks like a sign of ASCII, and is none
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\u200d",
+        "\u2060",
+        "\ufeff",
+        "\u00ad",
+        "\u00a0",
+        "\u3000",
+        "\u2003",
+        "\u2028",
+        "\u2029",
+        "\x1b",
+        "\x07",
+        "\x7f",
+        "\x9b",
+        "\U000e0041",
+        "\ufe0f",
+        "\U000e0100",
+        "\u3164",
+        "\u2800",
+        "\ud800",
+        "\r",
+        "\t",
+        "\u034f",
+        "\u180e",
+        "\u115f",
+        "\u037e",
+        "\u1fef",
+        "\u2024",
+        "\ufe54",
+        "\ufe68",  # looks like a sign of ASCII, and is none
     ],
 )
 def test_a_character_that_hides_or_imitates_another_is_written_out(character: str) -> None:
@@ -182,7 +210,9 @@ def test_in_a_pipe_the_call_is_shown_completely_too(tmp_path: Path) -> None:
 def test_a_question_of_a_server_is_shown_with_its_form_and_the_answer_so_far() -> None:
     schema = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
     question = Question(
-        *("c", "elicitation/create", {"message": "End of the question"}),
+        "c",
+        "elicitation/create",
+        {"message": "End of the question"},
         kind="form",
         message="Who are you?\nEnd of the question",
         schema=schema,

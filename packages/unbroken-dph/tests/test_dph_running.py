@@ -172,8 +172,10 @@ def test_children_that_ask_the_model_are_in_flight_at_the_same_time() -> None:
     )
     assert seconds == 2.0
     assert [type(event) for event in events if not isinstance(event, InBlock)] == [
-        *(BlockStarted, BlockStarted),
-        *(BlockFinished, BlockFinished),
+        BlockStarted,
+        BlockStarted,
+        BlockFinished,
+        BlockFinished,
     ]
 
 

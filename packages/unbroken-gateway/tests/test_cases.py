@@ -1101,9 +1101,13 @@ def test_a_second_turn_with_several_calls_is_released_too(wire: str, stream: boo
             replies = await on.client(wire, stream).converse()
             assert all_cities(replies) == [*CITIES, "Oslo", "Rome", "Lima"]
             assert [reply.response.text for reply in replies] == [
-                *["Let me look.", "", ""],
-                *["Two more.", ""],
-                *["Let me look.", "Done."],
+                "Let me look.",
+                "",
+                "",
+                "Two more.",
+                "",
+                "Let me look.",
+                "Done.",
             ]
             assert turns(on.asked[3]) == [ALL_SUNNY, sunny("Oslo", "Rome"), sunny("Lima")]
             assert len(on.asked) == 4

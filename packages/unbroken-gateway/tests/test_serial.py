@@ -463,8 +463,17 @@ def test_after_a_failed_result_later_requests_agree() -> None:
 def test_each_turn_of_a_history_is_restored() -> None:
     second = turn(4, 5, key="turn:2", text="Two more.")
     history = [
-        *[ASK, first(), tells(1), asks(2), tells(2), asks(3), tells(3)],
-        *[asks(4, text="Two more."), tells(4), asks(5), tells(5)],
+        ASK,
+        first(),
+        tells(1),
+        asks(2),
+        tells(2),
+        asks(3),
+        tells(3),
+        asks(4, text="Two more."),
+        tells(4),
+        asks(5),
+        tells(5),
     ]
     turns = {1: THREE, 3: THREE, 5: THREE, 7: second, 9: second}
     everything = asked(decided(history, turns))

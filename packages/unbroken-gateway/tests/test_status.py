@@ -210,9 +210,29 @@ def test_names_chosen_by_others_are_shortened() -> None:
 
 def test_content_is_never_stored() -> None:
     assert {field.name for field in fields(RecentRequest)} == {
-        *("at", "client_wire", "alias", "status", "seconds", "key", "upstream_wire", "streamed", "first_token"),
-        *("calls", "handed", "repairs", "restarts", "guardrails", "error", "input_tokens", "output_tokens", "upstream"),
-        *("recording", "client", "cost", "is_estimated", "id"),
+        "at",
+        "client_wire",
+        "alias",
+        "status",
+        "seconds",
+        "key",
+        "upstream_wire",
+        "streamed",
+        "first_token",
+        "calls",
+        "handed",
+        "repairs",
+        "restarts",
+        "guardrails",
+        "error",
+        "input_tokens",
+        "output_tokens",
+        "upstream",
+        "recording",
+        "client",
+        "cost",
+        "is_estimated",
+        "id",
     }
 
 

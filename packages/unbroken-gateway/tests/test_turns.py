@@ -115,8 +115,20 @@ def test_an_id_of_the_gateway_distinguishes_conversations() -> None:
 @pytest.mark.parametrize(
     "id",
     [
-        *["", "call_0", "call_0_1", "functions.get_weather:0", "get_weather_1", "1", "tool_call", "call_123456789"],
-        *["abc", "toolCall0", "functionCall0", "callNo0000", "Call00000A", "getWeatherInOslo1"],
+        "",
+        "call_0",
+        "call_0_1",
+        "functions.get_weather:0",
+        "get_weather_1",
+        "1",
+        "tool_call",
+        "call_123456789",
+        "abc",
+        "toolCall0",
+        "functionCall0",
+        "callNo0000",
+        "Call00000A",
+        "getWeatherInOslo1",
         "chatcmpl-tool-0123456789abcdef0123456789abcdef",
     ],
 )

@@ -235,7 +235,17 @@ _ANSWERS = "allow, deny, deny:REASON, edit:{JSON} or result:TEXT"
 
 
 @options.takes(
-    *("base_url", "api_key_env", "wire", "tools", "mcp", "todo", "yes", "no_stream", "attempts", "fallback", "raw_log"),
+    "base_url",
+    "api_key_env",
+    "wire",
+    "tools",
+    "mcp",
+    "todo",
+    "yes",
+    "no_stream",
+    "attempts",
+    "fallback",
+    "raw_log",
     *options.OUTPUT,
 )
 def resume_command(

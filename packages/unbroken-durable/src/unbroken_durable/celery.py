@@ -187,7 +187,10 @@ def _mark_sent(database: Database, run_id: str, now: float, changed: float = inf
         return bool(
             database.change(
                 "UPDATE unbroken_runs SET sent = ? WHERE run_id = ? AND (sent < ? OR sent < ?)",
-                *(now, run_id, changed, now - LONGEST),
+                now,
+                run_id,
+                changed,
+                now - LONGEST,
             )
         )
 

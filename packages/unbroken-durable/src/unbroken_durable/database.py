@@ -192,7 +192,14 @@ class Database:
             added = self.change(
                 "INSERT INTO unbroken_runs (run_id, agent, tenant, state, created, updated, question, input, trace) "
                 "VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING",
-                *(new.run_id, new.agent, new.tenant, new.now, new.now, new.question, new.input, new.trace),
+                new.run_id,
+                new.agent,
+                new.tenant,
+                new.now,
+                new.now,
+                new.question,
+                new.input,
+                new.trace,
             )
             rows = self.query("SELECT number, agent, tenant, input FROM unbroken_runs WHERE run_id = ?", new.run_id)
             if tuple(rows[0][1:]) != (new.agent, new.tenant, new.input):
@@ -247,7 +254,8 @@ class Database:
                 f"GROUP BY tenant) AS active ON active.whose = unbroken_runs.tenant "
                 f"WHERE (state = 'ready' OR (state = 'waiting' AND expires <= ?)){of_agents}) AS ranked{most} "
                 f"ORDER BY place, updated LIMIT {int(wanted.limit)}",
-                *(now, *values),
+                now,
+                *values,
             )
             others = {str(row[-1]) for row in left} - {self.driver}
             locked = {driver for driver in others if self.is_locked(driver)}
@@ -319,7 +327,13 @@ class Database:
             self.change(
                 "UPDATE unbroken_runs SET token = ?, driver = ?, state = 'running', updated = ?, "
                 "supersessions = supersessions + ?, deaths = ?, fruitless = ? WHERE number = ?",
-                *(token, self.driver, now, int(alive), row.deaths, row.fruitless, row.number),
+                token,
+                self.driver,
+                now,
+                int(alive),
+                row.deaths,
+                row.fruitless,
+                row.number,
             )
         self._held.add((row.number, token))
         if alone:
@@ -377,7 +391,10 @@ class Database:
                 self.change(
                     "UPDATE unbroken_runs SET state = ?, updated = ?, fruitless = 0 WHERE number = ? AND token = ? "
                     "AND state = 'running'",
-                    *(state, now, run, token),
+                    state,
+                    now,
+                    run,
+                    token,
                 )
                 self.notify([run])
         finally:
@@ -412,7 +429,8 @@ class Database:
         stored = self.change(
             f"UPDATE unbroken_runs SET chunks = chunks + {int(bool(each.data))}, updated = ?{changed} "
             f"WHERE number = ? AND token = ? AND chunks = ?",
-            *(*values, *guard),
+            *values,
+            *guard,
         )
         if not stored:
             rows = self.query("SELECT run_id, token, chunks FROM unbroken_runs WHERE number = ?", each.run)
@@ -435,7 +453,11 @@ class Database:
             )
         self.change(
             "INSERT INTO unbroken_chunks (run, position, token, data, large) VALUES (?, ?, ?, ?, ?)",
-            *(each.run, each.position, each.token, data, large),
+            each.run,
+            each.position,
+            each.token,
+            data,
+            large,
         )
         if each.state == "waiting":
             self._look_for_answers(each)
@@ -467,12 +489,14 @@ class Database:
         with self.transaction(writes=False):
             sizes = self.query(
                 "SELECT run, SUM(LENGTH(data)) FROM unbroken_chunks WHERE run BETWEEN ? AND ? GROUP BY run",
-                *(first, last),
+                first,
+                last,
             )
             rows = self.query(
                 "SELECT run, position, data FROM unbroken_chunks JOIN unbroken_runs ON number = run "
                 "WHERE run BETWEEN ? AND ? AND (position = 0 OR position = chunks - 1) ORDER BY run, position",
-                *(first, last),
+                first,
+                last,
             )
         ends: dict[int, list[bytes]] = {}
         for run, _, data in rows:
@@ -489,7 +513,8 @@ class Database:
         limit = "" if most is None else f" LIMIT {int(most)}"
         rows = self.query(
             f"SELECT data, large FROM unbroken_chunks WHERE run = ? AND position >= ? ORDER BY position{limit}",
-            *(run, after),
+            run,
+            after,
         )
         return [bytes(data) if large is None else put_back(bytes(data), large, self._value) for data, large in rows]
 
@@ -512,11 +537,16 @@ class Database:
             for call, (call_id, answer) in encoded.items():
                 self.change(
                     "INSERT INTO unbroken_answers (run, call, call_id, answer, given) VALUES (?, ?, ?, ?, ?)",
-                    *(row.number, call, storable(call_id), answer, now),
+                    row.number,
+                    call,
+                    storable(call_id),
+                    answer,
+                    now,
                 )
             self.change(
                 "UPDATE unbroken_runs SET state = 'ready', updated = ? WHERE number = ? AND state = 'waiting'",
-                *(now, row.number),
+                now,
+                row.number,
             )
             self.notify([row.number])
 

@@ -116,7 +116,12 @@ def add_job(database: Database, job: Job) -> Job:
         database.change(
             "INSERT INTO unbroken_jobs (key, run, tenant, queue, tool, call) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (key) DO NOTHING",
-            *(job.key, rows[0][0], rows[0][1], job.queue, job.call.name, job.encode()),
+            job.key,
+            rows[0][0],
+            rows[0][1],
+            job.queue,
+            job.call.name,
+            job.encode(),
         )
     return replace(job, tenant=str(rows[0][1]))
 
@@ -131,7 +136,9 @@ def look(database: Database, key: str, after: int) -> tuple[list[Progress], byte
         progress = database.query(
             "SELECT position, message, done FROM unbroken_progress WHERE run = ? AND key = ? AND position > ? "
             "ORDER BY position",
-            *(run, key, after),
+            run,
+            key,
+            after,
         )
         result = None
         if state == "done":
@@ -157,7 +164,8 @@ def claim_job(database: Database, key: str, limits: JobLimits) -> JobClaim | Ref
             return "full"
         database.change(
             "UPDATE unbroken_jobs SET state = 'running', token = token + 1, driver = ? WHERE key = ?",
-            *(database.driver, key),
+            database.driver,
+            key,
         )
     return JobClaim(Job.decode(key, queue, tenant, bytes(call)), int(run), int(token) + 1)
 
@@ -206,7 +214,11 @@ def add_progress(database: Database, claim: JobClaim, progress: Sequence[Progres
             database.change(
                 "INSERT INTO unbroken_progress (run, key, position, message, done) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (run, key, position) DO NOTHING",
-                *(claim.run, claim.job.key, position, storable(message), done),
+                claim.run,
+                claim.job.key,
+                position,
+                storable(message),
+                done,
             )
         database.notify([claim.run])
 
@@ -217,7 +229,9 @@ def finish_job(database: Database, claim: JobClaim, result: ToolResult, usage: U
     with database.transaction():
         stored = database.change(
             "UPDATE unbroken_jobs SET state = 'done', result = ? WHERE key = ? AND token = ? AND state = 'running'",
-            *(saved, claim.job.key, claim.token),
+            saved,
+            claim.job.key,
+            claim.token,
         )
         database.notify([claim.run])
     return bool(stored)
@@ -239,5 +253,6 @@ def cancel_job(database: Database, key: str, result: ToolResult) -> None:
         database.change("UPDATE unbroken_jobs SET cancelled = 1 WHERE key = ? AND state = 'running'", key)
         database.change(
             "UPDATE unbroken_jobs SET state = 'done', result = ? WHERE key = ? AND state = 'waiting'",
-            *(_encode_result(result, None), key),
+            _encode_result(result, None),
+            key,
         )

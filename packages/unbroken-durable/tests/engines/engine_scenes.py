@@ -145,8 +145,20 @@ class CeleryScene(Scene):
     ) -> Process:
         about = (self.broker, self.url, self.ledger_path, seconds, limits)
         started = self._started.start(
-            *(sys.executable, "-m", "celery", "-A", "celery_process", "worker", "--concurrency", str(children)),
-            *("--loglevel", "INFO", "--without-gossip", "--without-mingle", "--hostname", f"{free_port()}@%h"),
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "celery_process",
+            "worker",
+            "--concurrency",
+            str(children),
+            "--loglevel",
+            "INFO",
+            "--without-gossip",
+            "--without-mingle",
+            "--hostname",
+            f"{free_port()}@%h",
             name="celery",
             CHECKS=json.dumps(about),
             PYTHONPATH=os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", ""))),

@@ -131,8 +131,18 @@ class TemporalServer:
 
     def start(self) -> None:
         self._process = self._by.start(
-            *(self._program, "server", "start-dev", "--ip", "127.0.0.1", "--port", str(self._port), "--headless"),
-            *("--db-filename", str(self._by.folder / "temporal.db"), "--log-level", "error"),
+            self._program,
+            "server",
+            "start-dev",
+            "--ip",
+            "127.0.0.1",
+            "--port",
+            str(self._port),
+            "--headless",
+            "--db-filename",
+            str(self._by.folder / "temporal.db"),
+            "--log-level",
+            "error",
             name="temporal",
         )
         wait_for(self._is_up, what="the start of Temporal")

@@ -55,7 +55,11 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 def check_weather(case: Case) -> None:
     assert (case.id, case.prompt, case.tags, case.timeout, case.pass_rate) == (
-        *("oslo", "Weather in Oslo?", ["smoke"], 30, 0.5),
+        "oslo",
+        "Weather in Oslo?",
+        ["smoke"],
+        30,
+        0.5,
     )
     assert case.limits is not None
     assert (case.limits.rounds, case.limits.tokens, case.limits.calls) == (4, 1000, None)

@@ -100,7 +100,10 @@ def test_cases_that_pass_are_listed_and_exit_with_0(place: Path) -> None:
     assert "a tool prints this" not in done.stdout
     assert "unbroken: 2 of 2: " in done.stderr
     assert sorted(each.name for each in Path("out").iterdir()) == [
-        *("recordings", "recordings.html", "report.html", "results.jsonl"),
+        "recordings",
+        "recordings.html",
+        "report.html",
+        "results.jsonl",
     ]
 
 
@@ -130,7 +133,9 @@ def test_json_has_everything(place: Path) -> None:
     told = json.loads(done.stdout)
     assert (told["passed"], told["complete"], told["agent"], told["repeat"]) == (False, True, "weather", 2)
     assert [(case["id"], case["outcome"], case["passed"]) for case in told["cases"]] == [
-        *(("oslo", "passed", 2), ("greeting", "passed", 2), ("bad", "failed", 0)),
+        ("oslo", "passed", 2),
+        ("greeting", "passed", 2),
+        ("bad", "failed", 0),
     ]
     assert told["cases"][0]["trials"][1]["calls"] == ['get_weather(city="Oslo")']
     assert told["comparison"]["worse"] == told["comparison"]["better"] == []

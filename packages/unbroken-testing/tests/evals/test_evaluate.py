@@ -76,7 +76,10 @@ def test_a_case_is_run_scored_and_counted() -> None:
     assert (found.usage.input_tokens, found.usage.output_tokens, found.cost) == (40, 15, 70)
     (trial,) = weather.trials
     assert (trial.text, trial.calls, trial.rounds, trial.requests) == (
-        *("Oslo: snow", ('get_weather(city="Oslo")',), 1, 2),
+        "Oslo: snow",
+        ('get_weather(city="Oslo")',),
+        1,
+        2,
     )
 
 

@@ -120,7 +120,12 @@ def test_a_call_that_is_not_made_any_more_is_another_course(tmp_path: Path) -> N
     assert trial.outcome == "failed"
     assert trial.reason == "same calls: not called any more: pay(amount=5)"
     assert [each.what for each in trial.differences] == [
-        *("calls", "text", "rounds", "requests", "tokens in", "tokens out"),
+        "calls",
+        "text",
+        "rounds",
+        "requests",
+        "tokens in",
+        "tokens out",
     ]
 
 

@@ -88,9 +88,32 @@ def test_open_calls_are_answered_once_somebody_has_written_after_them(wire: str)
 
 _words = st.sampled_from(
     [
-        *["role", "type", "content", "parts", "tool_calls", "function_call", "functionCall", "functionResponse", "id"],
-        *["call_id", "tool_call_id", "tool_use_id", "name", "assistant", "user", "model", "tool", "function", "a", "b"],
-        *["tool_use", "tool_result", "function_call_output", "shell_call", "local_shell_call_output", "item_reference"],
+        "role",
+        "type",
+        "content",
+        "parts",
+        "tool_calls",
+        "function_call",
+        "functionCall",
+        "functionResponse",
+        "id",
+        "call_id",
+        "tool_call_id",
+        "tool_use_id",
+        "name",
+        "assistant",
+        "user",
+        "model",
+        "tool",
+        "function",
+        "a",
+        "b",
+        "tool_use",
+        "tool_result",
+        "function_call_output",
+        "shell_call",
+        "local_shell_call_output",
+        "item_reference",
     ]
 )
 _noise: st.SearchStrategy[Any] = st.recursive(

@@ -28,31 +28,44 @@ Object = dict[str, Any]
 
 MODELS = {
     "openai-chat": [
-        *("openai-chat:gpt-4.1", "openai-chat:gpt-5", "openai-chat:gpt-5.1", "openai-chat:o3"),
-        *("azure:gpt-4o", "ollama:qwen3:4b", "cohere:command-a-03-2025"),
+        "openai-chat:gpt-4.1",
+        "openai-chat:gpt-5",
+        "openai-chat:gpt-5.1",
+        "openai-chat:o3",
+        "azure:gpt-4o",
+        "ollama:qwen3:4b",
+        "cohere:command-a-03-2025",
     ],
     "openai-responses": ["openai:gpt-4.1", "openai:gpt-5", "openai:gpt-5.1", "openai:o3"],
     "anthropic-messages": [
-        *("anthropic:claude-sonnet-4-5", "anthropic:claude-opus-4-6", "anthropic:claude-opus-4-7"),
-        *("anthropic:claude-3-7-sonnet-latest", "anthropic:claude-sonnet-5", "vertex-claude:claude-sonnet-4-5"),
+        "anthropic:claude-sonnet-4-5",
+        "anthropic:claude-opus-4-6",
+        "anthropic:claude-opus-4-7",
+        "anthropic:claude-3-7-sonnet-latest",
+        "anthropic:claude-sonnet-5",
+        "vertex-claude:claude-sonnet-4-5",
     ],
     "gemini": [
-        *("gemini:gemini-2.5-flash", "gemini:gemini-3-pro-preview", "gemini:gemini-2.0-flash"),
+        "gemini:gemini-2.5-flash",
+        "gemini:gemini-3-pro-preview",
+        "gemini:gemini-2.0-flash",
         "vertex:gemini-2.5-flash",
     ],
     "ollama": ["ollama:qwen3:4b", "ollama:gpt-oss:20b", "ollama:llama3.2"],
     "cohere-v2": [
-        *("cohere:command-a-03-2025", "cohere:command-a-reasoning-08-2025", "cohere:command-r-plus-08-2024"),
+        "cohere:command-a-03-2025",
+        "cohere:command-a-reasoning-08-2025",
+        "cohere:command-r-plus-08-2024",
         "cohere:command-r7b-12-2024",
     ],
     "bedrock-converse": [
-        *("bedrock:anthropic.claude-3-7-sonnet-20250219-v1:0", "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0"),
-        *(
-            "bedrock:global.anthropic.claude-opus-4-7",
-            "bedrock:us.amazon.nova-2-lite-v1:0",
-            "bedrock:amazon.nova-pro-v1:0",
-        ),
-        *("bedrock:openai.gpt-oss-120b-1:0", "bedrock:meta.llama3-3-70b-instruct-v1:0"),
+        "bedrock:anthropic.claude-3-7-sonnet-20250219-v1:0",
+        "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "bedrock:global.anthropic.claude-opus-4-7",
+        "bedrock:us.amazon.nova-2-lite-v1:0",
+        "bedrock:amazon.nova-pro-v1:0",
+        "bedrock:openai.gpt-oss-120b-1:0",
+        "bedrock:meta.llama3-3-70b-instruct-v1:0",
     ],
 }
 OWN = ("openai", "openai-chat", "anthropic", "gemini")

@@ -40,9 +40,17 @@ def body_of(*messages: Message, model: str = NEW, **more: Any) -> dict[str, Any]
 @pytest.mark.parametrize(
     "model",
     [
-        *("claude-fable-5-1", "claude-fable-5-2", "claude-mythos-5-1", "claude-opus-5-5", "claude-sonnet-5-5"),
-        *("claude-haiku-5-5-20261001", "anthropic/claude-opus-5.5", "us.anthropic.claude-sonnet-5-5-v1:0"),
-        *("claude-fable-5-1@20260901", "claude-opus-6", "claude-saga-7-1"),
+        "claude-fable-5-1",
+        "claude-fable-5-2",
+        "claude-mythos-5-1",
+        "claude-opus-5-5",
+        "claude-sonnet-5-5",
+        "claude-haiku-5-5-20261001",
+        "anthropic/claude-opus-5.5",
+        "us.anthropic.claude-sonnet-5-5-v1:0",
+        "claude-fable-5-1@20260901",
+        "claude-opus-6",
+        "claude-saga-7-1",
     ],
 )
 def test_newer_models_check_what_is_before_their_thinking(model: str) -> None:

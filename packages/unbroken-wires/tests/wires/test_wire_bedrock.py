@@ -290,10 +290,16 @@ def test_a_client_gets_frames_and_unsigned_reasoning_is_marked_as_such() -> None
     events = [json.loads(text) for text in EVENT_STREAM.texts(b"".join(map(encoder.feed, deltas)))]
     assert [next(iter(event)) for event in events] == [
         "messageStart",
-        *("contentBlockDelta", "contentBlockDelta", "contentBlockStop"),
-        *("contentBlockDelta", "contentBlockStop"),
-        *("contentBlockStart", "contentBlockDelta", "contentBlockStop"),
-        *("messageStop", "metadata"),
+        "contentBlockDelta",
+        "contentBlockDelta",
+        "contentBlockStop",
+        "contentBlockDelta",
+        "contentBlockStop",
+        "contentBlockStart",
+        "contentBlockDelta",
+        "contentBlockStop",
+        "messageStop",
+        "metadata",
     ]
     assert events[2]["contentBlockDelta"]["delta"] == {"reasoningContent": {"signature": UNSIGNED}}
     assert events[-1]["metadata"]["usage"]["inputTokens"] == 6

@@ -144,7 +144,11 @@ def test_provider_tools_are_reported_and_not_called() -> None:
         ("toolCall", "s1", {"queries": ["a"]}, None),
     ]
     assert [next(iter(part)) for part in sent_back(r)] == [
-        *("executableCode", "codeExecutionResult", "toolCall", "toolResponse", "text"),
+        "executableCode",
+        "codeExecutionResult",
+        "toolCall",
+        "toolResponse",
+        "text",
     ]
 
 

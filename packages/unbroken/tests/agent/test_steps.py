@@ -42,8 +42,17 @@ def test_the_order_is_thought_actions_observations_and_the_to_do_list(schedule: 
     _, events = play_aloud(Agent(ScriptedModel([*calls, Call("unknown", id="d")], "Done."), tools, schedule=schedule))
     found = told(events)
     assert [step.type for step in found] == [
-        *("thought", "action", "action", "action", "action"),
-        *("observation", "observation", "todo_update", "observation", "observation", "answer"),
+        "thought",
+        "action",
+        "action",
+        "action",
+        "action",
+        "observation",
+        "observation",
+        "todo_update",
+        "observation",
+        "observation",
+        "answer",
     ]
     assert [step.call_id for step in found if isinstance(step, Action)] == ["a", "b", "c", "d"]
     observed = [step for step in found if isinstance(step, Observation)]

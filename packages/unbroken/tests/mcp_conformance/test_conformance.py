@@ -83,8 +83,15 @@ NOT_SUPPORTED: dict[str, str] = {
     **{
         f"tasks-{name}": _NO_TASKS
         for name in (
-            *("lifecycle", "capability-negotiation", "wire-fields", "request-state-removal", "mrtr-input"),
-            *("request-headers", "dispatch-and-envelope", "status-notifications", "required-task-error"),
+            "lifecycle",
+            "capability-negotiation",
+            "wire-fields",
+            "request-state-removal",
+            "mrtr-input",
+            "request-headers",
+            "dispatch-and-envelope",
+            "status-notifications",
+            "required-task-error",
             "mrtr-composition",
         )
     },

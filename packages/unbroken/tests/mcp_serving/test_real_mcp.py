@@ -130,7 +130,8 @@ async def test_a_task_of_the_server_with_everything_is_a_background_call(http: b
         model = ScriptedModel(
             [Call("simulate-research-query", topic="python", ambiguous=True)],
             [Call("echo", message="meanwhile")],
-            *["I wait.", "Done."],
+            "I wait.",
+            "Done.",
         )
         result = await Agent(model, tools=[server], on_approval=approve).run("Go.", sinks=[events.append])
         report, echoed = result.calls

@@ -222,8 +222,27 @@ def test_a_line_of_50_megabytes_is_read_and_listed(where: bytes, tmp_path: Path)
 # Wrong types
 
 ODD: list[Any] = [
-    *(None, True, 0, -1, 3, 1.5, 1e300, float("nan"), float("inf"), -(2**70), 10**400),
-    *("", "x", [], [1], ["a"], [{}], [[]], [None], {}, {"a": 1}),
+    None,
+    True,
+    0,
+    -1,
+    3,
+    1.5,
+    1e300,
+    float("nan"),
+    float("inf"),
+    -(2**70),
+    10**400,
+    "",
+    "x",
+    [],
+    [1],
+    ["a"],
+    [{}],
+    [[]],
+    [None],
+    {},
+    {"a": 1},
 ]
 
 

@@ -50,8 +50,15 @@ _ASKED = frozenset({"action", "arguments", "code", "input", "queries"})
 _READ = ("documents", "prediction", "promptVariables", "suffix", "chat_template", "template", "system")
 """Fields of a request, beside its messages, whose texts a model reads. Of `prompt`, those are its variables."""
 _FORMATS = (
-    *("response_format", "text", "output_format", "output_config", "outputConfig", "format", "generationConfig"),
-    *("guided_json", "structured_outputs"),
+    "response_format",
+    "text",
+    "output_format",
+    "output_config",
+    "outputConfig",
+    "format",
+    "generationConfig",
+    "guided_json",
+    "structured_outputs",
 )
 """Fields that describe the answer, with a schema."""
 _DESCRIBING = frozenset({"$comment", "const", "default", "description", "enum", "examples", "schema", "title"})

@@ -14,10 +14,20 @@ from unbroken_gateway.http.routes import find_route
 
 ANY = "*"
 _EXPOSED = (
-    *("x-unbroken-request-id", "x-unbroken-upstream", "x-unbroken-failed", "x-unbroken-turn", "x-unbroken-expires"),
-    *("x-unbroken-repairs", "x-unbroken-dropped", "x-unbroken-reasoning", "x-unbroken-guardrails"),
-    *("x-unbroken-estimated", "x-unbroken-budget"),
-    *("x-request-id", "request-id", "retry-after"),
+    "x-unbroken-request-id",
+    "x-unbroken-upstream",
+    "x-unbroken-failed",
+    "x-unbroken-turn",
+    "x-unbroken-expires",
+    "x-unbroken-repairs",
+    "x-unbroken-dropped",
+    "x-unbroken-reasoning",
+    "x-unbroken-guardrails",
+    "x-unbroken-estimated",
+    "x-unbroken-budget",
+    "x-request-id",
+    "request-id",
+    "retry-after",
 )
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
 _NAMES = re.compile(r"[A-Za-z0-9!#$&^_.+`|~ ,-]{1,2000}")

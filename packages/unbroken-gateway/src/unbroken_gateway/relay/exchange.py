@@ -118,7 +118,9 @@ def continue_from(upstream: Upstream, first: Fetched | Sent) -> Model:
         return begun
     retrying = cast("RetryingModel[Model]", model)
     return RetryingModel(
-        *(begun, retrying.attempts, retrying.seconds),
+        begun,
+        retrying.attempts,
+        retrying.seconds,
         fallback=retrying.fallback,
         continue_prompt=retrying.continue_prompt,
     )

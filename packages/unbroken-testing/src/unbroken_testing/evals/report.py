@@ -80,8 +80,13 @@ class _Page:
         head = "".join(
             f"<span{' class=number' if number else ''}>{name}</span>"
             for name, number in (
-                *(("outcome", 0), ("case", 0), ("score", 0), ("runs", 0)),
-                *(("calls", 1), ("tokens", 1), ("seconds", 1)),
+                ("outcome", 0),
+                ("case", 0),
+                ("score", 0),
+                ("runs", 0),
+                ("calls", 1),
+                ("tokens", 1),
+                ("seconds", 1),
             )
         )
         rows = [self._case(case, changes.get(case.id)) for case in cases]

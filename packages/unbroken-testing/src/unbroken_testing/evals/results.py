@@ -98,7 +98,16 @@ def _read_score(saved: Mapping[str, Any]) -> Score:
 
 
 _PLAIN = (
-    *("case", "number", "outcome", "reason", "text", "stop_reason", "rounds", "requests", "cost", "seconds"),
+    "case",
+    "number",
+    "outcome",
+    "reason",
+    "text",
+    "stop_reason",
+    "rounds",
+    "requests",
+    "cost",
+    "seconds",
     "recording",
 )
 

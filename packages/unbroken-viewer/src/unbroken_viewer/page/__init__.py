@@ -16,7 +16,16 @@ from unbroken_viewer.listing import Listing, Row
 from unbroken_viewer.picture import picture_json
 
 _SCRIPTS = (
-    *("elements", "data", "list", "runs", "summary", "waterfall", "details", "messages", "events", "comparison"),
+    "elements",
+    "data",
+    "list",
+    "runs",
+    "summary",
+    "waterfall",
+    "details",
+    "messages",
+    "events",
+    "comparison",
     "page",
 )
 """The parts of the script, in their order."""

@@ -49,8 +49,20 @@ _MARKS = {
     "__type",
 }
 _ERROR_WORDS = {
-    *("message", "msg", "error", "error_msg", "error_message", "errormessage", "err_msg", "status_msg"),
-    *("detail", "details", "description", "reason", "raw", "cause"),
+    "message",
+    "msg",
+    "error",
+    "error_msg",
+    "error_message",
+    "errormessage",
+    "err_msg",
+    "status_msg",
+    "detail",
+    "details",
+    "description",
+    "reason",
+    "raw",
+    "cause",
 }
 _INSIDE = {"error", "errors", "detail", "details", "metadata", "base_resp", "response", "inner_error", "innererror"}
 _LONGEST = 600
@@ -293,7 +305,15 @@ def judge(seen: Evidence) -> Verdict:
     names = tuple([call.name for call in seen.broken_calls])
     size = seen.framer.bytes_seen
     return Verdict(
-        *(kind, reason, received.finish_reason, meaning, size, len(seen.text), names, received.failure, again),
+        kind,
+        reason,
+        received.finish_reason,
+        meaning,
+        size,
+        len(seen.text),
+        names,
+        received.failure,
+        again,
         left_out=received.fields_left_out,
     )
 

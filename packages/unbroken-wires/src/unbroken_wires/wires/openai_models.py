@@ -22,11 +22,17 @@ REASONS_BY_DEFAULT = Named("gpt-5.[6-9]*", "gpt-6*", *CHAT_VARIANTS)
 ONLY_RESPONSES = Named(*REASONS_BY_DEFAULT.globs, "gpt-5*-codex*", "gpt-5*-pro*", "o1-pro*", "o3-pro*", "codex-*")
 """They are not on chat completions, or take tools there only without reasoning."""
 TOOLS_WITHOUT_EFFORT = Named(
-    *("gpt-5.2*", "gpt-5.4*", "gpt-5.5*", *REASONS_BY_DEFAULT.globs, "!gpt-5*-codex*", "!gpt-5*-pro*")
+    "gpt-5.2*", "gpt-5.4*", "gpt-5.5*", *REASONS_BY_DEFAULT.globs, "!gpt-5*-codex*", "!gpt-5*-pro*"
 )
 """On chat completions they take function tools only with the effort `none`."""
 WITHOUT_STRUCTURED_OUTPUT = Named(
-    *("gpt-3.5*", "gpt-4", "gpt-4-*", "gpt-4o-2024-05-13", "chatgpt-4o*", "o1-mini*", "o1-preview*"),
+    "gpt-3.5*",
+    "gpt-4",
+    "gpt-4-*",
+    "gpt-4o-2024-05-13",
+    "chatgpt-4o*",
+    "o1-mini*",
+    "o1-preview*",
 )
 """They take `json_object`, or only text, and no schema."""
 

@@ -140,25 +140,78 @@ def is_strict(schema: Mapping[str, Json]) -> bool:
 
 _NOT_STRICT = frozenset(
     (
-        *("oneOf", "allOf", "not", "if", "then", "else", "patternProperties", "dependentRequired", "dependentSchemas"),
-        *("prefixItems", "contains", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"),
-        *("default", "minLength", "maxLength", "uniqueItems", "discriminator"),
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "patternProperties",
+        "dependentRequired",
+        "dependentSchemas",
+        "prefixItems",
+        "contains",
+        "propertyNames",
+        "unevaluatedProperties",
+        "minProperties",
+        "maxProperties",
+        "default",
+        "minLength",
+        "maxLength",
+        "uniqueItems",
+        "discriminator",
     )
 )
 _TYPED = ("type", "enum", "const", "anyOf", "$ref")
 _STRICT = frozenset(
     (
-        *("$ref", "$defs", "definitions", "type", "title", "description", "enum", "const", "properties", "required"),
-        *("additionalProperties", "items", "anyOf", "pattern", "format", "multipleOf", "minimum", "maximum"),
-        *("exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"),
+        "$ref",
+        "$defs",
+        "definitions",
+        "type",
+        "title",
+        "description",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "anyOf",
+        "pattern",
+        "format",
+        "multipleOf",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "minItems",
+        "maxItems",
     )
 )
 """What a strict schema may have (developers.openai.com/api/docs/guides/structured-outputs)."""
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
 CLAUDE_KEYWORDS = frozenset(
     (
-        *("$schema", "$ref", "$defs", "definitions", "type", "title", "description", "default", "enum", "const"),
-        *("properties", "required", "additionalProperties", "items", "anyOf", "allOf", "format", "minItems", "pattern"),
+        "$schema",
+        "$ref",
+        "$defs",
+        "definitions",
+        "type",
+        "title",
+        "description",
+        "default",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "anyOf",
+        "allOf",
+        "format",
+        "minItems",
+        "pattern",
     )
 )
 """What a schema may have for Claude (platform.claude.com/docs: structured outputs)."""

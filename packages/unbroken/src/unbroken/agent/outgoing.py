@@ -115,7 +115,14 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
             return sent
         tokens = _tokens(run, sent, toolbox.specs)
         request = NextRequest(
-            *(sent, shown, toolbox.specs, tokens, final, run.notes, aside.ask, transcript.add),
+            sent,
+            shown,
+            toolbox.specs,
+            tokens,
+            final,
+            run.notes,
+            aside.ask,
+            transcript.add,
             background=() if run.futures is None else tuple(each.saved() for each in run.futures.undelivered()),
         )
         for each in preparing:

@@ -235,7 +235,15 @@ def metrics_of(result: Result[Any]) -> Metrics:
     calls = sum(len(message.calls) for message in result.messages if isinstance(message, Assistant))
     returns = sum(len(message.results) for message in result.messages if isinstance(message, ToolMessage))
     end = RunFinished(
-        *(result.run, 0, 0, 0.0, result.text, result.stop_reason, result.rounds, result.requests, len(result.calls)),
+        result.run,
+        0,
+        0,
+        0.0,
+        result.text,
+        result.stop_reason,
+        result.rounds,
+        result.requests,
+        len(result.calls),
         usage=result.usage.to_json(),
         seconds=result.seconds,
         complete=calls == returns + len(result.answered),

@@ -342,7 +342,12 @@ class Run:
             made, returned = self.chain()
             LOG.warning(
                 "tool_chain_incomplete_on_stream run=%s tool_calls=%d tool_returns=%d attempt=%d kind=%s: %s",
-                *(self.id, made + broken, returned, verdict.attempt, verdict.kind, verdict.reason),
+                self.id,
+                made + broken,
+                returned,
+                verdict.attempt,
+                verdict.kind,
+                verdict.reason,
             )
         else:
             attempt, why = verdict.attempt, verdict.reason

@@ -94,7 +94,11 @@ class Performance:
         plan = self.plan(self.clock or current_clock())
         emitter = Emitter(self.id, plan.clock, self.next_seq, self.next_call)
         run = Run(
-            *(self.id, plan, self.transcript, self.account, emitter),
+            self.id,
+            plan,
+            self.transcript,
+            self.account,
+            emitter,
             agent=self.name,
             question=self.question,
             earlier=self.earlier,
@@ -308,7 +312,10 @@ def _log_chain(run: Run, level: int) -> None:
         CHAIN_LOG.log(
             level,
             "tool_chain_status run=%s tool_calls=%d tool_returns=%d fallback_used=%s",
-            *(run.id, calls, returns, run.fallback_used),
+            run.id,
+            calls,
+            returns,
+            run.fallback_used,
         )
 
 

@@ -197,7 +197,9 @@ async def _verified(
         LOG.warning(
             "Tool call %s (id=%s) was running when its run stopped, and verifying it failed, so its outcome is "
             "unknown: %s",
-            *(call.name, call.id, in_words(found) if isinstance(found, BaseException) else found.text),
+            call.name,
+            call.id,
+            in_words(found) if isinstance(found, BaseException) else found.text,
         )
         return unknown(call)
     context.ran_before = 0.0

@@ -344,7 +344,10 @@ class Attempt:
                 LOG.warning(
                     "Tool %s (id=%s) could not be stopped at its time-out of %gs, and went on for %.1fs: it, or code "
                     "beside it, blocks the event loop. Await what takes long, or write `def` in place of `async def`",
-                    *(self.call.name, self.call.id, self.timeout, late),
+                    self.call.name,
+                    self.call.id,
+                    self.timeout,
+                    late,
                 )
 
     async def _run(self, function: Callable[[], Any], is_async: bool) -> ToolResult:

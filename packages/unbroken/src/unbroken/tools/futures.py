@@ -95,8 +95,14 @@ class Future:
 
     def saved(self) -> BackgroundCall:
         return BackgroundCall(
-            *(self.handle, self.call, self.turn, self.entry.prepared.number, self.result, self.delivered),
-            *(self.entry.seconds, self.nth),
+            self.handle,
+            self.call,
+            self.turn,
+            self.entry.prepared.number,
+            self.result,
+            self.delivered,
+            self.entry.seconds,
+            self.nth,
             shared_by=tuple((prepared.number, prepared.call) for prepared, shares in self.answered if shares),
         )
 

@@ -41,9 +41,26 @@ _MAPS = ("properties", "$defs", "patternProperties", "dependentSchemas")
 _SINGLE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 
 _KEYWORDS = {
-    *("type", "description", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"),
-    *("$ref", "$defs", "pattern", "format", "minItems", "maxItems"),
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "type",
+    "description",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "enum",
+    "const",
+    "anyOf",
+    "$ref",
+    "$defs",
+    "pattern",
+    "format",
+    "minItems",
+    "maxItems",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
 }
 _FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 _NULL: Schema = {"type": "null"}

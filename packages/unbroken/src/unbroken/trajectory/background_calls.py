@@ -92,7 +92,11 @@ class _Reading:
                 self.calls[known.number] = replace(known, shared_by=shared_by)
                 return
         self.calls[number] = BackgroundCall(
-            *(handle, call, turn, number, self.returned.get(number)),
+            handle,
+            call,
+            turn,
+            number,
+            self.returned.get(number),
             nth=self._nth.get(number, 1),
             arguments=self._started.get(number),
         )

@@ -345,7 +345,11 @@ class Facts:
         tokens = tuple(max(count(event.usage.get(f"{kind}_tokens")), 0) for kind in TOKENS)
         input, output, cached, written, reasoning = tokens
         usage = Usage(
-            *(input, output, cached, written, reasoning),
+            input,
+            output,
+            cached,
+            written,
+            reasoning,
             estimated=bool(event.usage.get("estimated")),
             web_searches=max(count(event.usage.get("web_searches")), 0),
             server_calls=max(count(event.usage.get("server_calls")), 0),

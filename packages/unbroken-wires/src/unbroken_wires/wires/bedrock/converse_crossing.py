@@ -19,7 +19,12 @@ from unbroken_wires.wires.schemas import claude_form
 
 _HANDLED = frozenset(
     (
-        *("inferenceConfig", "toolConfig", FIELDS, "outputConfig", "requestMetadata", "serviceTier"),
+        "inferenceConfig",
+        "toolConfig",
+        FIELDS,
+        "outputConfig",
+        "requestMetadata",
+        "serviceTier",
         "additionalModelResponseFieldPaths",
     )
 )

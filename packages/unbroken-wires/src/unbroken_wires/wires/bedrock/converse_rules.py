@@ -32,7 +32,8 @@ _SCHEMAS = "toolConfig.tools[].toolSpec.inputSchema.json"
 
 WITHOUT_OUTPUT_FORMAT = Either(
     (
-        *(Claude(before=(4, 5)), Claude(since=(4, 7))),
+        Claude(before=(4, 5)),
+        Claude(since=(4, 7)),
         Named("nova*", "titan*", "llama*", "command*", "*jamba*", "*palmyra*", "*deepseek.r1*"),
     )
 )

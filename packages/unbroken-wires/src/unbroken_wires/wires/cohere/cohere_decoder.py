@@ -32,8 +32,17 @@ MARKS = (
 
 _EVENTS = frozenset(
     (
-        *("message-start", "content-start", "content-delta", "content-end", "tool-plan-delta", "message-end"),
-        *("tool-call-start", "tool-call-delta", "tool-call-end", "citation-start", "citation-end"),
+        "message-start",
+        "content-start",
+        "content-delta",
+        "content-end",
+        "tool-plan-delta",
+        "message-end",
+        "tool-call-start",
+        "tool-call-delta",
+        "tool-call-end",
+        "citation-start",
+        "citation-end",
     )
 )
 

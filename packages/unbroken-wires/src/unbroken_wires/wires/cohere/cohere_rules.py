@@ -13,8 +13,21 @@ _DOCS = "docs.cohere.com/reference/chat"
 
 OUTPUT_KEYWORDS = frozenset(
     (
-        *("$ref", "$defs", "definitions", "type", "title", "description", "enum", "const", "properties", "required"),
-        *("additionalProperties", "items", "anyOf", "format", "pattern"),
+        "$ref",
+        "$defs",
+        "definitions",
+        "type",
+        "title",
+        "description",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "anyOf",
+        "format",
+        "pattern",
     )
 )
 """What `json_schema` may have (docs.cohere.com/docs/structured-outputs-json)."""

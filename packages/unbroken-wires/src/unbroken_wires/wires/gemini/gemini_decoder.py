@@ -29,8 +29,15 @@ _OURS = _INSIDE | _SNAKE | {"error"}
 
 _SNAKE_PARTS = frozenset(
     (
-        *("function_call", "function_response", "inline_data", "file_data", "executable_code"),
-        *("code_execution_result", "tool_call", "tool_response", "thought_signature"),
+        "function_call",
+        "function_response",
+        "inline_data",
+        "file_data",
+        "executable_code",
+        "code_execution_result",
+        "tool_call",
+        "tool_response",
+        "thought_signature",
     )
 )
 

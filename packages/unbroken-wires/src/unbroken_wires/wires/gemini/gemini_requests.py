@@ -219,8 +219,18 @@ _NAMED = frozenset(("properties", "patternProperties", "$defs", "defs", "definit
 
 _INNER = frozenset(
     (
-        *("items", "prefixItems", "anyOf", "oneOf", "allOf", "not", "additionalProperties"),
-        *("contains", "propertyNames", "if", "then", "else"),
+        "items",
+        "prefixItems",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "additionalProperties",
+        "contains",
+        "propertyNames",
+        "if",
+        "then",
+        "else",
     )
 )
 """Keywords that hold a schema or a list of them."""
