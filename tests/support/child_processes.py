@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -30,12 +31,15 @@ _LOADED = ["unbroken_gateway.http.uvicorn_server", "unbroken_testing.server", "u
 
 def load_first(*modules: str) -> None:
     """These modules are imported once, before the first child; the modules of a test too."""
+    # The process that loads them is a new one: these are the places where it looks for them.
+    files = {module: getattr(sys.modules.get(module), "__file__", None) for module in modules}
+    beside = [str(Path(file).parents[module.count(".")]) for module, file in files.items() if file]
     _LOADED.extend(module for module in modules if module not in _LOADED)
     _CONTEXT.set_forkserver_preload(["__main__", *_LOADED])
     here = Path(__file__).parent
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(here) not in paths:  # the process that loads them is a new one, and looks for them there
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent), *filter(None, paths)])
+    places = dict.fromkeys([str(here), str(here.parent), *beside, *filter(None, paths)])
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)
 
 
 load_first()

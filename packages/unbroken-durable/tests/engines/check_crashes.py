@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from child_processes import Child
-from durable_engines.crash_workers import SUPERSEDED, Engine
+from crash_workers import SUPERSEDED, Engine
 from durable_runs import (
     OFTEN,
     QUESTION,

@@ -27,7 +27,7 @@ LOST_AFTER = 3.0
 
 SUPERSEDED = 33
 
-load_first("durable_engines.crash_workers")
+load_first(__name__)
 
 
 class PlainWorkers:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from terminals import invoke
-from test_cli import in_terminal, unbroken
+from terminals import Terminal, in_pipe, invoke
 
 from unbroken import Agent, connect, tool
 from unbroken.errors import ModelNotFound, ProviderError, Unauthorized, Unreachable
@@ -533,16 +532,16 @@ def test_a_missing_server_and_an_unknown_model_are_errors() -> None:
 
 def test_in_a_pipe_the_output_is_toml_that_can_be_appended(user_file: Path) -> None:
     with behaving(breaks_when_streaming_tools) as server:
-        done = unbroken("probe", "--base-url", server.base_url(), "--model", "m")
-        assert (done.returncode, done.stderr) == (0, b"")
-        lines = done.stdout.decode().splitlines()
+        done = in_pipe("probe", "--base-url", server.base_url(), "--model", "m")
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = done.stdout.splitlines()
         assert lines[:2] == ["# compatible:m on openai-chat", "# works   plain text"]
         assert any(line.startswith("# differs streaming with tools: only when streamed: error: ") for line in lines)
-        rows = tomllib.loads(done.stdout.decode())
+        rows = tomllib.loads(done.stdout)
         assert rows == {"providers": {"local": {"base_url": server.base_url(), "quirks": {"stream_with_tools": False}}}}
-        user_file.write_bytes(done.stdout)
-        said = unbroken("run", "What is the weather in Paris?", "--model", "local:m")
-    assert said.stdout == b"pong\n"
+        user_file.write_text(done.stdout)
+        said = in_pipe("run", "What is the weather in Paris?", "--model", "local:m")
+    assert said.stdout == "pong\n"
 
 
 def test_json_has_everything_and_something_broken_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,21 +551,24 @@ def test_json_has_everything_and_something_broken_exits_with_1(monkeypatch: pyte
         return refuse("sk-secret-0123456789 may not use tools") if request.tools else None
 
     with behaving(quotes_the_key, api_key="sk-secret-0123456789") as server:
-        done = unbroken("probe", "--json", "--base-url", server.base_url(), "--model", "m", "--api-key-env", "MY_KEY")
+        done = in_pipe("probe", "--json", "--base-url", server.base_url(), "--model", "m", "--api-key-env", "MY_KEY")
     assert done.returncode == 1
     value = json.loads(done.stdout)
     assert (value["model"], value["wire"], value["judgement"]) == ("compatible:m", "openai-chat", "broken")
     assert value["answers"][0]["finding"] == {"judgement": "works", "words": "", "quirks": {}}
     assert tomllib.loads(value["profile"])["providers"]["local"]["keys"] == ["MY_KEY"]
-    assert b"sk-secret" not in done.stdout + done.stderr
+    assert "sk-secret" not in done.stdout + done.stderr
 
 
 def test_on_a_terminal_each_finding_has_its_mark() -> None:
-    with behaving(tells_no_usage) as server:
-        seen = in_terminal("probe", "--base-url", server.base_url(), "--model", "m")
-    assert "✔ works" in seen
-    assert "≈ differs" in seen
-    assert "[providers.local]" in seen
+    with (
+        behaving(tells_no_usage) as server,
+        Terminal("probe", "--base-url", server.base_url(), "--model", "m") as shown,
+    ):
+        shown.end()
+    assert "✔ works" in shown.plain
+    assert "≈ differs" in shown.plain
+    assert "[providers.local]" in shown.plain
 
 
 @pytest.mark.parametrize(
