@@ -256,7 +256,7 @@ def test_with_json_logs_mistakes_and_the_check_are_json_too() -> None:
     assert json.loads(done.stderr)["message"].startswith("unbroken.toml is not read")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_share_a_port_and_a_store_and_reload_on_a_signal(workers: int) -> None:
     Path("unbroken.toml").write_text('[[models]]\nmodel = "demo"\n')
     with serving("--workers", str(workers)) as server:
