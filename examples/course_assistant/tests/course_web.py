@@ -85,13 +85,13 @@ def texts(told: list[Told]) -> str:
 
 @asynccontextmanager
 async def served(
-    model: Model, folder: Path, *, note: str = "", store: ChatStore | None = None
+    model: Model, folder: Path, *, note: str = "", store: ChatStore | None = None, **options: Any
 ) -> AsyncGenerator[Client]:
     for name, text in (("mcp.txt", MCP), ("computer.txt", COMPUTER_USE)):
         (folder / name).write_text(text, "utf-8")
     with CourseLibrary.open(folder, full_text_only=True) as library:
         assistant = CourseAssistant(model, library)
-        async with serving(create_app(assistant, note, store=store)) as address, ClientSession() as http:
+        async with serving(create_app(assistant, note, store=store, **options)) as address, ClientSession() as http:
             yield Client(http, address, assistant)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from course_web import Client, Held, Told, read, served, texts
 
-from course_assistant.web import chats
 from course_assistant.web.chat_store import ChatStore
 from unbroken import Request, RetryingModel, ScriptedModel, User, UserError
 from unbroken.errors import Unavailable
@@ -80,14 +79,10 @@ def test_a_number_inside_of_a_joined_text_gives_the_turn_again_from_its_beginnin
     asyncio.run(main())
 
 
-def test_an_answer_that_nobody_watches_is_stopped_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chats, "UNWATCHED", 0.05)
-
+def test_an_answer_that_nobody_watches_is_stopped_after_a_while(tmp_path: Path) -> None:
     async def main() -> None:
         model = Held(ScriptedModel("Never read.", "I am free."), at=0)
-        async with served(model, tmp_path) as client:
+        async with served(model, tmp_path, unwatched=0.05) as client:
             session = (await leave_at(client, "MCP?", "request_sent"))[0]["id"]
             await asyncio.wait_for(model.left.wait(), 10)
             assert (await client.ask("And now?", session))[-1]["text"] == "I am free."

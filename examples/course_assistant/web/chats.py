@@ -50,8 +50,16 @@ class Entry:
 class Chat:
     """One session on the page. Events are numbered from 1, turns (a question and its answer) from 0."""
 
-    def __init__(self, assistant: CourseAssistant, session: Session, store: ChatStore | None = None) -> None:
+    def __init__(
+        self,
+        assistant: CourseAssistant,
+        session: Session,
+        store: ChatStore | None = None,
+        *,
+        unwatched: float = UNWATCHED,
+    ) -> None:
         self.session = session
+        self._unwatched = unwatched
         self._store = store
         self._assistant = assistant
         self._log: list[Entry] = []
@@ -131,10 +139,10 @@ class Chat:
         )
 
     @classmethod
-    def restore(cls, assistant: CourseAssistant, id: str, body: bytes, store: ChatStore) -> Self:
+    def restore(cls, assistant: CourseAssistant, id: str, body: bytes, store: ChatStore, *, unwatched: float) -> Self:
         """A chat that was saved. If its server died in the middle of an answer, that one has failed."""
         saved: dict[str, Any] = json.loads(body)  # arguments of a model may have numbers beyond 64 bits
-        chat = cls(assistant, assistant.sessions.restore(id, from_json(saved["messages"])), store)
+        chat = cls(assistant, assistant.sessions.restore(id, from_json(saved["messages"])), store, unwatched=unwatched)
         chat.session.found = {number: Source(number, title, file) for number, title, file in saved["found"]}
         chat._events, chat._turns, chat._question = saved["events"], saved["turns"], saved["question"]
         chat._before = from_json(saved["before"])
@@ -213,7 +221,7 @@ class Chat:
         if self._timer is not None:
             self._timer.cancel()
         unwatched = self.busy and not self._watchers
-        self._timer = asyncio.get_running_loop().call_later(UNWATCHED, self.stop) if unwatched else None
+        self._timer = asyncio.get_running_loop().call_later(self._unwatched, self.stop) if unwatched else None
         if not self._watchers:
             self._join_pieces()
 
@@ -226,14 +234,17 @@ class Chats:
     """The chats of all sessions, found by their ids only: they cannot be listed. A session that the assistant forgets
     takes its chat along, unless it is in the store."""
 
-    def __init__(self, assistant: CourseAssistant, store: ChatStore | None = None) -> None:
+    def __init__(
+        self, assistant: CourseAssistant, store: ChatStore | None = None, *, unwatched: float = UNWATCHED
+    ) -> None:
         self._assistant = assistant
+        self._unwatched = unwatched
         self._store = store
         self._by_id: dict[str, Chat] = {}
 
     def start(self) -> Chat:
         session = self._assistant.sessions.start()
-        return self._keep(Chat(self._assistant, session, self._store))
+        return self._keep(Chat(self._assistant, session, self._store, unwatched=self._unwatched))
 
     def _keep(self, chat: Chat) -> Chat:
         self._by_id[chat.session.id] = chat
@@ -248,7 +259,7 @@ class Chats:
         if body is None or self._store is None:
             return None
         try:
-            return self._keep(Chat.restore(self._assistant, id, body, self._store))
+            return self._keep(Chat.restore(self._assistant, id, body, self._store, unwatched=self._unwatched))
         except (ValueError, KeyError, TypeError, UserError):  # of another version, or changed by somebody
             LOG.warning("a saved chat cannot be read: it is not shown", exc_info=True)
             return None

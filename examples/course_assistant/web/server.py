@@ -37,7 +37,7 @@ from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
 from course_assistant.tours import example_questions
 from course_assistant.web.chat_store import ChatStore, default_folder
-from course_assistant.web.chats import Chat, Chats
+from course_assistant.web.chats import UNWATCHED, Chat, Chats
 from course_assistant.web.guard import LOOPBACK, OnlyHere
 from course_assistant.web.page import HEADERS, PAGE
 from course_assistant.web.page_events import EventStream
@@ -52,11 +52,16 @@ PRIVATE = {"cache-control": "no-store"}
 
 
 def create_app(
-    assistant: CourseAssistant, note: str = "", note_zh: str = "", store: ChatStore | None = None
+    assistant: CourseAssistant,
+    note: str = "",
+    note_zh: str = "",
+    store: ChatStore | None = None,
+    *,
+    unwatched: float = UNWATCHED,
 ) -> Starlette:
     """`note` is shown beside the courses, `note_zh` to readers of Chinese. Without a store the chats end with the
-    server."""
-    chats = Chats(assistant, store)
+    server. `unwatched`: seconds that an answer continues after its last reader has left."""
+    chats = Chats(assistant, store, unwatched=unwatched)
     api = _Api(assistant, chats, note, note_zh or note)
     app = Starlette(
         routes=[

@@ -235,7 +235,6 @@ def test_a_value_that_breaks_its_format_is_asked_for_again(monkeypatch: pytest.M
     schema = {"type": "object", "properties": {"when": {"type": "string", "format": "date"}}}
     typed = ["e", '{"when": "soon"}', "y", "e", '{"when": "2025-12-31"}', "y"]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed)))
-    monkeypatch.setattr("unbroken_cli.approval_prompt.termios", None)
     shown = Console(file=io.StringIO(), width=100)
     asked = Question("c", "elicitation/create", {}, kind="form", schema=schema, server="x", tool="book")
     assert ask_on_terminal(shown, asked) == Edit({"when": "2025-12-31"})

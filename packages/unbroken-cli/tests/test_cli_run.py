@@ -259,7 +259,9 @@ def test_an_interrupt_ends_the_run_with_every_call_answered(tmp_path: Path) -> N
 
 
 def test_the_demo_model_needs_no_key(tmp_path: Path) -> None:
-    done = in_pipe("run", "Hello", "--model", "demo", "--tools", write_tools(tmp_path), "--timeline")
+    tools = tmp_path / "tools.py"
+    tools.write_text("from unbroken import tool\n\n@tool\ndef weather(city: str) -> str:\n    return city\n")
+    done = in_pipe("run", "Hello", "--model", "demo", "--tools", str(tools), "--timeline")
     assert done.returncode == 0
     assert done.stdout.startswith("I have all the results: ")
     assert done.stderr.count("\ncall: ") + done.stderr.startswith("call: ") == 3

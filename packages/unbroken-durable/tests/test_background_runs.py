@@ -90,7 +90,9 @@ def driven(url: str, ledger: Ledger, run_id: str, kill: tuple[int, bool] | None 
     return in_a_child(lambda: asyncio.run(main()))
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")]
+)
 def test_a_run_killed_at_an_append_pays_nothing_twice(after: bool, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     assert driven(url, Ledger(tmp_path / "ledger.db"), "whole") == 0

@@ -124,7 +124,7 @@ def test_a_terminal_has_colours_and_the_time() -> None:
         terminal.wait_for("driving 1 run · ")
         wait_until_shipping()
         terminal.type("\x03")
-        terminal.wait_for("stopping: 1 run to leave")
+        terminal.wait_for("\runbroken: stopping: 1 run to leave")
         Path("may_end").touch()
         assert terminal.end() == 0
     assert "\x1b[32manswered" in terminal.seen

@@ -73,7 +73,9 @@ def check_inner(events: list[Any], ledger: Ledger, run_id: str) -> None:
             assert done[call.name, number] == 1 or call.name == "deposit"
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")]
+)
 def test_a_team_killed_at_an_append_ends_as_if_nothing_had_happened(after: bool, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     ended: list[int] = []

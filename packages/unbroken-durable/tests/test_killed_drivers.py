@@ -25,7 +25,9 @@ def finish(url: str, ledger: Ledger, run_id: str) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")]
+)
 def test_a_run_killed_at_an_append_ends_as_if_nothing_had_happened(after: bool, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     appends = count_appends(url, Ledger(tmp_path / "counted.db"))

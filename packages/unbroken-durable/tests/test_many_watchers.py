@@ -14,7 +14,7 @@ from watched_runs import agents, ask, journal_url, read_events, serving, until, 
 
 from unbroken.asgi import CancelOnDisconnect, ClientConnection, ClientGone
 from unbroken.errors import UserError
-from unbroken_durable import Journal, drive, event_feeds, open_journal
+from unbroken_durable import Journal, drive, open_journal
 from unbroken_durable.database import Database
 from unbroken_durable.event_feeds import EventFeeds, event_bytes
 from unbroken_gateway import GatewayKey, create_key
@@ -44,36 +44,48 @@ async def watched(feeds: EventFeeds, journal: Journal, run_id: str, after: int =
     return b"".join([data async for data in feeds.watch(await journal.run(run_id), after)])
 
 
-def test_a_run_is_read_once_for_all_who_watch_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[int] = []
-    original = Database.chunks
+class Counting:
+    """A journal that counts how often a run is read."""
 
-    def chunks(self: Database, run_id: str, after: int, most: int | None = None) -> Any:
-        reads.append(after)
-        return original(self, run_id, after, most)
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.reads = 0
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def work(self, do: Callable[[Any], Any]) -> Any:
+        return await self._journal.work(lambda database: do(_CountingDatabase(self, database)))
+
+
+class _CountingDatabase:
+    def __init__(self, journal: Counting, database: Database) -> None:
+        self._journal = journal
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        self._journal.reads += name == "chunks"
+        return getattr(self._database, name)
+
+
+def test_a_run_is_read_once_for_all_who_watch_it(url: str) -> None:
     async def work(journal: Journal) -> None:
         await journal.start("support", "look", run_id="r")
         assert (await drive(agents(), journal, "r")).state == "answered"
         told = await expected(journal, "r")
-        monkeypatch.setattr(Database, "chunks", chunks)
-        feeds = EventFeeds(journal)
+        counting: Any = Counting(journal)
+        feeds = EventFeeds(counting)
         assert await asyncio.gather(*(watched(feeds, journal, "r") for _ in range(100))) == [told] * 100
         assert await watched(feeds, journal, "r") == told  # it is there for a while
-        assert len(reads) == 1
+        assert counting.reads == 1
 
     in_journal(url, work)
 
 
 @pytest.mark.parametrize("kept", [1, 2_000, 1_000_000])
-def test_whatever_is_kept_nothing_is_missing_and_nothing_comes_twice(
-    kept: int, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_feeds, "KEPT_OF_ONE", kept)
-    monkeypatch.setattr(event_feeds, "BLOCK", 500)
-
+def test_whatever_is_kept_nothing_is_missing_and_nothing_comes_twice(kept: int, url: str) -> None:
     async def work(journal: Journal) -> None:
-        feeds = EventFeeds(journal)
+        feeds = EventFeeds(journal, kept_of_one=kept, block=500)
         await journal.start("support", "look look", run_id="r")
         live = [asyncio.create_task(watched(feeds, journal, "r", after)) for after in (0, 3, 10)]
         await asyncio.sleep(0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import jsonschema
+import pytest
 from ag_ui.core import Event as AgUiEvent
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
@@ -336,6 +337,7 @@ def test_an_opened_journal_is_served_too_and_stays_open(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_again_and_again_loses_nothing_for_those_who_watch(tmp_path: Path) -> None:
     async def main() -> None:
         server = Server(tmp_path)

@@ -369,12 +369,11 @@ def test_a_key_is_created_changed_rotated_and_revoked(
 
 
 def test_a_model_is_added_for_all_gateways_changed_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken_gateway.additions.LOOKED_AFTER", 0.02)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
     secret = make_admin(tmp_path)
 
     async def work() -> None:
-        async with administered(tmp_path) as gateway:
+        async with administered(tmp_path, "[server]\nlook_every = 0.02\n" + CONFIG) as gateway:
             second = Gateway(
                 gateway.settings, source=ConfigSource(str(tmp_path / "unbroken.toml"), asdict(ServeOptions()))
             )

@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from terminals import Terminal
 from typer.testing import CliRunner, Result
 
 from unbroken import UserError
@@ -146,9 +147,7 @@ def test_errors_have_exit_codes_and_never_show_the_key(admin: Any, gateway: tupl
     assert "the key is missing" in admin("version").stderr
 
 
-def test_a_request_is_found_by_the_id_of_its_response(
-    admin: Any, gateway: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_is_found_by_the_id_of_its_response(admin: Any, gateway: tuple[str, Path]) -> None:
     url, folder = gateway
     ids: list[str] = []
     for model in ("demo", "none"):
@@ -168,9 +167,9 @@ def test_a_request_is_found_by_the_id_of_its_response(
     assert json.loads(admin("requests", ids[0], "--json").stdout)["alias"] == "demo"
     missing = admin("requests", "0123456789abcdef")
     assert (missing.exit_code, "has the id `0123456789abcdef`" in missing.stderr) == (2, True)
-    monkeypatch.setattr("unbroken_gateway.commands.admin.is_terminal", bool)  # any stream is one
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = admin("requests").stdout.splitlines()
+    with Terminal("admin", "requests", "--url", url, columns=80) as terminal:
+        assert terminal.end() == 0
+    shown = terminal.plain.splitlines()
     assert shown[0].split()[:3] == ["when", "id", "key"]
     assert any(line.startswith(f"  {ids[1]}: there is no model 'none' here") for line in shown)
     assert all(len(line) <= 80 for line in shown)

@@ -14,9 +14,10 @@ import urllib.request
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.error import HTTPError
 
+import loaded_command
 import pytest
 from terminals import COMMAND, environment, in_pipe, invoke
 
@@ -24,6 +25,7 @@ from unbroken_testing import Call
 from unbroken_testing import serve as upstream_of
 
 PATIENCE = 30.0
+LOADED = ("unbroken_gateway.app", "unbroken_gateway.commands.serve", "unbroken_gateway.http.uvicorn_server")
 TOOLS = [
     {
         "type": "function",
@@ -41,11 +43,10 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyr
 
 
 class Serving:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: loaded_command.Started, out: IO[str]) -> None:
         self.process = process
         self.printed: list[str] = []
-        assert process.stdout is not None
-        for line in process.stdout:
+        for line in out:
             self.printed.append(line.rstrip("\n"))
             if line.startswith("Ctrl-C"):
                 break
@@ -71,21 +72,25 @@ class Serving:
                 return error.code, json.loads(error.read())
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        self.process.send_signal(number)
+        os.kill(self.process.pid, number)
         return self.process.wait(PATIENCE)
 
 
 @contextmanager
 def serving(*arguments: str, env: Mapping[str, str] | None = None) -> Generator[Serving]:
-    command = [*COMMAND, "serve", "--port", "0", *arguments]
-    with (
-        Path("log").open("w") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(env)) as process,
-    ):
+    out, its_out = os.pipe()
+    with open(os.devnull) as nothing, Path("log").open("w") as log:
+        streams = nothing.fileno(), its_out, log.fileno()
+        process = loaded_command.start(
+            "serve", "--port", "0", *arguments, streams=streams, env=environment(env), load=LOADED
+        )
+    os.close(its_out)
+    with open(out) as printed:
         try:
-            yield Serving(process)
+            yield Serving(process, printed)
         finally:
             process.kill()
+            process.wait()
 
 
 def question(*messages: object, **more: object) -> dict[str, object]:
@@ -251,7 +256,7 @@ def test_with_json_logs_mistakes_and_the_check_are_json_too() -> None:
     assert json.loads(done.stderr)["message"].startswith("unbroken.toml is not read")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_share_a_port_and_a_store_and_reload_on_a_signal(workers: int) -> None:
     Path("unbroken.toml").write_text('[[models]]\nmodel = "demo"\n')
     with serving("--workers", str(workers)) as server:
@@ -259,7 +264,7 @@ def test_workers_share_a_port_and_a_store_and_reload_on_a_signal(workers: int) -
         status, answer = server.post("/v1/messages", {**question(), "tools": [], "max_tokens": 99})
         assert (status, answer["stop_reason"]) == (200, "end_turn")
         Path("unbroken.toml").write_text('[[models]]\nmodel = "demo"\nalias = "other"\n')
-        server.process.send_signal(signal.SIGHUP)
+        os.kill(server.process.pid, signal.SIGHUP)
         until = time.monotonic() + PATIENCE
         while Path("log").read_text().count("config_reloaded changes=2 restart=-") < workers:
             assert time.monotonic() < until

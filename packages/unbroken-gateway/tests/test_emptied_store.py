@@ -471,9 +471,8 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
 @asynccontextmanager
-async def place(monkeypatch: pytest.MonkeyPatch, **more: Any) -> AsyncGenerator[Place]:
+async def place(**more: Any) -> AsyncGenerator[Place]:
     """Two gateways with keys and budgets in one Valkey. One answer costs 10 cents."""
-    monkeypatch.setattr("unbroken_gateway.additions.LOOKED_AFTER", 0.2)
     server = valkey_server.start()
     address = f"redis://{server.host}:{server.port}/0"
     try:
@@ -484,7 +483,14 @@ async def place(monkeypatch: pytest.MonkeyPatch, **more: Any) -> AsyncGenerator[
             row = upstream_settings(upstream, "openai-chat", price={"input": 1000.0, "output": 1000.0})
             budget = BudgetSettings("a dime", read_allowance("$0.1"), key="ann")
             settings = settings_for(
-                row, store=address, keys=True, keys_in_store=True, budgets=(budget,), spend_batch=0.05, **more
+                row,
+                store=address,
+                keys=True,
+                keys_in_store=True,
+                budgets=(budget,),
+                spend_batch=0.05,
+                look_every=0.2,
+                **more,
             )
             async with serving(settings) as one, serving(settings) as two:
                 here = Place([one, two], server, ann, root)
@@ -498,9 +504,9 @@ def make_root(keys: Any) -> str:
     return add_key(keys, GatewayKey("root", admin=True, operator=True), 1.0, "the store")
 
 
-def test_a_flushed_server_is_reported_everywhere_and_the_operator_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flushed_server_is_reported_everywhere_and_the_operator_decides() -> None:
     async def work() -> None:
-        async with place(monkeypatch) as here:
+        async with place() as here:
             assert await here.ask(here.ann) == 200
             await until_spent(here)
             valkey_server.empty(here.server)
@@ -538,10 +544,10 @@ async def until_spent(here: Place) -> None:
 
 
 def test_a_server_that_was_restarted_empty_is_written_back_by_itself_if_configured(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:
-        async with place(monkeypatch, when_emptied="restore") as here:
+        async with place(when_emptied="restore") as here:
             await here.ask(here.ann)
             await until_spent(here)
             port = here.server.port
@@ -558,7 +564,7 @@ def test_a_server_that_was_restarted_empty_is_written_back_by_itself_if_configur
 
 def test_the_command_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        async with place(monkeypatch) as here:
+        async with place() as here:
             valkey_server.empty(here.server)
             await here.ready(503)
             monkeypatch.setenv("UNBROKEN_ADMIN_KEY", here.root)

@@ -110,14 +110,18 @@ async def until_asked(upstream: ScriptedServer, times: int) -> None:
         await asyncio.sleep(0.002)
 
 
-@pytest.mark.parametrize("store", ["sqlite", "valkey"])
 @pytest.mark.parametrize(
-    ("wire", "upstream_wire"),
+    ("wire", "upstream_wire", "store"),
     [
-        ("openai-chat", "openai-chat"),
-        ("anthropic-messages", "anthropic-messages"),
-        ("openai-responses", "gemini"),
-        ("gemini", "openai-responses"),
+        ("openai-chat", "openai-chat", "sqlite"),
+        ("gemini", "openai-responses", "valkey"),
+        pytest.param("openai-chat", "openai-chat", "valkey", marks=pytest.mark.slow),
+        pytest.param("gemini", "openai-responses", "sqlite", marks=pytest.mark.slow),
+        *(
+            pytest.param(*pair, store, marks=pytest.mark.slow)
+            for pair in (("anthropic-messages", "anthropic-messages"), ("openai-responses", "gemini"))
+            for store in ("sqlite", "valkey")
+        ),
     ],
 )
 def test_a_gateway_that_is_killed_at_every_step_completes_the_turn(

@@ -89,7 +89,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, *providers: Provider, **more: Any)
         for at, each in enumerate(providers, 1)
     )
     upstream = UpstreamSettings("voice", deployments[0].model, deployments=deployments)
-    return settings_for(upstream, passes=(realtime.RULE,), **more)
+    return settings_for(upstream, passes=(realtime.RULE,), look_every=0.02, **more)
 
 
 def test_messages_go_both_ways_with_the_providers_key_and_a_deployment_that_refuses_is_left_out(
@@ -144,8 +144,6 @@ def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rule_and_a_model_are_needed_and_a_revoked_key_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(realtime, "LOOKED_AFTER", 0.05)
-
     async def story() -> None:
         file = tmp_path / "keys"
         ann = create_key(file, GatewayKey("ann"))
@@ -196,8 +194,6 @@ def test_a_rule_and_a_model_are_needed_and_a_revoked_key_ends_the_connection(
 def test_what_a_connection_uses_is_counted_and_ends_it_when_a_budget_is_spent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(realtime, "LOOKED_AFTER", 0.05)
-
     async def story() -> None:
         file = tmp_path / "keys"
         amount = (read_allowance("100tokens/day"),)
@@ -269,8 +265,6 @@ def test_an_answer_that_a_connection_leaves_is_estimated_with_the_conversation_b
 
 
 def test_each_answer_of_a_connection_reserves_when_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(realtime, "LOOKED_AFTER", 0.01)
-
     async def story() -> None:
         file = tmp_path / "keys"
         amount = (read_allowance("900tokens/day"),)

@@ -257,14 +257,12 @@ def test_a_public_gateway_never_loses_its_keys_by_a_host_that_is_not_used_yet(tm
     run(work)
 
 
-def test_the_file_is_read_again_when_it_changes_if_that_is_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unbroken_gateway.reloading.LOOKED_AFTER", 0.01)
+def test_the_file_is_read_again_when_it_changes_if_that_is_wanted(tmp_path: Path) -> None:
+    watched = '[server]\nwatch = true\nlook_every = "10ms"\n' + HEAD + DEMO
 
     async def work() -> None:
-        async with reloading(tmp_path, "[server]\nwatch = true\n" + HEAD + DEMO) as running:
-            running.file.write_text("[server]\nwatch = true\n" + HEAD + DEMO + 'alias = "other"\n')
+        async with reloading(tmp_path, watched) as running:
+            running.file.write_text(watched + 'alias = "other"\n')
             async with asyncio.timeout(10):
                 while [*running.gateway.upstreams] != ["other"]:
                     await asyncio.sleep(0.01)

@@ -317,13 +317,11 @@ def test_each_request_over_http_is_settled_however_it_ends() -> None:
     run(story)
 
 
-def test_a_ledger_forgets_the_values_that_are_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken_gateway.spending.ledger._MOST_KNOWN", 2)
-
+def test_a_ledger_forgets_the_values_that_are_oldest() -> None:
     async def story() -> None:
         store = MemoryStore()
         await store.add([Addition("g", {"a": 1, "b": 2, "c": 3}, 60)])
-        ledger, limits = Ledger(store, 1.0), [Limit((("g", name),), 9) for name in "abc"]
+        ledger, limits = Ledger(store, 1.0, most_known=2), [Limit((("g", name),), 9) for name in "abc"]
         assert await ledger.reserve([], limits) == [[1], [2], [3]]
         assert ledger.reserve_here([], limits) == [[0], [2], [3]]
 

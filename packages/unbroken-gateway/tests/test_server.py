@@ -399,7 +399,7 @@ def test_a_signal_lets_streams_end_and_then_the_process(tmp_path: Path) -> None:
         assert served.process.communicate()[1] == ""
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_streams_that_would_last_are_ended_in_every_worker(tmp_path: Path, workers: int) -> None:
     with Served(tmp_path, workers, stop_timeout=60) as served, served.begin_stream("/watch") as connection:
         served.process.send_signal(signal.SIGTERM)
@@ -423,7 +423,7 @@ def test_a_stream_that_does_not_end_in_time_is_cut(tmp_path: Path) -> None:
         assert served.process.communicate()[1] == "Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_signal_fails_readiness_first_and_requests_are_still_answered(tmp_path: Path, workers: int) -> None:
     script = tmp_path / "stopped.py"
     script.write_text(
@@ -495,6 +495,7 @@ def test_a_worker_that_dies_is_logged_with_its_signal_and_counted(tmp_path: Path
         assert said == (f"worker_died pid={dead} cause=SIGKILL: its requests are lost, and another worker is started\n")
 
 
+@pytest.mark.slow
 def test_counts_of_a_killed_gateway_are_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     other = tmp_path / "unbroken-metrics-notes"

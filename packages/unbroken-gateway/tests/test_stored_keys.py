@@ -40,12 +40,10 @@ def keys(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_two_gateways_on_one_store_have_the_same_keys_and_lose_a_revoked_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unbroken_gateway.additions.LOOKED_AFTER", 0.02)
+def test_two_gateways_on_one_store_have_the_same_keys_and_lose_a_revoked_one(tmp_path: Path) -> None:
     store = f"sqlite:{tmp_path}/store.db"
-    settings = GatewaySettings((UpstreamSettings("m", "demo"),), store=store, port=0, keys=True, keys_in_store=True)
+    models = (UpstreamSettings("m", "demo"),)
+    settings = GatewaySettings(models, store=store, port=0, keys=True, keys_in_store=True, look_every=0.02)
 
     async def work() -> None:
         first = await asyncio.to_thread(keys, "create", "ann", "--store", store, "--admin")

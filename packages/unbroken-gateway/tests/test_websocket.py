@@ -18,7 +18,7 @@ from open_responses import ENDS, PRESENT, assert_socket_error, assert_stream
 
 from unbroken.errors import ProviderError
 from unbroken.models.scripted import Line
-from unbroken_gateway import GatewaySettings, UpstreamSettings, keys, running
+from unbroken_gateway import GatewaySettings, UpstreamSettings, running
 from unbroken_gateway.keys import GatewayKey, create_key, revoke_key
 from unbroken_testing import Break, Call, Fail, Say, ScriptedServer, Uses
 from unbroken_wires.messages import Assistant, Text, ToolCall, ToolMessage, ToolResult, User
@@ -251,10 +251,7 @@ def test_a_connection_needs_a_key_and_sees_only_its_own_responses(tmp_path: Path
     run(story)
 
 
-def test_a_connection_whose_key_is_revoked_is_closed_at_its_next_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keys, "LOOKED_AFTER", 0.0)
+def test_a_connection_whose_key_is_revoked_is_closed_at_its_next_request(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     ann = create_key(file, GatewayKey("ann"))
 
@@ -270,7 +267,7 @@ def test_a_connection_whose_key_is_revoked_is_closed_at_its_next_request(
     async def with_gateway() -> None:
         wrong = Fail(ProviderError("wrong key", status=401))
         async with (
-            stage("openai-chat", wrong, "Fine.", keys=True, keys_file=str(file)) as at,
+            stage("openai-chat", wrong, "Fine.", keys=True, keys_file=str(file), look_every=1e-9) as at,
             connecting(at.url, Authorization=f"Bearer {ann}") as connection,
         ):
             await story(connection)
@@ -350,11 +347,9 @@ def test_a_handshake_with_too_many_headers_is_refused() -> None:
     run(story)
 
 
-def test_a_connection_without_requests_is_closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken_gateway.http.websocket.IDLE", 0.05)
-
+def test_a_connection_without_requests_is_closed_in_the_end() -> None:
     async def story() -> None:
-        async with connected("openai-chat") as (connection, _):
+        async with connected("openai-chat", websocket_idle=0.05) as (connection, _):
             closed = await connection.socket.receive()
             assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1001)
 

@@ -102,7 +102,7 @@ def _show(console: Console, call: ToolCall) -> Approval | None:
 
 def _answer(question: str) -> str:
     """Reads what is typed from now on: what was typed before the question was not meant as its answer."""
-    if termios is not None:
+    if termios is not None and sys.stdin.isatty():
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     return input(question).strip()
 

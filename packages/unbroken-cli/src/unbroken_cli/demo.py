@@ -101,7 +101,7 @@ def _paced(step: Step, pace: float) -> Step:
 
 
 async def show(pace: float) -> None:
-    demo_tools.PACE = pace
+    demo_tools.PACE.set(pace)
     console = Console(highlight=False)
     console.width = min(console.width, WIDEST)
     console.print(f"[bold]{PROMPT}[/]\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,14 +13,14 @@ from typing import Any
 
 from unbroken import CallContext, tool
 
-PACE = 1.0
+PACE = ContextVar("pace", default=1.0)
 """Below 1 they are faster than intended."""
 
 
 @tool(effect="read")
 def describe_package(package: str) -> str:
     """The summary and the licence of an installed package."""
-    time.sleep(0.2 * PACE)
+    time.sleep(0.2 * PACE.get())
     facts = metadata(package)
     licence = [facts[name] for name in ("License-Expression", "License") if name in facts]
     return f"{facts['Summary']} Licence: {licence[0] if licence else 'not stated'}."
@@ -28,14 +29,14 @@ def describe_package(package: str) -> str:
 @tool(effect="read")
 def list_requirements(package: str) -> str:
     """The packages that an installed package needs, without its extras."""
-    time.sleep(0.2 * PACE)
+    time.sleep(0.2 * PACE.get())
     return ", ".join(each for each in requires(package) or [] if "extra ==" not in each) or "none"
 
 
 @tool(effect="read")
 async def installed_version(package: str) -> str:
     """Which version of a Python package is installed here."""
-    await asyncio.sleep(0.5 * PACE)
+    await asyncio.sleep(0.5 * PACE.get())
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
@@ -45,7 +46,7 @@ async def installed_version(package: str) -> str:
 @tool(effect="read")
 async def count_lines(package: str) -> str:
     """Count the Python files of an installed package and their lines."""
-    await asyncio.sleep(0.3 * PACE)
+    await asyncio.sleep(0.3 * PACE.get())
     sources = _sources(package)
     return f"{len(sources)} files, {sum(len(source.splitlines()) for source in sources.values()):,} lines"
 
@@ -53,7 +54,7 @@ async def count_lines(package: str) -> str:
 @tool(effect="read")
 async def search_source(package: str, text: str) -> str:
     """List the Python files of an installed package that contain a text."""
-    await asyncio.sleep(0.5 * PACE)
+    await asyncio.sleep(0.5 * PACE.get())
     found = [name for name, source in _sources(package).items() if text in source]
     files = "file" if len(found) == 1 else "files"
     return f"in {len(found)} {files}: {', '.join(found[:5])}" if found else "nowhere"
@@ -62,7 +63,7 @@ async def search_source(package: str, text: str) -> str:
 @tool
 async def remember(note: str, context: CallContext[Any]) -> str:
     """Keep a note for the rest of the conversation."""
-    await asyncio.sleep(0.2 * PACE)
+    await asyncio.sleep(0.2 * PACE.get())
     context.store.setdefault("notes", []).append(note)
     return f"{len(context.store['notes'])} notes kept"
 

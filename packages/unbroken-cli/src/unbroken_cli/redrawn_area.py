@@ -194,7 +194,8 @@ class _PrintedAbove:
 
     def write(self, text: str) -> int:
         with self._lock:
-            *lines, self._held = f"{self._held}{text}".split("\n")
+            # Bytes are refused, as a text stream does: that is how click recognises one.
+            *lines, self._held = (self._held + text).split("\n")
             if lines:
                 self._print("\n".join(lines))
         return len(text)

@@ -23,7 +23,6 @@ BLOCK = 32 * 1024
 """Bytes that are sent at once; a single event may have more."""
 KEPT = 64 * 1024 * 1024
 """Bytes of all feeds together."""
-KEPT_OF_ONE = 8 * 1024 * 1024
 LINGER = 5.0
 """Seconds for which a feed is kept after the last one who watched has left: clients whose network is bad come back."""
 
@@ -80,11 +79,11 @@ class _Feed:
         """Whether events after this number are not kept any more."""
         return self._trimmed and number < self._numbers[0] - 1
 
-    def block(self, after: int) -> tuple[bytes, int] | None:
-        """Events after this number, as many as are sent at once, and the last one's number; None if there are none."""
+    def block(self, after: int, most: int) -> tuple[bytes, int] | None:
+        """Events after this number, up to so many bytes, and the last one's number; None if there are none."""
         start = end = bisect_right(self._numbers, after)
         size = 0
-        while end < len(self._events) and size < BLOCK:
+        while end < len(self._events) and size < most:
             size += len(self._events[end])
             end += 1
         return (b"".join(self._events[start:end]), self._numbers[end - 1]) if end > start else None
@@ -95,10 +94,12 @@ class _Feed:
 
 
 class EventFeeds:
-    """The feeds of a journal."""
+    """The feeds of a journal. `kept_of_one`: bytes that one of them keeps; `block`: bytes that are sent at once."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, *, kept_of_one: int = 8 * 1024 * 1024, block: int = BLOCK) -> None:
         self._journal = journal
+        self._kept_of_one = kept_of_one
+        self._block = block
         self._feeds: dict[int, _Feed] = {}
         """By the numbers of the runs."""
         self._following: asyncio.Task[None] | None = None
@@ -120,7 +121,7 @@ class EventFeeds:
                         async for data, number in earlier:
                             after = number
                             yield data
-                elif feed.state is not None and (block := feed.block(after)):
+                elif feed.state is not None and (block := feed.block(after, self._block)):
                     data, after = block
                     yield data
                 elif feed.has_ended:
@@ -157,7 +158,7 @@ class EventFeeds:
 
     @property
     def _most(self) -> int:
-        return min(KEPT_OF_ONE, KEPT // max(len(self._feeds), 1))
+        return min(self._kept_of_one, KEPT // max(len(self._feeds), 1))
 
     def _drop(self, feed: _Feed) -> None:
         if not feed.watchers and self._feeds.get(feed.row.number) is feed:

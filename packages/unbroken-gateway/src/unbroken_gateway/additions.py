@@ -1,7 +1,7 @@
 """What the admin API adds to the configuration: models, teams, budgets. A record in the store holds them, so that all
 gateways that share the store have the same.
 
-A gateway reads the record every second and adds it to what its file says (`config.added`).
+A gateway reads the record every second (`look_every`) and adds it to what its file says (`config.added`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
+from unbroken_gateway.settings import GatewaySettings
 from unbroken_gateway.stored_keys import StoredKeyRing
 from unbroken_gateway.stores import Store, StoreUnavailable
 from unbroken_gateway.stores.marked import MarkedStore
@@ -24,8 +25,6 @@ Added: TypeAlias = dict[str, dict[str, dict[str, Any]]]
 """`{"models": {ALIAS: {"model": "openai:gpt-5"}}, "teams": {…}}`: tables as in the file, by name."""
 
 RECORD = "config"
-LOOKED_AFTER = 1.0
-"""Seconds after which the store is read again."""
 _ATTEMPTS = 20
 
 
@@ -76,16 +75,15 @@ async def follow(
     ring: Callable[[], StoredKeyRing | None],
     additions: Callable[[], Additions | None],
     reload: Callable[[], Awaitable[object]],
-    restores: Callable[[], bool],
+    settings: Callable[[], GatewaySettings],
 ) -> None:
-    """Looks for the mark of the store, and reads the keys and the additions, every second, until it is cancelled.
-    `restores`: a store that was emptied is written back."""
+    """Looks for the mark of the store, and reads the keys and the additions, again and again, until it is cancelled."""
     while True:
-        await asyncio.sleep(LOOKED_AFTER)
+        await asyncio.sleep(settings().look_every)
         try:
             with suppress(StoreUnavailable):  # it has been logged
                 await store.look_again()
-                if store.may_restore and restores():
+                if store.may_restore and settings().when_emptied == "restore":
                     await store.decide("restore")
             await read_once(store, ring(), additions(), reload)
         except Exception:  # otherwise no change would ever be noticed again

@@ -194,7 +194,7 @@ class Gateway:
                 self._stored_keys,
                 lambda: self._additions,
                 self._reload,
-                lambda: self.settings.when_emptied == "restore",
+                lambda: self.settings,
             )
             self._following = asyncio.get_running_loop().create_task(work, name="unbroken-follow")
 
@@ -375,7 +375,8 @@ class Gateway:
             keys = self._configured.admission.keys
             return keys is None or keys.find(sent_key(read_headers(scope), scope)) is not None
 
-        await WebSocket(scope, receive, send, answer, handling.large_memory, is_admitted).serve()
+        idle = handling.settings.websocket_idle
+        await WebSocket(scope, receive, send, answer, handling.large_memory, is_admitted, idle=idle).serve()
 
 
 async def _load_prices(catalog: Catalog, recordings: Recordings | None, now: float) -> None:
@@ -406,7 +407,7 @@ def _keys(settings: GatewaySettings, before: KeyRing | None = None) -> KeyRing |
     if not settings.keys:
         return None
     if not settings.keys_in_store:
-        return KeyRing(settings.keys_file)
+        return KeyRing(settings.keys_file, look_every=settings.look_every)
     from unbroken_gateway.stored_keys import StoredKeyRing  # noqa: PLC0415 - start-up time
 
     if not isinstance(before, StoredKeyRing):

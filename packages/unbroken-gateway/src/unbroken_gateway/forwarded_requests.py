@@ -152,7 +152,17 @@ class ForwardedRequests:
             admit_again, charge = partial(self._admit_again, state, scope), partial(self._charge, state, model.name)
             answers = realtime.Answers(partial(self._begin, state, model.name)) if metering is not None else None
             try:
-                await realtime.relay(model, provider, receive, send, check, admit_again, charge, answers)
+                await realtime.relay(
+                    model,
+                    provider,
+                    receive,
+                    send,
+                    check,
+                    admit_again,
+                    charge,
+                    answers,
+                    look_every=settings.look_every,
+                )
             finally:
                 if answers is not None and state.outcome.tally is not None and (more := answers.left()) is not None:
                     state.outcome.tally.left(model.name, more)

@@ -33,8 +33,6 @@ PREFIX = "ub-"
 VERSION = 6
 """1 had neither `pass` nor `operator`, 2 had no `tenant`, 3 had neither `expires` nor `id`, 4 had no `team`, `budgets`
 and `tokens_per_minute`, 5 had no `admin`."""
-LOOKED_AFTER = 1.0
-"""Seconds after which a running gateway checks the file for changes."""
 PATIENCE = 5.0
 """Seconds to wait for another process that changes the file."""
 
@@ -95,10 +93,11 @@ class NameUnknown(UserError):
 
 class KeyRing:
     """The keys of a file, by their hash. A damaged file is an error at the start; later it is logged and the previous
-    keys stay valid. A missing file means no keys."""
+    keys stay valid. A missing file means no keys. `look_every`: seconds after which it is checked for changes."""
 
-    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
+    def __init__(self, path: str | Path, clock: Clock | None = None, *, look_every: float = 1.0) -> None:
         self._path = Path(path)
+        self._every = look_every
         self._clock = clock or RealClock()
         self._looked = self._clock.elapsed()
         self._state = self._stat()
@@ -116,7 +115,7 @@ class KeyRing:
 
     def find(self, secret: str) -> GatewayKey | None:
         now = self._clock.elapsed()
-        if now - self._looked >= LOOKED_AFTER:
+        if now - self._looked >= self._every:
             self._looked = now
             self._look_again()
         return self._find(secret)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:  # they load pydantic, and prometheus_client, an optional extr
 
 log = logging.getLogger("unbroken.gateway")
 
-LOOKED_AFTER = 1.0
-"""Seconds after which the file is checked for changes, with `watch`."""
-
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
@@ -184,7 +181,7 @@ class Reloader:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOKED_AFTER)
+            await asyncio.sleep(self._gateway.settings.look_every)
             if self._gateway.settings.watch and self._source.stamp() != self._stamp:
                 await self.reload()
 

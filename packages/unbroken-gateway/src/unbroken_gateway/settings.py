@@ -268,6 +268,11 @@ class GatewaySettings:
     stop_delay: Annotated[values.Delay, values.In("server")] = 0.0
     """Seconds for which a gateway that is stopped still accepts requests while `/readyz` is a 503, so that balancers
     notice before connections are refused."""
+    look_every: Annotated[values.Seconds, values.In("server")] = 1.0
+    """Seconds after which changes are looked for: of keys, of what gateways share through the store and, with `watch`,
+    of the configuration file."""
+    websocket_idle: Annotated[values.Seconds, values.In("server")] = 3600.0
+    """Seconds without a request after which a WebSocket is closed: it holds a conversation in memory."""
     record: Annotated[values.FilePath, values.In("record", "folder")] = ""
     """The folder in which requests are recorded; empty: no recording."""
     record_share: Annotated[values.Share, values.In("record", "share")] = 1.0

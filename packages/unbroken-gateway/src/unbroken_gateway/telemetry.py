@@ -54,13 +54,15 @@ MOST_TURNS = 10_000
 """Held turns whose first request is remembered, for links from the requests that return their results."""
 MOST_MODELS = 200
 """Names of models in metrics. With an alias like `gpt-*` clients choose them; further ones are counted together."""
-_LONGEST_END = 5.0
 _SECONDS = [0.01 * 2**step for step in range(14)]
 _OPERATIONS = {"/v1/embeddings": "embeddings", "/v1/images/generations": "generate_content"}
 
 
 class GatewayTelemetry:
-    def __init__(self, settings: GatewaySettings) -> None:
+    """`longest_end`: seconds that a collector which hangs may delay the end of the process."""
+
+    def __init__(self, settings: GatewaySettings, *, longest_end: float = 5.0) -> None:
+        self._longest_end = longest_end
         tracers, meters, self._closers = _providers(settings)
         self.shared = Telemetry(tracers, meters, settings.telemetry_content)
         self.propagates = settings.telemetry_propagate
@@ -90,7 +92,7 @@ class GatewayTelemetry:
         loop = asyncio.get_running_loop()
         closed = [_in_thread(loop, close) for close in self._closers]
         if closed:
-            await asyncio.wait(closed, timeout=_LONGEST_END)
+            await asyncio.wait(closed, timeout=self._longest_end)
 
     def exportable(self, text: str, model: HTTPModel | None = None) -> str:
         """The text without secrets. Half a surrogate pair becomes a question mark: no exporter can send it."""

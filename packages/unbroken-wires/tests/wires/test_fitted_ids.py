@@ -20,7 +20,7 @@ def test_different_ids_stay_different_and_the_same_id_stays_the_same() -> None:
 def test_long_ids_do_not_stay_in_memory() -> None:
     tracemalloc.start()
     try:
-        for number in range(200):
+        for number in range(12):
             fit(f"{number}" + "x" * 100_000, RULE)
         held, _ = tracemalloc.get_traced_memory()
     finally:

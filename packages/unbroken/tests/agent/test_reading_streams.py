@@ -16,7 +16,7 @@ from unbroken.agent.ag_ui import ag_ui_events
 from unbroken.agent.sentences import sentences
 from unbroken.agent.steps import steps
 from unbroken.agent.ui_messages import ui_messages
-from unbroken.clock import current_clock
+from unbroken.clock import VirtualLoop, current_clock
 from unbroken_dph import run_program
 from unbroken_testing import Call, Pause, Say, run_virtual
 
@@ -146,7 +146,7 @@ def test_a_stream_that_was_begun_in_another_event_loop_is_refused_at_once(view: 
             await asyncio.wait_for(anext(begun[0]), 5.0)
         await asyncio.wait_for(begun[0].aclose(), 5.0)
 
-    first = asyncio.new_event_loop()
+    first = VirtualLoop()
     try:
         first.run_until_complete(begin())
         asyncio.run(continue_elsewhere())

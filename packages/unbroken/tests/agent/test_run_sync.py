@@ -127,10 +127,12 @@ def test_a_program_that_exits_leaves_no_session_open() -> None:
 
 
 INTERRUPTED = """
-import sys
+import logging, sys
 from unbroken import Agent, Conversation, ScriptedModel, ToolMessage, tool
 from unbroken_testing import Call
 import asyncio
+
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # as above
 
 @tool(timeout=None)
 async def wait() -> str:

@@ -15,6 +15,7 @@ from scenes import accepted, only, texts
 from unbroken import (
     Agent,
     CallContext,
+    CallStarted,
     Event,
     Request,
     Result,
@@ -78,18 +79,25 @@ def test_more_than_there_are_threads_run_one_after_another() -> None:
 
 def test_a_late_tool_is_named_and_its_slot_is_freed_when_it_ends() -> None:
     with hanging() as release:
-        ended = threading.Event()
+        begun, ended = threading.Event(), threading.Event()
 
         @tool(timeout=0.02)
         def hangs() -> str:
             """Hang until released."""
+            begun.set()
             release.wait(PATIENCE)
             ended.set()
             return "late"
 
         before = THREADS.late
         events: list[Event] = []
-        result = asyncio.run(Agent(ScriptedModel(Call("hangs"), "Done."), [hangs]).run("Go.", sinks=[events.append]))
+
+        def heard(event: Event) -> None:
+            events.append(event)
+            if isinstance(event, CallStarted):  # the time-out comes after the thread has begun, on any machine
+                asyncio.get_running_loop().call_later(0.01, begun.wait, PATIENCE)
+
+        result = asyncio.run(Agent(ScriptedModel(Call("hangs"), "Done."), [hangs]).run("Go.", sinks=[heard]))
         assert texts(result) == ["Error: Execution timeout after 0.02s"]
         (late,) = only(ToolLate, events)
         assert (late.name, late.seconds, late.threads) == ("hangs", 0.02, before + 1)
@@ -115,18 +123,25 @@ def test_an_async_tool_that_hangs_leaves_no_thread() -> None:
 def test_a_late_tool_reports_nothing_after_the_end_of_the_run() -> None:
     async def main() -> list[Event]:
         with hanging() as release:
-            loop, reported = asyncio.get_running_loop(), asyncio.Event()
+            loop, reported, begun = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
-            @tool(timeout=0.01)
+            @tool(timeout=0.02)
             def hangs(context: CallContext[None]) -> str:
                 """Hang until released, then report."""
+                begun.set()
                 release.wait(PATIENCE)
                 context.report("late")
                 loop.call_soon_threadsafe(reported.set)
                 return "late"
 
             events: list[Event] = []
-            await Agent(ScriptedModel(Call("hangs"), "Done."), [hangs]).run("Go.", sinks=[events.append])
+
+            def heard(event: Event) -> None:
+                events.append(event)
+                if isinstance(event, CallStarted):
+                    loop.call_later(0.01, begun.wait, PATIENCE)
+
+            await Agent(ScriptedModel(Call("hangs"), "Done."), [hangs]).run("Go.", sinks=[heard])
             release.set()
             await reported.wait()
             return events

@@ -137,7 +137,9 @@ def test_a_recording_shows_when_calls_went_to_the_background_and_when_their_resu
 
 
 @forks
-@pytest.mark.parametrize("rerun", [False, True], ids=["reported", "run again"])
+@pytest.mark.parametrize(
+    "rerun", [pytest.param(False, id="reported", marks=pytest.mark.slow), pytest.param(True, id="run again")]
+)
 def test_a_run_killed_at_any_event_ends_and_no_write_runs_twice(rerun: bool, tmp_path: Path) -> None:
     options: dict[str, Any] = {"pay": {"after_crash": "rerun"}} if rerun else {}
     _, events, _ = recorded(tmp_path, **options)

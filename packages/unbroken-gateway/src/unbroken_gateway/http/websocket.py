@@ -22,8 +22,6 @@ MOST_WAITING = 8
 """Requests that a client may send before the answer to an earlier one is complete."""
 _COUNTED = 64 << 10
 """A waiting request of this many bytes counts for the memory of large bodies."""
-IDLE = 3600.0
-"""Seconds without a request after which a connection is closed: it holds a conversation in memory."""
 GOING_AWAY, POLICY_VIOLATION, RESTART = 1001, 1008, 1012
 UNAUTHORIZED = 401
 _HANDSHAKE_ONLY = frozenset(
@@ -49,7 +47,8 @@ class ConnectionState:
 
 class WebSocket:
     """`answer` is called with an HTTP scope, `receive` and `send` for each request. `memory` is for those that wait.
-    `is_admitted`: whether the key of the connection is still valid."""
+    `is_admitted`: whether the key of the connection is still valid. `idle`: seconds without a request after which the
+    connection is closed."""
 
     def __init__(
         self,
@@ -59,6 +58,8 @@ class WebSocket:
         answer: Callable[[Scope, Receive, Send], Awaitable[None]],
         memory: MemoryBudget,
         is_admitted: Callable[[], bool],
+        *,
+        idle: float,
     ) -> None:
         self._scope = scope
         self._receive = receive
@@ -66,6 +67,7 @@ class WebSocket:
         self._answer = answer
         self._memory = memory
         self._is_admitted = is_admitted
+        self._idle = idle
         self._state: ConnectionState = scope.get("extensions", {}).get(ConnectionState.NAME) or ConnectionState()
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         """Requests, and None at the end."""
@@ -101,7 +103,7 @@ class WebSocket:
     async def _next(self) -> bytes | None:
         """The next request; None if there will be none."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(IDLE):
+            async with asyncio.timeout(self._idle):
                 data = await self._waiting.get()
                 self._release(data)
                 return data

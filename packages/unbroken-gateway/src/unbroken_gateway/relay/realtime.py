@@ -31,8 +31,6 @@ from unbroken_wires.wires.jsontext import loads
 
 PATH = "/v1/realtime"
 RULE = "GET /v1/realtime"
-LOOKED_AFTER = 2.0
-"""Seconds after which it is checked whether the key of a connection is still valid."""
 CONNECTING = 10.0
 CLOSED, GOING_AWAY, POLICY_VIOLATION = 1000, 1001, 1008
 DONE = "response.done"
@@ -166,15 +164,18 @@ async def relay(
     admit_again: Callable[[], Awaitable[None]],
     charge: Callable[[Usage, bool], None],
     answers: Answers | None = None,
+    *,
+    look_every: float,
 ) -> None:
-    """Returns when either side has closed the connection, or `admit_again` raises `Refused`: it is called from time to
-    time. `charge` gets what the provider reports, and whether that is of an answer; `answers` follows all messages."""
+    """Returns when either side has closed the connection, or `admit_again` raises `Refused`: it is called every
+    `look_every` seconds. `charge` gets what the provider reports, and whether that is of an answer; `answers` follows
+    all messages."""
     up = asyncio.create_task(_to_provider(provider, receive, send, check, answers))
     down = asyncio.create_task(_to_client(model, provider, send, charge, answers))
     code, reason = CLOSED, ""
     try:
         while True:
-            done, _ = await asyncio.wait((up, down), timeout=LOOKED_AFTER, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((up, down), timeout=look_every, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 code, reason = done.pop().result()
                 break

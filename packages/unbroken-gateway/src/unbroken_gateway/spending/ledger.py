@@ -29,13 +29,15 @@ RESERVED = "reserved:"
 """Before the groups of counters of what is reserved."""
 _SOON = 0.1
 """Seconds after which what limits a budget is written."""
-_MOST_KNOWN = 20_000
 _RETRY = 2.0
 
 
 class Ledger:
-    def __init__(self, store: Store, batch: float) -> None:
+    """`most_known`: how many values of the store are remembered for when it is away."""
+
+    def __init__(self, store: Store, batch: float, *, most_known: int = 20_000) -> None:
         self._store = store
+        self._most_known = most_known
         self._every = batch
         self._pending: dict[str, dict[str, int]] = {}
         """By group and name: what is not written yet."""
@@ -125,7 +127,7 @@ class Ledger:
 
     def _know(self, values: Iterable[tuple[tuple[str, str], int]]) -> None:
         self._known.update(values)
-        while len(self._known) > _MOST_KNOWN:
+        while len(self._known) > self._most_known:
             del self._known[next(iter(self._known))]
 
     def _begin_later(self, seconds: float) -> None:

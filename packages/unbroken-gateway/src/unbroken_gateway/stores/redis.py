@@ -45,10 +45,9 @@ from unbroken_gateway.stores.store import (
 
 PREFIX = f"unbroken:{FORMAT}:".encode()
 _CONNECTING = 2.0
-_EXCHANGE = 3.0
-"""Seconds for a connection, and for a complete exchange."""
-_LATE, _GRACE, _GRACES = 0.1, 1.0, 10
-"""Seconds by which a timer is late if this process is busy, what the server gets then in addition, and how often."""
+"""Seconds for a connection."""
+_GRACES = 10
+"""How often the server gets more time because this process is busy."""
 _TOGETHER = 256
 _BYTES_TOGETHER = 16 << 20
 """Maximum size of one exchange."""
@@ -122,8 +121,13 @@ class RedisStore:
 
     parts = 1
 
-    def __init__(self, url: str, *, max_entry: int = 8 << 20, client: Any = None, tag: bytes = b"") -> None:
+    """`patience`: seconds for a complete exchange."""
+
+    def __init__(
+        self, url: str, *, max_entry: int = 8 << 20, client: Any = None, tag: bytes = b"", patience: float = 3.0
+    ) -> None:
         self._max_entry = max_entry
+        self._patience = patience
         self._label, self._password = _read(url)
         self._client: Any = client or _connect(url)  # its types are incomplete and change between versions
         self._is_shared = client is not None
@@ -310,13 +314,14 @@ class RedisStore:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as limit:
-                timer = loop.call_later(_EXCHANGE, _expire, loop, limit, loop.time() + _EXCHANGE, _GRACES)
+                due = loop.time() + self._patience
+                timer = loop.call_at(due, _expire, loop, limit, due, self._patience / 3, _GRACES)
                 try:
                     yield
                 finally:
                     timer.cancel()
         except TimeoutError:
-            raise _Hangs(f"store `{self._label}` did not answer within {_EXCHANGE:g} s") from None
+            raise _Hangs(f"store `{self._label}` did not answer within {self._patience:g} s") from None
         except Exception as error:  # noqa: BLE001 - whatever the library raises, the callers need an answer
             raise StoreUnavailable(
                 f"store `{self._label}` failed: {self._without_password(str(error) or type(error).__name__)}"
@@ -375,13 +380,13 @@ def _connect_to_cluster(url: str) -> Any:
         raise _unreadable() from None
 
 
-def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout, due: float, graces: int) -> None:
-    """Ends an exchange, unless this process was too busy to read the answer in time: then it may be there, and gets one
-    more second, for as long as the process stays busy. A timer that is late is called before what has arrived meanwhile
-    is read."""
+def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout, due: float, grace: float, graces: int) -> None:
+    """Ends an exchange, unless this process was too busy to read the answer in time: then it may be there, and gets
+    `grace` more seconds, for as long as the process stays busy. A timer that is late is called before what has arrived
+    meanwhile is read."""
     now = loop.time()
-    if graces and now - due > _LATE:
-        loop.call_later(_GRACE, _expire, loop, limit, now + _GRACE, graces - 1)
+    if graces and now - due > grace / 10:
+        loop.call_at(now + grace, _expire, loop, limit, now + grace, grace, graces - 1)
         return
     with suppress(RuntimeError):  # the exchange is over
         limit.reschedule(now)
