@@ -6,54 +6,58 @@ import re
 from pathlib import Path
 
 import pytest
+from checkout import PACKAGES
 
-import unbroken
 from unbroken import TextDelta
 from unbroken_wires.decoding import guess_wire
 from unbroken_wires.messages import Request
 from unbroken_wires.wires import WIRES
 
-ROOT = Path(unbroken.__file__).parent
-PACKAGES = ("openai_chat", "openai_responses", "anthropic", "gemini", "ollama", "cohere", "bedrock")
+WIRES_FOLDER = PACKAGES / "unbroken-wires" / "src" / "unbroken_wires" / "wires"
+OF_WIRES = ("openai_chat", "openai_responses", "anthropic", "gemini", "ollama", "cohere", "bedrock")
 
 NAMED_IN = {
-    "wires/__init__.py": "the registry",
-    "wires/openai_models.py": "providers with OpenAI's models, two of which are called as its wires",
-    "models/providers.py": "provider profiles are data, and a profile names its wires",
-    "models/connect.py": "the docstring of `connect` explains what `base_url` assumes",
-    "trajectory/otel/names.py": "the provider gemini, which is called as its wire",
-    "agent/run_lifecycle.py": "an error shows how raw messages are read",
-    "cli/faults.py": "the help of a command names the default",
-    "gateway/from_litellm/entries.py": "which fields of another configuration each wire carries",
-    "gateway/from_litellm/provider_names.py": "the names of providers in another configuration, and their wires here",
-    "gateway/http/client_names.py": "programs that send requests, one of which is called as a wire",
-    "testing/matrix.py": "writes docs/faults.md, which names the default",
+    "unbroken_wires/wires/__init__.py": "the registry",
+    "unbroken_wires/wires/openai_models.py": "providers with OpenAI's models, two of which are called as its wires",
+    "unbroken/models/providers.py": "provider profiles are data, and a profile names its wires",
+    "unbroken/models/connect.py": "the docstring of `connect` explains what `base_url` assumes",
+    "unbroken/trajectory/otel/names.py": "the provider gemini, which is called as its wire",
+    "unbroken/agent/run_lifecycle.py": "an error shows how raw messages are read",
+    "unbroken_testing/commands/faults.py": "the help of a command names the default",
+    "unbroken_gateway/from_litellm/entries.py": "which fields of another configuration each wire carries",
+    "unbroken_gateway/from_litellm/provider_names.py": "providers in another configuration, and their wires here",
+    "unbroken_gateway/http/client_names.py": "programs that send requests, one of which is called as a wire",
+    "unbroken_testing/matrix.py": "writes docs/faults.md, which names the default",
 }
 
 _PROVIDERS = ("gemini", "ollama")
 """Wires that are called as a provider is."""
 _NAMES = [re.escape(name) for name in WIRES if name not in _PROVIDERS]
 _QUOTED = [f"""["']{name}["']""" for name in _PROVIDERS]
-_MENTION = re.compile("|".join([*_NAMES, *_QUOTED, *(rf"\bwires\.{each}\b" for each in PACKAGES), *PACKAGES[:2]]))
+_MENTION = re.compile("|".join([*_NAMES, *_QUOTED, *(rf"\bwires\.{each}\b" for each in OF_WIRES), *OF_WIRES[:2]]))
 
 
 def outside() -> list[Path]:
     return [
         path
-        for path in sorted(ROOT.rglob("*.py"))
-        if not any(path.is_relative_to(ROOT / "wires" / package) for package in PACKAGES)
+        for path in sorted(PACKAGES.glob("*/src/**/*.py"))
+        if not any(path.is_relative_to(WIRES_FOLDER / package) for package in OF_WIRES)
     ]
 
 
 def test_only_a_few_files_outside_its_package_name_a_wire() -> None:
-    naming = {path.relative_to(ROOT).as_posix() for path in outside() if _MENTION.search(path.read_text("utf-8"))}
+    naming = {
+        "/".join(path.relative_to(PACKAGES).parts[2:]) for path in outside() if _MENTION.search(path.read_text("utf-8"))
+    }
     assert naming == set(NAMED_IN)
 
 
 def test_no_package_of_a_wire_imports_another() -> None:
-    for package in PACKAGES:
-        others = "|".join(other for other in PACKAGES if other != package)
-        for path in (ROOT / "wires" / package).glob("*.py"):
+    for package in OF_WIRES:
+        others = "|".join(other for other in OF_WIRES if other != package)
+        files = [*(WIRES_FOLDER / package).glob("*.py")]
+        assert files
+        for path in files:
             assert not re.search(rf"unbroken_wires\.wires\.(?:{others})\b", path.read_text("utf-8")), path
 
 
