@@ -139,7 +139,36 @@ has changed.
 {_keys(FIELDS, _PROFILE_KEYS)}
 | key | of `[providers.NAME.quirks]` |
 |---|---|
-{_keys(QUIRKS, _QUIRK_KEYS)}"""
+{_keys(QUIRKS, _QUIRK_KEYS)}
+## In a package of its own
+
+Others can install a provider or a wire that you publish. Your package names them in entry points:
+
+```toml
+[project.entry-points."unbroken.providers"]
+acme = "acme_models:PROVIDER"     # a Provider of that name
+
+[project.entry-points."unbroken.wires"]
+acme-chat = "acme_models:WIRE"    # a Wire of that name
+```
+
+```python
+from dataclasses import replace
+
+from unbroken.models.providers import Provider
+from unbroken_wires.wires import find_wire
+
+WIRE = replace(find_wire("openai-chat"), name="acme-chat")  # with what Acme does in its own way
+PROVIDER = Provider("acme", "Acme", "acme-chat", "https://api.acme.example/v1", ("ACME_API_KEY",))
+```
+
+`connect("acme:large")`, `like = "acme"` in your own profiles and `model = "acme:large"` in the configuration of the
+gateway then work. The gateway asks models on such a wire; its clients use one of [those that are built in](wires.md).
+[A new wire](architecture.md#a-new-wire) describes what a wire consists of.
+
+Installed packages are searched only for a name that is not built in. A name that is also built in, or in two packages,
+is an error then. Commands are added in the same way, by `unbroken.commands`.
+"""
 
 
 def make_page() -> str:

@@ -50,7 +50,7 @@ LAYERS = [
         {"decoding"},
         {"wires"},
         {"transcript", "server_tools"},
-        {"validation"},
+        {"validation", "plugins"},
         {"errors"},
         {"deltas"},
         {"messages"},

@@ -4,11 +4,10 @@ are entry points."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -16,6 +15,10 @@ from typer.core import TyperCommand, TyperGroup
 from unbroken.errors import UserError, needs_extra
 from unbroken_cli.exits import MISUSED, print_line
 from unbroken_cli.main import print_version
+from unbroken_wires.plugins import load, plugins
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS = {
     "run": "unbroken_cli.run:run_command",
@@ -44,6 +47,7 @@ COMMANDS = {
 command of a group."""
 GROUP = "unbroken.commands"
 """The entry points by which packages, plugins too, add commands."""
+_TITLE = "`unbroken {}`"
 
 
 def build(wanted: str = "") -> typer.Typer:
@@ -72,9 +76,9 @@ def _commands(wanted: str) -> dict[str, Any]:
     """The function, or the group of commands, of each name. Loading all of them takes twice as long as loading one."""
     if ":" in (home := COMMANDS.get(wanted, "")):
         return {wanted: _load(home)}
-    added = {point.name: point for point in _added()}
+    added = _added()
     if wanted in added:
-        return {wanted: added[wanted].load()}
+        return {wanted: load(added[wanted], _TITLE)}
     if home:
         raise _not_installed(wanted, home)
     found: dict[str, Any] = {}
@@ -84,7 +88,7 @@ def _commands(wanted: str) -> dict[str, Any]:
         if ":" in (home := COMMANDS.get(name, "")):
             found[name] = _load(home)
         elif name in added:
-            found[name] = added[name].load()
+            found[name] = load(added[name], _TITLE)
     return found
 
 
@@ -93,25 +97,20 @@ def _load(home: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _added() -> Iterator[EntryPoint]:
+def _added() -> Mapping[str, EntryPoint]:
     """The commands that other packages add."""
-    homes = {name: "unbroken_cli" for name, home in COMMANDS.items() if ":" in home}
-    for point in entry_points(group=GROUP):
-        home = point.value.partition(":")[0]
-        if homes.setdefault(point.name, home) != home:
-            raise UserError(f"`unbroken {point.name}` is a command of {homes[point.name]} and of {home}: uninstall one")
-        yield point
+    return plugins(GROUP, _TITLE, [name for name, home in COMMANDS.items() if ":" in home], "unbroken-cli")
 
 
 def _extend(group: typer.Typer, name: str) -> None:
     """Adds the commands of other packages to a group."""
-    added = {point.name: point for point in _added()}
+    added = _added()
     for full in {*COMMANDS, *added}:
         if not full.startswith(f"{name} "):
             continue
         options: dict[str, Any] = {"hidden": True, "context_settings": {"ignore_unknown_options": True}}
         if full in added:
-            group.command(full.partition(" ")[2])(added[full].load())
+            group.command(full.partition(" ")[2])(load(added[full], _TITLE))
         else:
             group.command(full.partition(" ")[2], **options)(partial(_refuse, full, COMMANDS[full]))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -91,7 +91,7 @@ def whole(low: int, high: int | None = None) -> tuple[Any, ...]:
     return Field(strict=True, ge=low, le=high), expect(f"has to be a whole number from {low}{most}")
 
 
-def one_of(names: Sequence[str]) -> BeforeValidator:
+def one_of(names: Collection[str]) -> BeforeValidator:
     def check(value: Any) -> Any:
         if value not in names:
             near = get_close_matches(value, names, 1) if isinstance(value, str) else []
@@ -320,7 +320,7 @@ Alias: TypeAlias = Annotated[
     str, expect("has to be a name without spaces, ?, # and %: clients ask for the model by it", is_alias)
 ]
 ModelName: TypeAlias = Annotated[Text, AfterValidator(_model)]
-WireName: TypeAlias = Annotated[str, one_of(list(WIRES))]
+WireName: TypeAlias = Annotated[str, one_of(WIRES)]
 Address: TypeAlias = Annotated[str, expect(_ADDRESS), AfterValidator(_address)]
 GuardName: TypeAlias = Annotated[
     str,

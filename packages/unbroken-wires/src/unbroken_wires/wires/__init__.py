@@ -1,4 +1,5 @@
-"""The wires, which are providers' protocols, by name. Each is a package of its own; a new one needs its lines here.
+"""The wires, which are providers' protocols, by name. Each is a package of its own; a new one needs its lines here,
+or it is in another distribution, which names it in an entry point.
 
 A wire is imported when it is first used, because a program uses one or two of them and each takes some milliseconds.
 """
@@ -6,9 +7,14 @@ A wire is imported when it is first used, because a program uses one or two of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from unbroken_wires.errors import UnknownWire
+from unbroken_wires.plugins import load, misnamed, plugins
 from unbroken_wires.wires.wire import Wire
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def _openai_chat() -> Wire:
@@ -67,13 +73,17 @@ _IMPORTS: dict[str, Callable[[], Wire]] = {
 }
 _imported: dict[str, Wire] = {}
 
+GROUP = "unbroken.wires"
+"""The entry points by which other packages add wires."""
+_TITLE = "wire `{}`"
+
 
 class _Wires(Mapping[str, Wire]):
-    """Their names are known without importing them."""
+    """Names are known without importing what they name."""
 
     def __getitem__(self, name: str) -> Wire:
         if name not in _imported:
-            _imported[name] = _IMPORTS[name]()
+            _imported[name] = _IMPORTS[name]() if name in _IMPORTS else _added(name)
         return _imported[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -83,10 +93,23 @@ class _Wires(Mapping[str, Wire]):
         return len(_IMPORTS)
 
     def __contains__(self, name: object) -> bool:
-        return name in _IMPORTS
+        return isinstance(name, str) and (name in _IMPORTS or name in _plugins())
+
+
+def _plugins() -> Mapping[str, EntryPoint]:
+    return plugins(GROUP, _TITLE, _IMPORTS, "unbroken-wires")
+
+
+def _added(name: str) -> Wire:
+    point = _plugins()[name]
+    wire = load(point, _TITLE)
+    if not isinstance(wire, Wire) or wire.name != name:
+        raise misnamed(point, _TITLE, Wire)
+    return wire
 
 
 WIRES: Mapping[str, Wire] = _Wires()
+"""By name. Iteration gives those that are built in; any other name is looked for among the entry points."""
 
 
 def find_wire(name: str) -> Wire:
@@ -96,7 +119,7 @@ def find_wire(name: str) -> Wire:
     try:
         return WIRES[name]
     except KeyError:
-        raise UnknownWire(f"there is no wire {name!r}; there are: {', '.join(WIRES)}") from None
+        raise UnknownWire(f"there is no wire {name!r}; there are: {', '.join([*WIRES, *_plugins()])}") from None
 
 
 __all__ = ["DEFAULT_WIRE", "WIRES", "Wire", "find_wire"]

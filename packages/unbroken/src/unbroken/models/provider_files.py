@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -146,7 +146,7 @@ def _integer(low: int, high: int) -> Reader:
     return read
 
 
-def _one_of(names: Sequence[str], what: str) -> Reader:
+def _one_of(names: Collection[str], what: str) -> Reader:
     def read(value: Any) -> str:
         if value not in names:
             near = get_close_matches(value, names, 1) if isinstance(value, str) else []
@@ -241,7 +241,7 @@ def _id_rule(value: Any) -> IdRule:
     return IdRule(**read)
 
 
-_wire = _one_of(list(WIRES), "a wire")
+_wire = _one_of(WIRES, "a wire")
 _names = _list(_text, "strings")
 _variables = _list(_variable, "variables")
 

@@ -1,8 +1,8 @@
 """The provider profiles: wire, address, key, quirks, and the source of that knowledge.
 
 What is specific to a vendor's requests is data in this file and nowhere else; a deviation in its responses is a line in
-the decoder of its wire. Profiles in the user's file (`provider_files`) take
-precedence over these. `docs/providers.md` is generated from them (`python docs/providers_page.py`).
+the decoder of its wire. Profiles in the user's file (`provider_files`) take precedence over these; other packages add
+theirs by entry points. `docs/providers.md` is generated from them (`python docs/providers_page.py`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from unbroken.errors import UnknownProvider, UserError
 from unbroken.models.provider_files import ProfileTable, read_profiles, user_file
 from unbroken.models.quirks import Quirks
 from unbroken_wires.messages import Json
+from unbroken_wires.plugins import load, misnamed, plugins
 from unbroken_wires.wires.json_access import MISTRAL, OPENAI_IDS
 from unbroken_wires.wires.openai_models import ONLY_RESPONSES, OPENAI
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
 OLLAMA, COHERE, BEDROCK = "ollama", "cohere-v2", "bedrock-converse"
@@ -480,20 +484,47 @@ PROFILES = (
 _BY_NAME = {name: profile for profile in PROFILES for name in (profile.name, *profile.aliases)}
 
 
+GROUP = "unbroken.providers"
+"""The entry points by which other packages add profiles."""
+_TITLE = "provider `{}`"
+
+
 def find_provider(name: str) -> Provider:
-    """The profile with that name or alias; the user's profiles come first. If there is none, the error lists the known
-    names."""
-    users = _user_profiles()
-    profile = users.get(name) or _BY_NAME.get(name)
+    """The profile with that name or alias: of the user, of this file, of another package. If there is none, the error
+    lists the known names."""
+    return _find(name, _user_profiles())
+
+
+def _find(name: str, users: Mapping[str, Provider]) -> Provider:
+    profile = _known(name, users)
     if profile is not None:
         return profile
-    near = get_close_matches(name.lower(), [*users, *_BY_NAME], 3, cutoff=0.65)
+    near = get_close_matches(name.lower(), [*users, *_BY_NAME, *_plugins()], 3, cutoff=0.65)
     guess = f"did you mean {' or '.join(f'`{known}`' for known in near)}? There are" if near else "there are"
-    names = dict.fromkeys(known.name for known in (*users.values(), *PROFILES))
+    names = dict.fromkeys([*(known.name for known in (*users.values(), *PROFILES)), *_plugins()])
     raise UnknownProvider(
         f"there is no provider `{name}`: {guess}: {', '.join(names)}; "
         f"for any OpenAI-compatible server, use openai:MODEL or compatible:MODEL with base_url="
     )
+
+
+def _known(name: str, users: Mapping[str, Provider]) -> Provider | None:
+    return users.get(name) or _BY_NAME.get(name) or _added(name)
+
+
+def _plugins() -> Mapping[str, EntryPoint]:
+    return plugins(GROUP, _TITLE, _BY_NAME, "unbroken")
+
+
+@cache
+def _added(name: str) -> Provider | None:
+    point = _plugins().get(name)
+    if point is None:
+        return None
+    profile = load(point, _TITLE)
+    if not isinstance(profile, Provider) or name not in (profile.name, *profile.aliases):
+        raise misnamed(point, _TITLE, Provider)
+    return profile
 
 
 def is_own_profile(name: str) -> bool:
@@ -546,17 +577,17 @@ def _build(path: Path, table: ProfileTable, known: Mapping[str, Provider]) -> Pr
     """Builds a profile from its table. A table with the name of a known profile changes that profile; any other starts
     from the profile in `like`."""
     for key, name in (("like", table.like), ("elsewhere", table.fields.get("elsewhere"))):
-        if name and name not in known:
+        if name and _known(name, known) is None:
             near = get_close_matches(name, known, 1)
             guess = f"did you mean `{near[0]}`? There are" if near else "there are"
             raise UserError(
                 f"{path}: [providers.{table.name}]: `{key}` names no provider profile before it: {guess}: "
                 f"{', '.join(dict.fromkeys(one.name for one in known.values()))}"
             )
-    start = known[table.like or (table.name if table.name in known else "compatible")]
+    start = _known(table.like or table.name, known) or known["compatible"]
     if "base_url" in table.fields:
         if start.elsewhere:  # as `connect` does if the user gives a base URL
-            start = replace(known[start.elsewhere], name=start.name, keys=start.keys, aliases=start.aliases)
+            start = replace(_find(start.elsewhere, known), name=start.name, keys=start.keys, aliases=start.aliases)
         start = replace(start, base_url_variables=())
     if "wire" in table.fields:
         start = with_wire(start, table.fields["wire"])
