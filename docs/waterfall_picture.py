@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import a_long_run  # noqa: E402 - from the folder above
 
 from unbroken.trajectory.recording import read_recording  # noqa: E402
-from unbroken_viewer.entries import CallLane, Turn  # noqa: E402
 from unbroken_viewer.picture import Picture, draw  # noqa: E402
+from unbroken_viewer.picture_data import CallLane, Turn  # noqa: E402
 
 ROW = 27
 HEAD = 34

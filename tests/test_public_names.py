@@ -10,9 +10,11 @@ import sys
 import types
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from checkout import PACKAGES
 from documented_names import documented_names
 
 import unbroken
@@ -124,3 +126,20 @@ def test_every_public_method_has_a_docstring_that_adds_to_its_name() -> None:
 def test_a_repeated_name_is_not_a_docstring(doc: str) -> None:
     assert not says_more_than("Tool.name", doc)
     assert says_more_than("Tool.name", "What the model calls it.")
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def test_a_field_has_one_text_below_it() -> None:
+    """Of two texts in a row the second describes a field further up, which was separated from it."""
+    doubled = [
+        f"{path.relative_to(PACKAGES)}:{second.lineno}"
+        for path in PACKAGES.glob("*/src/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        for first, second in pairwise(node.body)
+        if is_text(first) and is_text(second)
+    ]
+    assert doubled == []

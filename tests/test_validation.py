@@ -49,10 +49,10 @@ from unbroken.agent import RunStream
 from unbroken.agent.options import Options, ResumeOptions, TurnOptions
 from unbroken.compaction import ClearResults, Compaction
 from unbroken.errors import InvalidTool
+from unbroken.mcp import OAuth
 from unbroken.models.connect import ModelSettings, Settings
 from unbroken.models.http import HTTPModel
 from unbroken.read_more import ReadMore
-from unbroken.tools.mcp_items import OAuth
 from unbroken.tools.tool import Tool
 from unbroken.trajectory.alerts import Alert, Alerts
 from unbroken.trajectory.prometheus import PrometheusMetrics

@@ -12,7 +12,7 @@ from unbroken import Agent, Schedule, ScriptedModel, tool
 from unbroken_cli.run_picture import COARSE
 from unbroken_cli.timeline import Timeline, Watch, legend
 from unbroken_testing import Call, Cut, run_virtual
-from unbroken_viewer.entries import CallLane
+from unbroken_viewer.picture_data import CallLane
 
 
 @tool(effect="read")

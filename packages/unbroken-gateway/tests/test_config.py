@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from unbroken import UserError, connect
 from unbroken.models.connect import Settings
 from unbroken_gateway.config import ServeOptions, read_config, settings_from_options
-from unbroken_gateway.config.mistakes import Where, lines_of
+from unbroken_gateway.config.errors import Where, lines_of
 from unbroken_gateway.config.reading import PLACES
 from unbroken_gateway.setting_types import ConnectOptions
 from unbroken_gateway.settings import ClientProfile, GatewaySettings, GuardrailSettings, UpstreamSettings

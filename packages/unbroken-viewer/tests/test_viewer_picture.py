@@ -24,9 +24,9 @@ from unbroken.tools.caller import Caller
 from unbroken.trajectory.recording import read_recording
 from unbroken_cli.run_picture import list_lines, picture_lines
 from unbroken_testing import Answer, Call, Uses, run_virtual
-from unbroken_viewer.entries import CallLane, Clipper
 from unbroken_viewer.listing import Shelf, recordings_below
 from unbroken_viewer.picture import Picture, Totals, draw, moment, picture_json
+from unbroken_viewer.picture_data import CallLane, Clipper
 
 
 @pytest.fixture(scope="module")

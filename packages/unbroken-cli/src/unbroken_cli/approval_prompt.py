@@ -75,7 +75,7 @@ def _unfit(call: ToolCall, values: Mapping[str, Json]) -> str:
     """Why a server would be refused these values of its form; empty if they fit."""
     if not isinstance(call, Question) or call.kind != "form":
         return ""
-    from unbroken.tools.mcp_forms import why_not  # noqa: PLC0415 - with the optional extra that asks such questions
+    from unbroken.mcp.client.forms import why_not  # noqa: PLC0415 - with the optional extra that asks such questions
 
     return why_not(call.schema, values)
 

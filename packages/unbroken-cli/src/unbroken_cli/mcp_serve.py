@@ -110,8 +110,7 @@ def _serve_stdio(found: Any, name: str, description: str) -> None:
 def _serve_http(found: Any, host: str, port: int, key: str, name: str, description: str) -> None:
     import uvicorn  # noqa: PLC0415 - an optional extra
 
-    from unbroken.mcp import asgi_app  # noqa: PLC0415 - an optional extra
-    from unbroken.mcp.serving import cause_in  # noqa: PLC0415 - an optional extra
+    from unbroken.mcp.serving.app import asgi_app, cause_in  # noqa: PLC0415 - an optional extra
 
     application = asgi_app(found, key=key, name=name, description=description)
     reasons: list[BaseException] = []

@@ -20,9 +20,9 @@ from rich.text import Text
 
 from unbroken.errors import StreamError
 from unbroken.run_view import shown_cost
-from unbroken_viewer.entries import CallLane, Clip, InnerLane, Mark, Turn
 from unbroken_viewer.listing import Row, shown_end
 from unbroken_viewer.picture import RECORDED, Picture
+from unbroken_viewer.picture_data import CallLane, Clip, InnerLane, Mark, Turn
 from unbroken_wires.wires.json_access import as_dict
 from unbroken_wires.wires.jsontext import loads
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.text import Text
 
-from unbroken.agent import Agent, Limits
+from unbroken import Agent, Limits, MCPServer
 from unbroken.agent.recorded_agent import agent_of
 from unbroken.errors import UserError
 from unbroken.logs import PlainLines, chosen_level, stderr_handler
@@ -25,12 +25,12 @@ from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.models.retrying import ATTEMPTS
 from unbroken.tools.approval import Allow, Approval, Deny, OnApproval, Question
-from unbroken.tools.mcp import MCPServer
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.todo import todo_write
 from unbroken.tools.toolbox import Source, Toolbox
-from unbroken.trajectory.recorder import Recorder, RunRecorder
+from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.run_recorder import RunRecorder
 from unbroken_cli.agent_thread import AgentThread, Screen
 from unbroken_cli.approval_prompt import NOBODY_ASKED
 from unbroken_cli.exits import print_line

@@ -31,7 +31,7 @@ from unbroken_cli.run_picture import (
     Waterfall,
     legend_lines,
 )
-from unbroken_viewer.entries import Attempt, CallLane, Clipper, Turn, state_of
+from unbroken_viewer.picture_data import Attempt, CallLane, Clipper, Turn, state_of
 from unbroken_wires.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Restarted
 from unbroken_wires.messages import Request
 

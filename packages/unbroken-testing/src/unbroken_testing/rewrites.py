@@ -207,4 +207,4 @@ LEAKS: dict[str, Rewrite] = {
     "gemma4": leaked(_gemma, between=""),
     "harmony": leaked(_harmony, between=""),
 }
-"""One form for each shape of call that `decoding.prose` knows, in the dialect that leaks most."""
+"""One form for each shape of call that `decoding.leaked_calls` knows, in the dialect that leaks most."""

@@ -37,7 +37,8 @@ from unbroken.events import (
 )
 from unbroken.run_view import CallView, RunView
 from unbroken.trajectory.lines import Line
-from unbroken_viewer.entries import (
+from unbroken_viewer.inner_lanes import InnerLanes
+from unbroken_viewer.picture_data import (
     LONGEST_FIELD,
     Attempt,
     CallLane,
@@ -56,7 +57,6 @@ from unbroken_viewer.entries import (
     text,
     words,
 )
-from unbroken_viewer.inner_lanes import InnerLanes
 from unbroken_wires.wires.json_access import as_list
 
 QUIET = 0.5

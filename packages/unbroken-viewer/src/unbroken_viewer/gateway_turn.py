@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unbroken.trajectory.lines import Line
-from unbroken_viewer.entries import CallLane, Turn, flag, inner, words
+from unbroken_viewer.picture_data import CallLane, Turn, flag, inner, words
 
 AGENT = "gateway"
 """The agent's name in these recordings."""

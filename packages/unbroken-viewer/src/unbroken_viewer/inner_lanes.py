@@ -5,7 +5,7 @@ from __future__ import annotations
 from unbroken.errors import UserError
 from unbroken.events import CallEvent, CallFinished, CallStarted, InnerEvent
 from unbroken.trajectory.inner_runs import describe_step
-from unbroken_viewer.entries import LONGEST_FIELD, CallLane, InnerLane
+from unbroken_viewer.picture_data import LONGEST_FIELD, CallLane, InnerLane
 from unbroken_wires.wires.jsontext import dump_arguments
 
 MOST = 500

@@ -22,9 +22,9 @@ from unbroken.trajectory.recording import (
     recording_files,
     summarize,
 )
-from unbroken_viewer.entries import LONGEST_FIELD
 from unbroken_viewer.gateway_turn import AGENT
 from unbroken_viewer.picture import RECORDED, Picture, draw, shown_name
+from unbroken_viewer.picture_data import LONGEST_FIELD
 from unbroken_wires.wires.json_access import as_dict
 from unbroken_wires.wires.jsontext import loads
 

@@ -19,7 +19,9 @@ import orjson
 from unbroken.trajectory.facts import NO_RESPONSE
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording, has_own_prices
-from unbroken_viewer.entries import (
+from unbroken_viewer.folding import Lanes
+from unbroken_viewer.gateway_turn import AGENT, GatewayTurn, gateway_turn
+from unbroken_viewer.picture_data import (
     CallLane,
     Clip,
     Clipper,
@@ -36,8 +38,6 @@ from unbroken_viewer.entries import (
     text,
     words,
 )
-from unbroken_viewer.folding import Lanes
-from unbroken_viewer.gateway_turn import AGENT, GatewayTurn, gateway_turn
 from unbroken_wires.wires.json_access import as_dict, as_list
 
 

@@ -4,10 +4,11 @@
 and a run builds a few dozen such objects. `quick` replaces `__init__`: while the fields are filled in, the object
 belongs to a mutable class with the same slots. Everything else about the class stays as `dataclass` made it.
 
-Without it a run takes 5 % more instructions (4.00 instead of 3.81 million, `valgrind --tool=cachegrind`).
+Without it a run takes 7 % more instructions (4.15 instead of 3.89 million for a scripted run of two calls,
+`valgrind --tool=cachegrind`), and the import 17 million less.
 
 `plain_factories` is for dataclasses that are not frozen. Both replace default factories: `dict[str, Json]()` takes
-seven times as long as `dict()` and returns the same.
+seven times as long as `dict()` and returns the same. Without both a run takes 9 % more.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TextReplaced,
         ToolCallsDetected,
     )
+    from unbroken.mcp.client.server import MCPServer
     from unbroken.middleware import Middleware
     from unbroken.models.connect import connect
     from unbroken.models.model import Model
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from unbroken.run_view import RunView
     from unbroken.tools.approval import Allow, Deny, Edit, Wait
     from unbroken.tools.context import CallContext, RunContext
-    from unbroken.tools.mcp import MCPServer
     from unbroken.tools.results import Retry, ToolFailed, ToolOutput
     from unbroken.tools.schedule import Schedule
     from unbroken.tools.todo import todo_write
@@ -104,7 +104,7 @@ _HOMES = {
     "unbroken.run_view": "RunView",
     "unbroken.tools.approval": "Allow Deny Edit Wait",
     "unbroken.tools.context": "CallContext RunContext",
-    "unbroken.tools.mcp": "MCPServer",
+    "unbroken.mcp.client.server": "MCPServer",
     "unbroken.tools.results": "Retry ToolFailed ToolOutput",
     "unbroken.tools.schedule": "Schedule",
     "unbroken.tools.todo": "todo_write",
@@ -138,7 +138,7 @@ _ELSEWHERE = (
     "unbroken.read_more unbroken.middleware unbroken_testing.evals unbroken_gateway unbroken_dph unbroken_viewer "
     "unbroken.mcp unbroken_wires.decoding unbroken_wires.wires unbroken_wires.wires.chain "
     "unbroken_wires.wires.pydantic_ai unbroken.models.http unbroken.tools.approval unbroken.tools.caller "
-    "unbroken.tools.handles unbroken.tools.mcp_items unbroken.agent.limits unbroken.agent.ui_messages "
+    "unbroken.tools.handles unbroken.agent.limits unbroken.agent.ui_messages "
     "unbroken.agent.ui_history unbroken.agent.streaming unbroken.agent.run unbroken.agent.steps "
     "unbroken.agent.sentences unbroken.trajectory.alerts unbroken.trajectory.metrics unbroken.trajectory.prometheus "
     "unbroken.trajectory.recording unbroken.trajectory.replay unbroken.run_view unbroken_dph.dolphin"

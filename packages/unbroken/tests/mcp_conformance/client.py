@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from unbroken import Agent, Allow, MCPServer
 from unbroken.errors import InvalidTool
-from unbroken.tools.mcp_items import OAuth
+from unbroken.mcp import OAuth
 from unbroken_testing import Call, ScriptedModel
 
 DOCUMENT = "https://conformance-test.local/client-metadata.json"

@@ -29,8 +29,8 @@ from web_server import serve
 
 from unbroken import Agent, Edit, MCPServer, ToolCall, UserError
 from unbroken.mcp import asgi_app
-from unbroken.mcp.client_user import Waiting
-from unbroken.mcp.served_agent import ServedAgent
+from unbroken.mcp.serving.client_user import Waiting
+from unbroken.mcp.serving.served import ServedAgent
 from unbroken.tools.approval import Approval
 from unbroken_testing import Call, ScriptedModel
 

@@ -17,8 +17,8 @@ from unbroken.events import Event
 from unbroken.trajectory.recording import read_recording
 from unbroken_cli.plain import PlainScreen
 from unbroken_testing import ProviderCall
-from unbroken_viewer.entries import Clipper
 from unbroken_viewer.folding import Lanes
+from unbroken_viewer.picture_data import Clipper
 from unbroken_wires.server_tools import WebSearch
 
 QUERY = {"query": "tides"}

@@ -20,7 +20,7 @@ from test_prometheus_metrics import scraped
 from viewer_pages import data_of
 
 from unbroken import Allow, Deny, UserError
-from unbroken.tools.mcp import MCPServer
+from unbroken.mcp.client.server import MCPServer
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.prometheus import PrometheusMetrics
 from unbroken.trajectory.recording import list_recordings

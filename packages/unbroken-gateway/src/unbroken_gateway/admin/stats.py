@@ -59,9 +59,9 @@ class RecentRequest:
     input_tokens: int = 0
     output_tokens: int = 0
     cost: int | None = None
+    """In nano-dollars. None if it is not known, or not counted."""
     is_estimated: bool = False
     """Some of the cost is an estimate."""
-    """In nano-dollars. None if it is not known, or not counted."""
     id: str = ""
     """Its id, as in the header `x-unbroken-request-id` and in the log."""
     recording: str = ""

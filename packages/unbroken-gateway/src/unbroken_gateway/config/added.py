@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from unbroken.models.providers import PROFILES
-from unbroken_gateway.config.mistakes import Mistakes
+from unbroken_gateway.config.errors import Mistakes
 
 NAME_OF = {"models": "alias", "teams": "name", "budgets": "name"}
 """The arrays that the admin API may add to, and the key that names their tables."""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from unbroken.errors import UserError
-from unbroken_gateway.config.mistakes import Mistakes
+from unbroken_gateway.config.errors import Mistakes
 from unbroken_gateway.keys import KeyRing
 from unbroken_gateway.settings import GatewaySettings
 from unbroken_gateway.stores import check_store, journal_url, store_url

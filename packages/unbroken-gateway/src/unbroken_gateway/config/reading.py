@@ -23,7 +23,7 @@ from unbroken.errors import UserError
 from unbroken.models.providers import find_provider
 from unbroken_gateway import setting_types
 from unbroken_gateway.config.added import add_tables
-from unbroken_gateway.config.mistakes import Mistakes, Where, lines_of, option_of, table_name
+from unbroken_gateway.config.errors import Mistakes, Where, lines_of, option_of, table_name
 from unbroken_gateway.setting_types import ELSEWHERE, ConnectOptions, In, is_alias, is_loopback, words_of
 from unbroken_gateway.settings import (
     NO_STORE,

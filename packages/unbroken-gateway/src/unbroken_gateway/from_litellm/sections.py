@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unbroken_gateway.from_litellm.findings import Kind
+from unbroken_gateway.from_litellm.report import Kind
 
 Advice = tuple[Kind, str]
 

@@ -13,12 +13,12 @@ from urllib.parse import quote
 from unbroken.errors import UserError
 from unbroken.models.providers import find_provider
 from unbroken_gateway.config import ServeOptions, read_document
-from unbroken_gateway.config.mistakes import Mistakes, Where
+from unbroken_gateway.config.errors import Mistakes, Where
 from unbroken_gateway.config.opening import SHORTEST_KEY
 from unbroken_gateway.config.reading import NOTHING_ADDED, Look
-from unbroken_gateway.from_litellm.entries import Entry, EntryReader
-from unbroken_gateway.from_litellm.findings import Finding, Findings, Variables
+from unbroken_gateway.from_litellm.model_list import Entry, EntryReader
 from unbroken_gateway.from_litellm.provider_names import KNOWN
+from unbroken_gateway.from_litellm.report import Finding, Findings, Variables
 from unbroken_gateway.from_litellm.sections import (
     ADVICE,
     CALLBACKS,

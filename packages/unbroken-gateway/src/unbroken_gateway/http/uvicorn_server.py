@@ -87,9 +87,9 @@ be the one that closes first."""
 COUNTS = "unbroken-metrics-"
 """Prefix of the folder in which workers count; the id of the process that made it follows."""
 _SIGHUP = getattr(signal, "SIGHUP", None)
+"""Windows has none."""
 _NOT_READY = getattr(signal, "SIGUSR1", None)
 """Tells a worker that it will be stopped: its readiness fails."""
-"""Windows has none."""
 STARTING = 60.0
 """Seconds in which workers have to start."""
 

@@ -72,9 +72,9 @@ class Calls:
         self._used = set(used_ids)
         self._names = frozenset(names)
         self.shortened: Mapping[str, str] = {}
+        """Names of tools that the provider was sent in a shorter form, by that form."""
         self.custom: frozenset[str] = frozenset()
         """Names of tools that take free text and were offered as functions."""
-        """Names of tools that the provider was sent in a shorter form, by that form."""
         self._calls: list[Pending] = []
         self._taken: set[int] = set()
         self._next_place = 0

@@ -9,7 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from unbroken_wires.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken_wires.errors import CannotEncode, InvalidRequest, UserError
@@ -295,6 +297,16 @@ class ErrorEvent(Protocol):
 
 class KeepFirstCall(Protocol):
     def __call__(self, body: Object, new_id: str = "") -> Object: ...
+
+
+def on_demand(module: str, name: str) -> Callable[[], Any]:
+    """A part of a wire that is imported with its first use, because few programs need it: start-up time."""
+
+    @cache
+    def load() -> Any:
+        return getattr(import_module(module), name)
+
+    return load
 
 
 def _no_rules() -> tuple[Rule, ...]:

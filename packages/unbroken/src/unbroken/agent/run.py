@@ -159,8 +159,8 @@ class Run:
     """The agent's name."""
     repetition: Repetition = field(default_factory=Repetition)
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
-    warnings: dict[str, None] = field(default_factory=dict[str, None])
     """What was wrong with each incomplete response."""
+    warnings: dict[str, None] = field(default_factory=dict[str, None])
     attempts: int = 0
     """Requests that were sent, including those that failed."""
     fallback_used: bool = False
@@ -170,9 +170,9 @@ class Run:
     nudge: bool = False
     """The last answer was empty: ask for more in the next request."""
     nudges: int = 0
+    """How often the model was asked to continue."""
     empty_answers: int = 0
     """How many came last, in a row."""
-    """How often the model was asked to continue."""
     question: User | None = None
     """The prompt that follows the open calls of the given history."""
     asked_in: Language | None = None
@@ -234,7 +234,7 @@ class Run:
     futures: Futures | None = None
     """The calls in the background; None as long as no tool may have any."""
     restored: tuple[BackgroundCall, ...] = ()
-    """Those of an earlier part of the run that have not been continued yet."""
+    """Background calls of an earlier part of the run that have not been continued yet."""
     server_calls: ServerCalls | None = None
     """The tools that the provider has run, if there are any."""
     prefix: Prefix = field(default_factory=Prefix)

@@ -1,8 +1,9 @@
 """When the calls of one message run: a `Batch` runs them by its `Schedule`, and each gets exactly one result.
 
-Strategy. Calls are entries in call order. An entry starts when nothing before it blocks it: `Way` decides whether it
-has to wait for an earlier one's end, for its start (PARALLEL), or for nothing. While the message is still being written
-only reads may start (EAGER), and only behind a front of calls that are known and are reads too, or have another key.
+Strategy. Calls are entries in call order. An entry starts when nothing before it blocks it: `BlockingRules` decides
+whether it has to wait for an earlier one's end, for its start (PARALLEL), or for nothing. While the message is still
+being written only reads may start (EAGER), and only behind a prefix of calls that are known and are reads too, or have
+another key.
 `seal` is called once, when the message is complete: all calls that can start are started, all starts are reported
 before the first of them runs, and each end may unblock others. The `Caller` produces the results.
 

@@ -35,7 +35,7 @@ from unbroken.tools.caller import (
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import GRACE, Entry, Tasks
 from unbroken.tools.handles import BackgroundCall, fill_in, find_handles, running
-from unbroken.tools.order import Way
+from unbroken.tools.order import BlockingRules
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
@@ -463,9 +463,9 @@ def overtakes(earlier: Prepared, later: Prepared, schedule: Schedule) -> bool:
         return True
     if earlier.tool is not None and earlier.tool.background is not None and not schedule.serial:
         return "exclusive" in (earlier.effect, later.effect)
-    way = Way(schedule)
-    way.block(earlier, True)
-    return way.closed or way.bars(later)
+    rules = BlockingRules(schedule)
+    rules.block(earlier, True)
+    return rules.closed or rules.blocks(later)
 
 
 def _may_share_key(earlier: Prepared, later: Prepared) -> bool:

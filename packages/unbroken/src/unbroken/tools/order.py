@@ -20,12 +20,12 @@ from unbroken.tools.results import CallWaits
 from unbroken.tools.schedule import Schedule
 from unbroken_wires.messages import ToolCall, ToolResult
 
-# Which calls of one message may overtake others: while it is being written (`Front`, `EarlyReads`), and once it is
-# complete (`Way`, `Order`). Lookups instead of comparing calls pairwise, because a message may have a thousand. Nothing
-# runs here.
+# Which calls of one message may overtake others: while it is being written (`KnownPrefix`, `EarlyReads`), and once it
+# is complete (`BlockingRules`, `Order`). Lookups instead of comparing calls pairwise, because a message may have a
+# thousand. Nothing runs here.
 
 
-class Front:
+class KnownPrefix:
     """While the message is being written: how far it is known without a gap, and which calls may not be overtaken.
 
     A call that may change something, and has no key to compare, ends it for good. So does a call that comes out of turn
@@ -97,7 +97,7 @@ class EarlyReads:
     """The reads of a message that is being written, and which of them may start: those are returned once, and are
     running from then on."""
 
-    __slots__ = ("_busy", "_first", "_front", "_held_back")
+    __slots__ = ("_busy", "_first", "_held_back", "_prefix")
 
     def __init__(self) -> None:
         self._busy: dict[Any, int] = {}
@@ -106,28 +106,28 @@ class EarlyReads:
 
     def restart(self) -> None:
         """The message is written again, from its beginning."""
-        self._front = Front()
+        self._prefix = KnownPrefix()
         self._first: dict[str, Entry] = {}
         """The first of identical calls: the others share its execution, or adopt the orphan that stands here."""
         self._held_back: dict[Entry, None] = {}
         """Reads that are complete and could not start yet."""
 
     def open(self, index: int, surely_read: bool) -> None:
-        self._front.open(index, surely_read)
+        self._prefix.open(index, surely_read)
 
     def withdraw(self, index: int) -> None:
-        self._front.withdraw(index)
+        self._prefix.withdraw(index)
 
     def submit(self, entry: Entry, orphan: Entry | None) -> list[Entry]:
         """The call is complete. One that may adopt an orphan waits until all calls before it are known."""
         prepared = entry.prepared
         tool = prepared.tool
         self._first.setdefault(prepared.fingerprint, orphan or entry)
-        moved = self._front.ready(prepared)
+        moved = self._prefix.ready(prepared)
         if not (tool is None or tool.function is None or prepared.asks or prepared.refusal) and tool.effect == "read":
             self._held_back[entry] = None
             if not moved:
-                return self._startable([entry]) if self._front.reaches(prepared.call.index) else []
+                return self._startable([entry]) if self._prefix.reaches(prepared.call.index) else []
         return self.startable() if moved else []
 
     def ended(self, key: Any) -> None:
@@ -145,7 +145,7 @@ class EarlyReads:
             if (
                 entry.state == "waiting"
                 and self._first[prepared.fingerprint] is entry
-                and self._front.lets_pass(prepared)
+                and self._prefix.lets_pass(prepared)
                 and (key is None or self._busy.get(key, 0) <= 0)
             ):
                 entry.state = "running"
@@ -156,7 +156,7 @@ class EarlyReads:
         return found
 
 
-class Way:
+class BlockingRules:
     """Which unfinished calls block a later one, once the message is complete.
 
     A call waits for the end of earlier calls that share its key and of exclusive ones. Unless both calls are reads,
@@ -171,7 +171,7 @@ class Way:
         self._ordered = schedule.ordered
         self._any = False
         self._keys: set[Any] = set()
-        self._in_the_way: set[tuple[bool, bool, bool]] = set()
+        self._blocking: set[tuple[bool, bool, bool]] = set()
         """For each call that has to end, or to start, first: does it have a key, is it a read, may it overlap?"""
 
     def block(self, prepared: Prepared, started: bool) -> None:
@@ -182,11 +182,11 @@ class Way:
         changes = effect == "write" and key is None and not overlap
         self.closed = self._serial or effect == "exclusive" or (waited_for and changes)
         if waited_for:
-            self._in_the_way.add((key is not None, effect == "read", overlap))
+            self._blocking.add((key is not None, effect == "read", overlap))
         if key is not None:
             self._keys.add(key)
 
-    def bars(self, prepared: Prepared) -> bool:
+    def blocks(self, prepared: Prepared) -> bool:
         if not self._any:
             return False
         key, effect, overlap = prepared.key, prepared.effect, prepared.overlap
@@ -194,9 +194,9 @@ class Way:
             return True
         if key is not None and key in self._keys:
             return True
-        return bool(self._in_the_way) and not all(
+        return bool(self._blocking) and not all(
             (keyed and key is not None) or (read and effect == "read") or (overlaps and overlap)
-            for keyed, read, overlaps in self._in_the_way
+            for keyed, read, overlaps in self._blocking
         )
 
 
@@ -223,26 +223,26 @@ class Order:
 
     def free(self, tasks: Tasks) -> Iterator[Entry]:
         """Yields the calls that nothing before them blocks. Their state has to be changed before the next one."""
-        way = Way(self._schedule)
+        rules = BlockingRules(self._schedule)
         entries = self.entries
         self.some_wait = False
         for entry in self.withdrawn:
             if entry.task in tasks:  # it was cancelled and has not ended yet
-                way.block(entry.prepared, True)
+                rules.block(entry.prepared, True)
         while self._finished < len(entries) and entries[self._finished].finished:
             self._finished += 1
         for entry in islice(entries, self._finished, None):
             if (
                 entry.state == "waiting"
                 and entry.shares_with is None
-                and not way.bars(entry.prepared)
+                and not rules.blocks(entry.prepared)
                 and self._fits(entry)
             ):
                 yield entry
             if not entry.finished:
                 self.some_wait = self.some_wait or entry.state == "waiting"
-                way.block(entry.prepared, entry.started or entry.state == "running")
-                if way.closed:
+                rules.block(entry.prepared, entry.started or entry.state == "running")
+                if rules.closed:
                     self.some_wait = self.some_wait or entry is not entries[-1]
                     break
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
-
 from unbroken_wires.wires.anthropic.messages_binding import drop_moved_thinking, drops_moved_thinking
 from unbroken_wires.wires.anthropic.messages_content import NAME, is_all_signed, turn_thinking_off
 from unbroken_wires.wires.anthropic.messages_decoder import MARKS, MessagesDecoder, recognises
@@ -17,39 +14,7 @@ from unbroken_wires.wires.anthropic.messages_encoder import (
 from unbroken_wires.wires.anthropic.messages_relay import HISTORY, RELAY, MessagesHttp, keep_first_call
 from unbroken_wires.wires.anthropic.messages_requests import ID_RULE, NAME_RULE, decode_request, encode_request
 from unbroken_wires.wires.anthropic.messages_turns import mend_refused
-from unbroken_wires.wires.wire import Wire
-
-if TYPE_CHECKING:
-    from unbroken_wires.wires.crossing import Crossing
-    from unbroken_wires.wires.event_shapes import ForTests
-    from unbroken_wires.wires.rules import Rule
-    from unbroken_wires.wires.server_tools import ServerTools
-
-
-def _for_tests() -> ForTests:
-    from unbroken_wires.wires.anthropic.messages_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
-
-    return FOR_TESTS
-
-
-@cache
-def _crossing() -> Crossing:
-    from unbroken_wires.wires.anthropic.messages_crossing import CROSSING  # noqa: PLC0415 - start-up time
-
-    return CROSSING
-
-
-def _rules() -> tuple[Rule, ...]:
-    from unbroken_wires.wires.anthropic.messages_rules import RULES  # noqa: PLC0415 - start-up time
-
-    return RULES
-
-
-def _server_tools() -> ServerTools:
-    from unbroken_wires.wires.anthropic.messages_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
-
-    return SERVER_TOOLS
-
+from unbroken_wires.wires.wire import Wire, on_demand
 
 WIRE = Wire(
     name=NAME,
@@ -68,10 +33,10 @@ WIRE = Wire(
     relay=RELAY,
     recognises=recognises,
     marks=MARKS,
-    for_tests=_for_tests,
-    rules=_rules,
-    crossing=_crossing,
-    server_tools=_server_tools,
+    for_tests=on_demand(f"{__name__}.messages_strict", "FOR_TESTS"),
+    rules=on_demand(f"{__name__}.messages_rules", "RULES"),
+    crossing=on_demand(f"{__name__}.messages_crossing", "CROSSING"),
+    server_tools=on_demand(f"{__name__}.messages_server_tools", "SERVER_TOOLS"),
     drop_moved_thinking=drop_moved_thinking,
     drops_moved_thinking=drops_moved_thinking,
     lost_reasoning={"off": turn_thinking_off},

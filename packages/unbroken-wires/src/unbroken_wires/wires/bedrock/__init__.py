@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
-
 from unbroken_wires.wires.bedrock.converse_content import ID_RULE, NAME, is_all_signed
 from unbroken_wires.wires.bedrock.converse_decoder import MARKS, ConverseDecoder, recognises
 from unbroken_wires.wires.bedrock.converse_encoder import (
@@ -17,45 +14,7 @@ from unbroken_wires.wires.bedrock.converse_reasoning import mend_refused, turn_r
 from unbroken_wires.wires.bedrock.converse_relay import HISTORY, RELAY, ConverseHttp, keep_first_call
 from unbroken_wires.wires.bedrock.converse_requests import decode_request, encode_request
 from unbroken_wires.wires.framing import EVENT_STREAM
-from unbroken_wires.wires.wire import Wire
-
-if TYPE_CHECKING:
-    from unbroken_wires.wires.crossing import Crossing
-    from unbroken_wires.wires.event_shapes import ForTests
-    from unbroken_wires.wires.rules import Rule
-    from unbroken_wires.wires.server_tools import ServerTools
-
-
-@cache
-def _crossing() -> Crossing:
-    from unbroken_wires.wires.bedrock.converse_crossing import CROSSING  # noqa: PLC0415 - start-up time
-
-    return CROSSING
-
-
-def _rules() -> tuple[Rule, ...]:
-    from unbroken_wires.wires.bedrock.converse_rules import RULES  # noqa: PLC0415 - start-up time
-
-    return RULES
-
-
-@cache
-def _for_tests() -> ForTests:
-    from unbroken_wires.wires.bedrock.converse_strict import (  # noqa: PLC0415 - start-up time
-        ConverseEvents,
-        check_request,
-        check_shape,
-    )
-    from unbroken_wires.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
-
-    return ForTests(check_shape, check_request, ConverseEvents())
-
-
-def _server_tools() -> ServerTools:
-    from unbroken_wires.wires.bedrock.converse_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
-
-    return SERVER_TOOLS
-
+from unbroken_wires.wires.wire import Wire, on_demand
 
 WIRE = Wire(
     name=NAME,
@@ -73,10 +32,10 @@ WIRE = Wire(
     relay=RELAY,
     recognises=recognises,
     marks=MARKS,
-    for_tests=_for_tests,
-    crossing=_crossing,
-    server_tools=_server_tools,
-    rules=_rules,
+    for_tests=on_demand(f"{__name__}.converse_strict", "FOR_TESTS"),
+    crossing=on_demand(f"{__name__}.converse_crossing", "CROSSING"),
+    server_tools=on_demand(f"{__name__}.converse_server_tools", "SERVER_TOOLS"),
+    rules=on_demand(f"{__name__}.converse_rules", "RULES"),
     framing=EVENT_STREAM,
     lost_reasoning={"off": turn_reasoning_off},
     takes_back=is_all_signed,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from unbroken_wires.wires.event_shapes import Event, Events, EventShapes, PartOfCall, TooLong, dumps
+from unbroken_wires.wires.event_shapes import Event, Events, EventShapes, ForTests, PartOfCall, TooLong, dumps
 from unbroken_wires.wires.framing import EVENT_STREAM
 from unbroken_wires.wires.json_access import Object, as_dict, as_list, as_text, dicts
 from unbroken_wires.wires.strict import LIST, OBJECT, TEXT, Chain, Fields, check_names, check_types
@@ -233,3 +233,6 @@ def _delta(event: Event) -> Object:
 
 def _content(event: Event) -> list[Object]:
     return dicts(as_dict(as_dict(as_dict(event).get("output")).get("message")).get("content"))
+
+
+FOR_TESTS = ForTests(check_shape, check_request, ConverseEvents())

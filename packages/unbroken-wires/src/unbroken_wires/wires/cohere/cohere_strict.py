@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from unbroken_wires.wires.event_shapes import Event, EventShapes, PartOfCall, TooLong
+from unbroken_wires.wires.event_shapes import Event, EventShapes, ForTests, PartOfCall, TooLong
 from unbroken_wires.wires.json_access import Object, as_dict, as_number, as_text, dicts
 from unbroken_wires.wires.strict import (
     FLAG,
@@ -148,3 +148,6 @@ class CohereEvents(EventShapes):
 
 def _message(event: Event) -> Object:
     return as_dict(as_dict(as_dict(event).get("delta")).get("message"))
+
+
+FOR_TESTS = ForTests(check_shape, check_request, CohereEvents())

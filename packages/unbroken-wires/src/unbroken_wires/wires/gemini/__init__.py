@@ -2,48 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
-
 from unbroken_wires.wires.gemini.gemini_contents import mend_refused, sign_with_placeholder
 from unbroken_wires.wires.gemini.gemini_decoder import MARKS, GeminiDecoder, recognises
 from unbroken_wires.wires.gemini.gemini_encoder import GeminiEncoder, GeminiProviderWriter, error_body, error_event
 from unbroken_wires.wires.gemini.gemini_parts import NAME, NAME_RULE
 from unbroken_wires.wires.gemini.gemini_relay import HISTORY, RELAY, GeminiHttp, keep_first_call
 from unbroken_wires.wires.gemini.gemini_requests import decode_request, encode_request
-from unbroken_wires.wires.wire import Wire
-
-if TYPE_CHECKING:
-    from unbroken_wires.wires.crossing import Crossing
-    from unbroken_wires.wires.event_shapes import ForTests
-    from unbroken_wires.wires.rules import Rule
-    from unbroken_wires.wires.server_tools import ServerTools
-
-
-def _for_tests() -> ForTests:
-    from unbroken_wires.wires.gemini.gemini_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
-
-    return FOR_TESTS
-
-
-@cache
-def _crossing() -> Crossing:
-    from unbroken_wires.wires.gemini.gemini_crossing import CROSSING  # noqa: PLC0415 - start-up time
-
-    return CROSSING
-
-
-def _rules() -> tuple[Rule, ...]:
-    from unbroken_wires.wires.gemini.gemini_rules import RULES  # noqa: PLC0415 - start-up time
-
-    return RULES
-
-
-def _server_tools() -> ServerTools:
-    from unbroken_wires.wires.gemini.gemini_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
-
-    return SERVER_TOOLS
-
+from unbroken_wires.wires.wire import Wire, on_demand
 
 WIRE = Wire(
     name=NAME,
@@ -62,10 +27,10 @@ WIRE = Wire(
     relay=RELAY,
     recognises=recognises,
     marks=MARKS,
-    for_tests=_for_tests,
-    rules=_rules,
-    crossing=_crossing,
-    server_tools=_server_tools,
+    for_tests=on_demand(f"{__name__}.gemini_strict", "FOR_TESTS"),
+    rules=on_demand(f"{__name__}.gemini_rules", "RULES"),
+    crossing=on_demand(f"{__name__}.gemini_crossing", "CROSSING"),
+    server_tools=on_demand(f"{__name__}.gemini_server_tools", "SERVER_TOOLS"),
     lost_reasoning={"placeholder": sign_with_placeholder},
     mend_refused=mend_refused,
 )

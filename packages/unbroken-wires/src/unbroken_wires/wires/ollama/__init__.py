@@ -2,47 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
-
 from unbroken_wires.wires.framing import JSON_LINES
 from unbroken_wires.wires.ollama.ollama_decoder import MARKS, OllamaDecoder, recognises
 from unbroken_wires.wires.ollama.ollama_encoder import OllamaEncoder, OllamaProviderWriter, error_body, error_event
 from unbroken_wires.wires.ollama.ollama_messages import NAME
 from unbroken_wires.wires.ollama.ollama_relay import HISTORY, RELAY, OllamaHttp, keep_first_call
 from unbroken_wires.wires.ollama.ollama_requests import decode_request, encode_request
-from unbroken_wires.wires.wire import Wire
-
-if TYPE_CHECKING:
-    from unbroken_wires.wires.crossing import Crossing
-    from unbroken_wires.wires.event_shapes import ForTests
-    from unbroken_wires.wires.rules import Rule
-
-
-@cache
-def _crossing() -> Crossing:
-    from unbroken_wires.wires.ollama.ollama_crossing import CROSSING  # noqa: PLC0415 - start-up time
-
-    return CROSSING
-
-
-def _rules() -> tuple[Rule, ...]:
-    from unbroken_wires.wires.ollama.ollama_rules import RULES  # noqa: PLC0415 - start-up time
-
-    return RULES
-
-
-@cache
-def _for_tests() -> ForTests:
-    from unbroken_wires.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
-    from unbroken_wires.wires.ollama.ollama_strict import (  # noqa: PLC0415 - start-up time
-        OllamaEvents,
-        check_request,
-        check_shape,
-    )
-
-    return ForTests(check_shape, check_request, OllamaEvents())
-
+from unbroken_wires.wires.wire import Wire, on_demand
 
 WIRE = Wire(
     name=NAME,
@@ -60,9 +26,9 @@ WIRE = Wire(
     relay=RELAY,
     recognises=recognises,
     marks=MARKS,
-    for_tests=_for_tests,
-    crossing=_crossing,
-    rules=_rules,
+    for_tests=on_demand(f"{__name__}.ollama_strict", "FOR_TESTS"),
+    crossing=on_demand(f"{__name__}.ollama_crossing", "CROSSING"),
+    rules=on_demand(f"{__name__}.ollama_rules", "RULES"),
     framing=JSON_LINES,
     imitates="openai-chat",
     sign_is_last=True,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from unbroken_wires.messages import Json
-from unbroken_wires.wires.event_shapes import Event, Events, EventShapes, TooLong, dumps
+from unbroken_wires.wires.event_shapes import Event, Events, EventShapes, ForTests, TooLong, dumps
 from unbroken_wires.wires.framing import JSON_LINES
 from unbroken_wires.wires.json_access import Object, as_dict, as_list, as_text, dicts
 from unbroken_wires.wires.strict import (
@@ -149,3 +149,6 @@ class OllamaEvents(EventShapes):
 
 def _calls(event: Event) -> list[Object]:
     return dicts(as_dict(as_dict(event).get("message")).get("tool_calls"))
+
+
+FOR_TESTS = ForTests(check_shape, check_request, OllamaEvents())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
-
 from unbroken_wires.wires.openai_chat.chat_decoder import MARKS, ChatDecoder, recognises
 from unbroken_wires.wires.openai_chat.chat_encoder import (
     ChatEncoder,
@@ -16,39 +13,7 @@ from unbroken_wires.wires.openai_chat.chat_encoder import (
 from unbroken_wires.wires.openai_chat.chat_messages import ID_RULE, NAME, blank_reasoning
 from unbroken_wires.wires.openai_chat.chat_relay import HISTORY, RELAY, ChatHttp, keep_first_call
 from unbroken_wires.wires.openai_chat.chat_requests import decode_request, encode_request
-from unbroken_wires.wires.wire import Wire
-
-if TYPE_CHECKING:
-    from unbroken_wires.wires.crossing import Crossing
-    from unbroken_wires.wires.event_shapes import ForTests
-    from unbroken_wires.wires.rules import Rule
-    from unbroken_wires.wires.server_tools import ServerTools
-
-
-def _for_tests() -> ForTests:
-    from unbroken_wires.wires.openai_chat.chat_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
-
-    return FOR_TESTS
-
-
-@cache
-def _crossing() -> Crossing:
-    from unbroken_wires.wires.openai_chat.chat_crossing import CROSSING  # noqa: PLC0415 - start-up time
-
-    return CROSSING
-
-
-def _rules() -> tuple[Rule, ...]:
-    from unbroken_wires.wires.openai_chat.chat_rules import RULES  # noqa: PLC0415 - start-up time
-
-    return RULES
-
-
-def _server_tools() -> ServerTools:
-    from unbroken_wires.wires.openai_chat.chat_server_tools import SERVER_TOOLS  # noqa: PLC0415 - start-up time
-
-    return SERVER_TOOLS
-
+from unbroken_wires.wires.wire import Wire, on_demand
 
 WIRE = Wire(
     name=NAME,
@@ -66,10 +31,10 @@ WIRE = Wire(
     relay=RELAY,
     recognises=recognises,
     marks=MARKS,
-    for_tests=_for_tests,
-    rules=_rules,
-    crossing=_crossing,
-    server_tools=_server_tools,
+    for_tests=on_demand(f"{__name__}.chat_strict", "FOR_TESTS"),
+    rules=on_demand(f"{__name__}.chat_rules", "RULES"),
+    crossing=on_demand(f"{__name__}.chat_crossing", "CROSSING"),
+    server_tools=on_demand(f"{__name__}.chat_server_tools", "SERVER_TOOLS"),
     lost_reasoning={"blank": blank_reasoning},
     done_ends=True,
     calls_leak=True,

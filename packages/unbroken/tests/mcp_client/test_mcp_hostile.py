@@ -17,9 +17,8 @@ from in_loop import in_loop
 
 from unbroken import Agent, MCPServer, Result
 from unbroken.events import CallProgress, Event
+from unbroken.mcp.client.questions import FIRST_REPORTS, SAMPLINGS
 from unbroken.models.scripted import Answer
-from unbroken.tools.mcp_bounds import FIRST_REPORTS
-from unbroken.tools.mcp_questions import SAMPLINGS
 from unbroken.tools.toolbox import Toolbox, origin_of
 from unbroken_testing import Call, ScriptedModel
 

@@ -24,9 +24,9 @@ from unbroken import Agent, Edit, Limits, Policy, Result, Text, ToolCall, User, 
 from unbroken.agent.recorded_agent import agent_of
 from unbroken.events import CallBackgrounded, CallProgress, Event, ResultArrived
 from unbroken.mcp import asgi_app
-from unbroken.tools import mcp_tasks
+from unbroken.mcp.client import tasks as mcp_tasks
+from unbroken.mcp.client.server import MCPServer
 from unbroken.tools.approval import Approval
-from unbroken.tools.mcp import MCPServer
 from unbroken.trajectory.recording import read_recording
 from unbroken_testing import Call, ScriptedModel
 

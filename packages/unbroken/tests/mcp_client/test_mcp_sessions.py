@@ -21,7 +21,7 @@ from web_server import serve
 
 from unbroken import Agent, Request, Result, ScriptedModel
 from unbroken.errors import InvalidTool, UserError
-from unbroken.tools.mcp import MCPServer
+from unbroken.mcp.client.server import MCPServer
 from unbroken_testing import Call
 from unbroken_wires.messages import Text, ToolMessage
 

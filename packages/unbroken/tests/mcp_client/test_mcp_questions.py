@@ -25,8 +25,8 @@ from web_server import serve
 
 from unbroken import Agent, Allow, Deny, Edit, Limits, Model, Prices, System, ToolCall, User, UserError, Wait
 from unbroken.events import CallProgress, Event
+from unbroken.mcp.client.server import MCPServer
 from unbroken.tools.approval import Approval, Question
-from unbroken.tools.mcp import MCPServer
 from unbroken_testing import Call, ScriptedModel
 
 PROGRAM = str(Path(mcp_library.__file__))

@@ -22,9 +22,9 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 
-from unbroken.tools.mcp import Target
-from unbroken.tools.mcp_oauth import SignIn
-from unbroken.tools.mcp_tasks import as_result
+from unbroken.mcp.client.oauth import SignIn
+from unbroken.mcp.client.target import Target
+from unbroken.mcp.client.tasks import as_result
 
 Ended: TypeAlias = Callable[[], None]
 

@@ -20,8 +20,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from unbroken.events import CallFinished, CallProgress, CallStarted, Event
+from unbroken.mcp.content import well_formed
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Question, Wait
-from unbroken.tools.mcp_content import well_formed
 from unbroken_wires.messages import Json, ToolCall
 
 MOST_WAITING = 1000

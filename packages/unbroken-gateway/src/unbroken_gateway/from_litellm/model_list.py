@@ -11,8 +11,8 @@ from typing import Any
 from yarl import URL
 
 from unbroken.models.providers import find_provider
-from unbroken_gateway.from_litellm.findings import REFERENCE, Findings, Variables
 from unbroken_gateway.from_litellm.provider_names import BEGINNINGS, KNOWN, NOT_SERVED, Known
+from unbroken_gateway.from_litellm.report import REFERENCE, Findings, Variables
 from unbroken_gateway.from_litellm.yaml_values import Value, as_mapping
 from unbroken_gateway.setting_types import holds_secret, is_alias
 

@@ -29,9 +29,9 @@ from web_server import serve
 
 from unbroken import Agent, Recorder, UserError
 from unbroken.errors import InvalidTool
-from unbroken.tools.mcp import MCPServer
-from unbroken.tools.mcp_items import OAuth
-from unbroken.tools.mcp_oauth import Addresses
+from unbroken.mcp import OAuth
+from unbroken.mcp.client.oauth import Addresses
+from unbroken.mcp.client.server import MCPServer
 from unbroken_testing import Call, ScriptedModel
 
 

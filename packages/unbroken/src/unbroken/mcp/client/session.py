@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import re
-from collections.abc import Awaitable, Callable
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import httpx2
@@ -27,22 +26,17 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from unbroken.errors import InvalidTool
+from unbroken.mcp.client.catalog import Catalog, Changed, Changes, NotTaken, list_tools, printable
+from unbroken.mcp.client.oauth import SignIn, in_short
+from unbroken.mcp.client.questions import Questions
+from unbroken.mcp.client.target import Target
+from unbroken.mcp.client.tasks import TaskEnded, TaskLost, Tasks, call_as_task, marks
+from unbroken.mcp.client.transports import Answer, LastWords, noting, transport
+from unbroken.mcp.content import own_version, read_result, well_formed_inside
 from unbroken.tools.context import CallContext
-from unbroken.tools.mcp import Target
-from unbroken.tools.mcp_bounds import LONGEST_REPORT, Changed, Reports, printable
-from unbroken.tools.mcp_catalog import Catalog, Changes, all_pages, described
-from unbroken.tools.mcp_content import IN_RESULTS, read_result, well_formed_inside
-from unbroken.tools.mcp_oauth import SignIn, in_short
-from unbroken.tools.mcp_questions import Questions
-from unbroken.tools.mcp_tasks import TASKS, TaskEnded, TaskLost, Tasks, call_as_task, marks
-from unbroken.tools.mcp_transports import Answer, LastWords, noting, transport
 from unbroken.tools.results import ToolFailed
-from unbroken.tools.schema import NAME, Signature
 from unbroken.tools.tool import Tool
-from unbroken_wires.messages import Json, Part, ToolSpec
-
-CONTEXT = "unbroken context"
-"""The name of the parameter that takes the context, which no tool of a server can have."""
+from unbroken_wires.messages import Json, Part
 
 T = TypeVar("T")
 
@@ -122,10 +116,10 @@ class Session:
         task = self._task = asyncio.create_task(self._live(old=old), name=f"unbroken {self.label}")
         try:
             waiting: set[asyncio.Future[None]] = {task, self._ready}
-            await asyncio.wait(waiting, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
-            while self._sign_in is not None and self._sign_in.waiting and not (task.done() or self._ready.done()):
-                # A person signs in, which has its own time limit.
+            while True:
                 await asyncio.wait(waiting, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
+                if task.done() or self._ready.done() or self._sign_in is None or not self._sign_in.waiting:
+                    break  # a person who signs in has a time limit of their own
         except asyncio.CancelledError:
             await _end(task)  # the caller is gone
             raise
@@ -145,13 +139,13 @@ class Session:
                 message_handler=self._hear,
                 elicitation_callback=self._questions.elicit,
                 sampling_callback=self._questions.sample if self._target.sampling else None,
-                client_info=types.Implementation(name="unbroken", version=_version()),
+                client_info=types.Implementation(name="unbroken", version=own_version()),
                 extensions=[Tasks(self._questions.running, self._reconnected)] if self._target.tasks else None,
             ) as client:
                 self._client = client
                 self.catalog = Catalog(client, self._ask, self._changes)
                 self._name = self._target.name or printable(client.server_info.name if client.server_info else "")
-                self.tools = await self._list(client)
+                self.tools = await list_tools(client, self._target, self.label, self._alive)
                 self._ready.set_result(None)
                 async with asyncio.TaskGroup() as group:
                     beside = [group.create_task(self._listen(client)), group.create_task(self._keep_tools(client))]
@@ -167,7 +161,7 @@ class Session:
             await self._changed.wait()
             try:
                 async with asyncio.timeout(self._target.opening):
-                    self.tools = await self._list(client)
+                    self.tools = await list_tools(client, self._target, self.label, self._alive)
             except (MCPError, ValueError, TimeoutError):
                 continue  # keep the known tools; if the server is gone, the next call will find out
 
@@ -208,96 +202,45 @@ class Session:
             await asyncio.wait({self._task}, timeout=CLOSING)
             await _end(self._task)
 
-    async def _list(self, client: Client) -> tuple[Tool, ...]:
-        names: set[str] = set()
-        listed: list[Tool] = []
-        capabilities = client.server_capabilities
-        if capabilities.tools is not None:
-            pages = await all_pages(lambda cursor: client.list_tools(cursor=cursor, cache_mode="refresh"))
-            listed = [self._tool(one, names, capabilities) for page in pages for one in page.tools]
-        if self._target.resources and capabilities.resources is not None:
-            listed += self._catalog_tools(names)
-        return tuple(listed)
-
-    def _catalog_tools(self, names: set[str]) -> list[Tool]:
-        """Let the model list and read resources."""
-
-        async def list_resources() -> list[dict[str, Json]]:
-            return [described(one) for one in await (await self._alive()).catalog.resources()]
-
-        async def read_one(uri: str) -> tuple[Part, ...]:
-            return await (await self._alive()).catalog.read(uri, IN_RESULTS)
-
-        made: list[Tool] = []
-        for wanted, description, properties, function in (
-            ("list_resources", f"List what can be read at {self.label}.", {}, list_resources),
-            ("read_resource", f"Read a resource of {self.label}.", {"uri": {"type": "string"}}, read_one),
-        ):
-            name = _free_name(f"{self._target.prefix}{wanted}", names)
-            names.add(name)
-            made_of: dict[str, Json] = {"type": "object", "properties": properties, "required": [*properties]}
-            signature = Signature(name, description, made_of, dict, is_async=True)
-            spec = ToolSpec(name, description, made_of)
-            made.append(Tool(spec, function, signature, effect="read", timeout=self._target.timeout))
-        return made
-
     async def _ask(self, asking: Awaitable[T]) -> T:
         """A request that is not the call of a tool, with its failure in words."""
+        with self._under_way():
+            try:
+                async with asyncio.timeout(self._target.timeout):
+                    return await asking
+            except MCPError as error:
+                if error.code == types.CONNECTION_CLOSED or self.dead:
+                    raise ToolFailed(f"{self.label} was lost{self._last_words()}") from error
+                raise ToolFailed(self._target.without_secrets(f"{self.label}: {error.message}")) from error
+            except TimeoutError as error:
+                raise ToolFailed(f"{self.label} did not answer within {self._target.timeout:g} s") from error
+
+    @contextmanager
+    def _under_way(self) -> Generator[None]:
+        """The session stays until the block ends, and what fails on the way is put into words."""
         self._calls += 1
         try:
-            async with asyncio.timeout(self._target.timeout):
-                return await asking
-        except MCPError as error:
-            if error.code == types.CONNECTION_CLOSED or self.dead:
-                raise ToolFailed(f"{self.label} was lost{self._last_words()}") from error
-            raise ToolFailed(self._target.without_secrets(f"{self.label}: {error.message}")) from error
-        except TimeoutError as error:
-            raise ToolFailed(f"{self.label} did not answer within {self._target.timeout:g} s") from error
+            yield
         except (httpx2.HTTPError, OSError, OAuthFlowError) as error:
             raise ToolFailed(f"{self.label} could not be reached: {self._in_words(error)}") from error
-        except (ValidationError, RuntimeError) as error:
+        except (ValidationError, RuntimeError) as error:  # the package has validated the result
             raise ToolFailed(f"{self.label} gave a result that cannot be read: {self._in_words(error)}") from error
         finally:
             self._calls -= 1
             if self._stale:
                 self.retire()
 
-    def _tool(self, found: types.Tool, names: set[str], capabilities: types.ServerCapabilities) -> Tool:
-        name = _free_name(f"{self._target.prefix}{found.name}", names)
-        names.add(name)
-        parameters: dict[str, Json] = {"type": "object", "properties": {}, **found.input_schema}
-        description = found.description or found.title or ""
-        signature = Signature(name, description, parameters, dict, CONTEXT, is_async=True)
-        reads = found.annotations is not None and found.annotations.read_only_hint is True
-        policy = None if reads else self._target.after_crash
-        asked = self._target.tasks and _is_task(found, capabilities)
-        offered = self._target.tasks and TASKS in (capabilities.extensions or {})
-        return Tool(
-            ToolSpec(name, description, parameters),
-            _RemoteTool(found.name, f"{self.label}, tool `{printable(found.name)}`", self._alive, as_task=asked),
-            signature,
-            effect="read" if reads else "write",
-            timeout=self._target.timeout,
-            after_crash=policy,
-            role="task" if (asked or offered) and policy != "wait" else "",
-        )
-
     async def call(
         self, name: str, arguments: dict[str, Json], context: CallContext[Any], *, as_task: bool
     ) -> tuple[Part, ...]:
         assert self._client is not None
 
-        reports = Reports()
-
         async def report(progress: float, total: float | None, message: str | None) -> None:
             done = min(progress / total, 1.0) if total else None
-            if reports.allowed():
-                said = message or f"{progress:g}" + (f" of {total:g}" if total else "")
-                context.report(said[:LONGEST_REPORT], done)
+            call.report(message or f"{progress:g}" + (f" of {total:g}" if total else ""), done)
 
-        self._calls += 1
         self._reports[token := f"unbroken-{next(_TOKENS)}"] = report
-        with noting() as answer, self._questions.during(name, context) as call:
+        with self._under_way(), noting() as answer, self._questions.during(name, context) as call:
             try:
                 given = well_formed_inside(arguments)
                 if as_task:
@@ -312,17 +255,10 @@ class Session:
             except MCPError as error:
                 if _not_taken(error, answer):
                     self.retire()
-                    raise _NotTaken from error
+                    raise NotTaken from error
                 raise await self._lost_or_failed(name, error, answer) from error
-            except (httpx2.HTTPError, OSError, OAuthFlowError) as error:
-                raise ToolFailed(f"{self.label} could not be reached: {self._in_words(error)}") from error
-            except (ValidationError, RuntimeError) as error:  # the package has validated the result
-                raise ToolFailed(f"{self.label} gave a result that cannot be read: {self._in_words(error)}") from error
             finally:
-                self._calls -= 1
                 del self._reports[token]
-                if self._stale:
-                    self.retire()
 
     async def _reconnected(self) -> ClientSession | None:
         """For a task: those of a program end with it, those of a server over HTTP do not end with a connection."""
@@ -401,53 +337,12 @@ def _pages_to_open(error: MCPError) -> str:
     return "".join(f"\nThe user has to open {each.url} first: {each.message}" for each in needed)
 
 
-class _NotTaken(Exception):
-    """The server certainly did not run the call, because it no longer knows the session."""
-
-
 def _not_taken(error: MCPError, answer: Answer) -> bool:
     """A restarted server does not know our session: by the specification it answers 404. Servers based on the examples
     of the TypeScript package answer 400, which can mean anything, so their text decides."""
     if not answer.in_session or answer.status not in (400, 404) or error.code == types.METHOD_NOT_FOUND:
         return False
     return answer.status == 404 or any(words in error.message for words in NOT_TAKEN)
-
-
-class _RemoteTool:
-    """The function of a tool that a server has."""
-
-    def __init__(self, name: str, origin: str, alive: Callable[[], Awaitable[Session]], *, as_task: bool) -> None:
-        self.origin = origin
-        self._name = name
-        self._alive = alive
-        self._as_task = as_task
-
-    async def __call__(self, /, **arguments: Any) -> tuple[Part, ...]:
-        context: CallContext[Any] = arguments.pop(CONTEXT, None) or CallContext()
-        session = await self._alive()
-        try:
-            return await session.call(self._name, arguments, context, as_task=self._as_task)
-        except _NotTaken:
-            pass
-        try:
-            return await (await self._alive()).call(self._name, arguments, context, as_task=self._as_task)
-        except _NotTaken as error:
-            raise ToolFailed(f"{session.label} loses its session at once; nothing was run") from error
-
-
-def _is_task(found: types.Tool, capabilities: types.ServerCapabilities) -> bool:
-    """Does a server of 2025-11-25 run calls of this tool as tasks, if the client asks for it?"""
-    requests = capabilities.tasks.requests if capabilities.tasks is not None else None
-    if requests is None or requests.tools is None or requests.tools.call is None or found.execution is None:
-        return False
-    return found.execution.task_support in ("optional", "required")
-
-
-def _free_name(wanted: str, taken: set[str]) -> str:
-    """A name that every provider accepts; a server's may have dots, slashes or any length."""
-    plain = wanted if NAME.fullmatch(wanted) else re.sub(r"[^a-zA-Z0-9_-]", "_", wanted)[:64] or "tool"
-    numbered = (f"{plain[: 63 - len(str(number))]}_{number}" for number in itertools.count(2))
-    return next(name for name in itertools.chain([plain], numbered) if name not in taken)
 
 
 def _misfit(error: ValidationError) -> str:
@@ -469,10 +364,3 @@ def _first(error: BaseException) -> BaseException:
     if isinstance(error, BaseExceptionGroup):
         return _first(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return error
-
-
-def _version() -> str:
-    try:
-        return version("unbroken")
-    except PackageNotFoundError:
-        return "0"

@@ -23,9 +23,8 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from unbroken.mcp.client.questions import LONGEST_REPORT, RunningCall
 from unbroken.tools.context import CallContext
-from unbroken.tools.mcp_bounds import LONGEST_REPORT
-from unbroken.tools.mcp_questions import RunningCall
 from unbroken.tools.results import ToolFailed
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -186,7 +185,7 @@ class _Task:
             message = (self.state.status_message or "")[:LONGEST_REPORT]
             if message and message != self._reported:
                 self._reported = message
-                self.call.context.report(message)
+                self.call.report(message)
             if self.state.status == "input_required":
                 await self.answer()
             elif self.state.status != "working":

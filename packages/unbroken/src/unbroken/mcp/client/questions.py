@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -21,10 +22,10 @@ from mcp.client import ClientRequestContext
 from pydantic import ValidationError
 
 from unbroken.errors import UnbrokenError
+from unbroken.mcp.client.forms import defaults_of, why_not
+from unbroken.mcp.content import sampling_request, sampling_result, well_formed_inside
 from unbroken.tools.approval import Allow, Approval, Edit, Question, Wait, ask_within
 from unbroken.tools.context import CallContext
-from unbroken.tools.mcp_content import sampling_request, sampling_result, well_formed_inside
-from unbroken.tools.mcp_forms import defaults_of, why_not
 from unbroken.tools.results import ToolFailed
 from unbroken_wires.messages import Json, User
 
@@ -34,6 +35,12 @@ LOG = logging.getLogger("unbroken.tools")
 
 REPORTED = 200
 """Maximum characters of a question in a progress event."""
+
+FIRST_REPORTS, BETWEEN_REPORTS = 200, 0.1
+"""How many reports of progress of a call are passed on in any case, and the seconds between later ones."""
+
+LONGEST_REPORT = 1000
+"""Maximum characters of one."""
 
 SAMPLINGS = 20
 """How often one call may ask the model: a server could ask without end."""
@@ -46,9 +53,9 @@ RELATED = "io.modelcontextprotocol/related-task"
 
 
 class RunningCall:
-    """A call that runs now, and the questions about it that are open."""
+    """A call that runs now: what it reports, and the questions about it that are open."""
 
-    __slots__ = ("context", "name", "open", "samplings", "task", "variables")
+    __slots__ = ("_next_report", "_reports_left", "context", "name", "open", "samplings", "task", "variables")
 
     def __init__(self, name: str, context: CallContext[Any]) -> None:
         self.name = name
@@ -59,6 +66,16 @@ class RunningCall:
         self.samplings = 0
         self.task = ""
         """Its id, if the server runs the call as a task."""
+        self._reports_left = FIRST_REPORTS
+        self._next_report = 0.0
+
+    def report(self, message: str, done: float | None = None) -> None:
+        """Passes on what the server reports, within bounds: it could report without end."""
+        self._reports_left -= 1
+        now = time.monotonic()
+        if self._reports_left >= 0 or now >= self._next_report:
+            self._next_report = now + BETWEEN_REPORTS
+            self.context.report(message[:LONGEST_REPORT], done)
 
 
 class Questions:

@@ -1,43 +1,16 @@
-"""What an MCP server offers besides tools (resources and prompts), and how to sign in to one: data without a
-dependency."""
+"""An MCP server as data, without a dependency: where it is, how to sign in, and what it offers besides tools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from unbroken.errors import UserError
+from unbroken.tools.tool import TIMEOUT, AfterCrash
 from unbroken_wires.validation import checked
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """Something that `MCPServer.read` can read: a file, a row of a table, a page."""
-
-    uri: str
-    """Where it is. Of a template it has gaps, as in `notes://{name}`: fill them in before you read it."""
-    name: str
-    description: str = ""
-    mime: str = ""
-    size: int | None = None
-    """In bytes, if the server knows it."""
-    template: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTemplate:
-    """A prompt that `MCPServer.prompt` fills in."""
-
-    name: str
-    description: str = ""
-    arguments: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The descriptions of its arguments, by name."""
-    required: tuple[str, ...] = ()
-    """The arguments that have to be given."""
-
 
 _STORAGE = ("get_tokens", "set_tokens", "get_client_info", "set_client_info")
 
@@ -90,3 +63,76 @@ class OAuth:
             raise UserError("OAuth(client_metadata_url=…) takes the place of client_id: give one of them")
         if self.client_secret and not self.client_id:
             raise UserError("OAuth(client_secret=…) needs the client_id that it belongs to")
+
+
+OPENING = 60.0
+"""Seconds until a server has to be ready: `npx` and the like may have to fetch it first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a server is and how its tools appear. What may be secret is kept out of its `repr`."""
+
+    command: tuple[str, ...] = field(default=(), repr=False)
+    url: str = field(default="", repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    name: str = ""
+    prefix: str = ""
+    timeout: float | None = TIMEOUT
+    opening: float = OPENING
+    after_crash: AfterCrash | None = None
+    resources: bool = False
+    sampling: Any = field(default=False, repr=False)
+    auth: OAuth | None = field(default=None, repr=False)
+    tasks: bool = True
+
+    @property
+    def label(self) -> str:
+        """Without arguments, path and query, which may contain tokens."""
+        if self.name:
+            return self.name
+        if self.command:
+            return Path(self.command[0]).name
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
+
+    def without_secrets(self, text: str) -> str:
+        for secret in self._secrets():
+            text = text.replace(secret, "***")
+        return text
+
+    def _secrets(self) -> Iterator[str]:
+        parts = urlsplit(self.url)
+        secret = self.auth.client_secret if self.auth is not None else ""
+        for value in (*self.env.values(), *self.headers.values(), self.url, parts.query, parts.password or "", secret):
+            if len(value) > 3:  # "1" and "on" are not secrets, and occur everywhere
+                yield value
+                yield from (word for word in value.split() if len(word) > 8)  # `Bearer ...`
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that `MCPServer.read` can read: a file, a row of a table, a page."""
+
+    uri: str
+    """Where it is. Of a template it has gaps, as in `notes://{name}`: fill them in before you read it."""
+    name: str
+    description: str = ""
+    mime: str = ""
+    size: int | None = None
+    """In bytes, if the server knows it."""
+    template: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """A prompt that `MCPServer.prompt` fills in."""
+
+    name: str
+    description: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The descriptions of its arguments, by name."""
+    required: tuple[str, ...] = ()
+    """The arguments that have to be given."""

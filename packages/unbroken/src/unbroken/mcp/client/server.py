@@ -1,7 +1,7 @@
 """Tools of an MCP server: a program that is started and spoken to over its pipes, or a server at an address.
 
-This file is the interface for the rest of the library and has no dependencies; `mcp_session` speaks the protocol, needs
-the extra `mcp`, and is loaded when the first server is opened. A server that died is restarted by the next call. The
+This file is the interface for the rest of the library and has no dependencies; `session` speaks the protocol, needs the
+extra `mcp`, and is loaded when the first server is opened. A server that died is restarted by the next call. The
 call in which it died is not repeated (it may have taken effect) but fails with an error.
 
 Runs and agents can share a server: it is open while any of them is inside its `async with`, or from `open` to `aclose`.
@@ -13,16 +13,15 @@ import asyncio
 import os
 import shlex
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from unbroken.errors import InvalidTool, UserError, needs_extra
-from unbroken.tools.mcp_items import OAuth, PromptTemplate, Resource
+from unbroken.mcp.client.target import OPENING, OAuth, PromptTemplate, Resource, Target
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.tool import TIMEOUT, AfterCrash, Tool, check_after_crash
 from unbroken.tools.toolbox import ToolServer
@@ -30,54 +29,8 @@ from unbroken_wires.messages import Message, Part
 from unbroken_wires.validation import checked
 
 if TYPE_CHECKING:
-    from unbroken.tools.mcp_oauth import SignIn
-    from unbroken.tools.mcp_session import Session
-
-OPENING = 60.0
-"""Seconds until a server has to be ready: `npx` and the like may have to fetch it first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a server is and how its tools appear. What may be secret is kept out of its `repr`."""
-
-    command: tuple[str, ...] = field(default=(), repr=False)
-    url: str = field(default="", repr=False)
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    cwd: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    name: str = ""
-    prefix: str = ""
-    timeout: float | None = TIMEOUT
-    opening: float = OPENING
-    after_crash: AfterCrash | None = None
-    resources: bool = False
-    sampling: Any = field(default=False, repr=False)
-    auth: OAuth | None = field(default=None, repr=False)
-    tasks: bool = True
-
-    @property
-    def label(self) -> str:
-        """Without arguments, path and query, which may contain tokens."""
-        if self.name:
-            return self.name
-        if self.command:
-            return Path(self.command[0]).name
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
-
-    def without_secrets(self, text: str) -> str:
-        for secret in self._secrets():
-            text = text.replace(secret, "***")
-        return text
-
-    def _secrets(self) -> Iterator[str]:
-        parts = urlsplit(self.url)
-        secret = self.auth.client_secret if self.auth is not None else ""
-        for value in (*self.env.values(), *self.headers.values(), self.url, parts.query, parts.password or "", secret):
-            if len(value) > 3:  # "1" and "on" are not secrets, and occur everywhere
-                yield value
-                yield from (word for word in value.split() if len(word) > 8)  # `Bearer ...`
+    from unbroken.mcp.client.oauth import SignIn
+    from unbroken.mcp.client.session import Session
 
 
 @checked
@@ -130,20 +83,20 @@ class MCPServer(ToolServer):
         if auth is not None and not url:
             raise UserError("MCPServer(auth=…) is for a server at a url; a program gets its keys with env=…")
         self._target = Target(
-            words,
-            url,
-            dict(env or {}),
-            str(cwd),
-            dict(headers or {}),
-            name,
-            prefix,
-            timeout,
-            opening,
-            after_crash,
-            resources,
-            sampling,
-            auth,
-            tasks,
+            command=words,
+            url=url,
+            env=dict(env or {}),
+            cwd=str(cwd),
+            headers=dict(headers or {}),
+            name=name,
+            prefix=prefix,
+            timeout=timeout,
+            opening=opening,
+            after_crash=after_crash,
+            resources=resources,
+            sampling=sampling,
+            auth=auth,
+            tasks=tasks,
         )
         self._sign_in: SignIn | None = None
         self._claiming = threading.Lock()  # two event loops are two threads
@@ -171,9 +124,7 @@ class MCPServer(ToolServer):
     @property
     def tools(self) -> tuple[Tool, ...]:
         """The tools that it offers now, which may change while it is open. Raises `InvalidTool` if it is not open."""
-        if self._session is None:
-            raise InvalidTool(f"{self._label} is not open; use `async with`, or give it to an Agent, which opens it")
-        return self._session.tools
+        return self._current().tools
 
     async def resources(self) -> tuple[Resource, ...]:
         """What can be read at the server now, and templates for more. Raises `ToolFailed` if the server fails."""
@@ -277,8 +228,8 @@ class MCPServer(ToolServer):
 
     async def _start(self) -> Session:
         try:
-            from unbroken.tools.mcp_oauth import SignIn  # noqa: PLC0415 - an optional package
-            from unbroken.tools.mcp_session import Session  # noqa: PLC0415 - an optional package
+            from unbroken.mcp.client.oauth import SignIn  # noqa: PLC0415 - an optional package
+            from unbroken.mcp.client.session import Session  # noqa: PLC0415 - an optional package
         except ImportError as error:
             raise needs_extra(self._label, f"the package mcp ({error})", "mcp") from error
         if self._target.auth is not None and self._sign_in is None:
@@ -292,9 +243,13 @@ class MCPServer(ToolServer):
             raise
         return session
 
-    async def _opened(self) -> Session:
+    def _current(self) -> Session:
         if self._session is None:
             raise InvalidTool(f"{self._label} is not open; use `async with`, or give it to an Agent, which opens it")
+        return self._session
+
+    async def _opened(self) -> Session:
+        self._current()
         return await self._alive()
 
     async def _alive(self) -> Session:

@@ -1,5 +1,4 @@
-"""Builds the MCP server for agents and tools, and runs it over stdio or HTTP. `served_agent` and `served_tools` run the
-calls."""
+"""Builds the MCP server for agents and tools, and runs it over stdio or HTTP. `served` runs the calls."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import hmac
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 import mcp_types as types
@@ -21,9 +19,9 @@ from unbroken.agent import Agent
 from unbroken.agent.toolset import ToolSet
 from unbroken.asgi import Receive, Response, Scope, Send, read_headers
 from unbroken.errors import InvalidTool, UnbrokenError, UserError
-from unbroken.mcp.client_user import Waiting
-from unbroken.mcp.served_agent import ServedAgent
-from unbroken.mcp.served_tools import ServedTools
+from unbroken.mcp.content import own_version
+from unbroken.mcp.serving.client_user import Waiting
+from unbroken.mcp.serving.served import ServedAgent, ServedTools
 from unbroken.tools.schema import NAME
 from unbroken.tools.toolbox import Source, Toolbox
 from unbroken_wires.validation import checked
@@ -124,7 +122,7 @@ def build(
 
     return Server(
         next(iter(agents)) if len(agents) == 1 and tools is None else "unbroken",
-        version=_version(),
+        version=own_version(),
         lifespan=lifespan,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
@@ -189,10 +187,3 @@ def _with_key(app: Any, key: str) -> Any:
         await app(scope, receive, send)
 
     return guard
-
-
-def _version() -> str:
-    try:
-        return version("unbroken")
-    except PackageNotFoundError:
-        return "0"

@@ -17,8 +17,8 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[
 from in_loop import in_loop
 
 from unbroken import Agent, Allow, Edit, MCPServer
+from unbroken.mcp.client.forms import why_not
 from unbroken.tools.approval import Approval
-from unbroken.tools.mcp_forms import why_not
 from unbroken_testing import Call, ScriptedModel
 
 SERVER = r"""

@@ -1,9 +1,10 @@
-"""Tools served by our MCP server, as their declarations say: what may run side by side, what needs an approval, the
-time-out. A client that cancels its call cancels the tool."""
+"""What our MCP server serves. An agent is a tool that takes a prompt. Tools run as their declarations say: what may run
+side by side, what needs an approval, the time-out. A client that cancels its call cancels the run or the tool."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -14,14 +15,17 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from unbroken.agent import Agent
+from unbroken.agent.result import Result
 from unbroken.agent.toolset import ToolSet
 from unbroken.clock import current_clock
-from unbroken.mcp.client_user import Progress, Waiting, approver, can_ask, decision, questions
-from unbroken.mcp.content import described, read_result
-from unbroken.tools.approval import Allow, Deny, ask
+from unbroken.errors import UnbrokenError
+from unbroken.mcp.content import well_formed, write_failure, write_result, write_tool, write_typed
+from unbroken.mcp.serving.client_user import Progress, Waiting, approver, can_ask, decision, questions
+from unbroken.middleware import Middleware
+from unbroken.tools.approval import NOBODY_APPROVES, Allow, Approval, Deny, OnApproval, Question, Wait, ask
 from unbroken.tools.caller import Prepared, ResultCache, ToolCaller, failure, not_executed, prepare, run_safely
 from unbroken.tools.context import CallContext, RunContext
-from unbroken.tools.execution import NOBODY_APPROVES
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken_wires.messages import ToolCall
@@ -44,7 +48,7 @@ class ServedTools:
         return Toolbox(*(tool for tool in found if tool.function is not None))
 
     async def descriptions(self) -> list[types.Tool]:
-        return [described(tool) for tool in await self.toolbox()]
+        return [write_tool(tool) for tool in await self.toolbox()]
 
     async def call(
         self, context: ServerRequestContext[Any], params: types.CallToolRequestParams, toolbox: Toolbox
@@ -52,7 +56,7 @@ class ServedTools:
         call = ToolCall(f"mcp_{secrets.token_hex(8)}", params.name, params.arguments or {})
         prepared = prepare(call, toolbox)
         if prepared.refusal or prepared.tool is None:
-            return read_result(failure(call, prepared.refusal, "not_executed"))
+            return write_result(failure(call, prepared.refusal, "not_executed"))
         answered: ToolCall | None = self._waiting.take(params)
         if prepared.asks:
             on_approval = approver(context)
@@ -63,10 +67,10 @@ class ServedTools:
             elif can_ask(context) and context.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 return questions((call,), self._waiting.keep(params, call))
             else:
-                return read_result(failure(call, NOBODY_APPROVES, "not_executed"))
+                return write_result(failure(call, NOBODY_APPROVES, "not_executed"))
             if not isinstance(verdict, Allow):
                 reason = verdict.reason if isinstance(verdict, Deny) else ""
-                return read_result(not_executed(call, f"denied: {reason}" if reason else "denied"))
+                return write_result(not_executed(call, f"denied: {reason}" if reason else "denied"))
         return await self._run(context, prepared, prepared.tool, toolbox)
 
     async def _run(
@@ -86,7 +90,7 @@ class ServedTools:
         caller = ToolCaller(toolbox, current_clock(), self._results)
         async with progress.sending(), self._order.turn(tool, prepared.key):
             result = await run_safely(caller, call, inside)
-        return read_result(result)
+        return write_result(result)
 
 
 @dataclass(slots=True)
@@ -131,3 +135,76 @@ class _Order:
             self.running -= 1
             async with self.idle:
                 self.idle.notify_all()
+
+
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class ServedAgent:
+    """An agent that answers a prompt. Each call is a run of its own."""
+
+    def __init__(self, agent: Agent[Any, Any], name: str, description: str, deps: Any, waiting: Waiting) -> None:
+        self.agent = agent
+        self._deps = deps
+        self._waiting = waiting
+        self.name = name or (_ODD.sub("_", agent.name)[:64] if agent.name != "main" else "ask")
+        properties = {"prompt": {"type": "string", "description": "What it should do."}}
+        self.description = types.Tool(
+            name=self.name,
+            description=description or "Give a task to an agent with tools of its own, and get its answer.",
+            input_schema={"type": "object", "properties": properties, "required": ["prompt"]},
+            output_schema=None if agent.output_type is None else dict(agent.output_type.schema),
+        )
+
+    async def call(
+        self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        prompt = (params.arguments or {}).get("prompt")
+        if not isinstance(prompt, str) or not prompt.strip():
+            return write_failure(f'`{self.name}` needs a prompt: {{"prompt": "…"}}')
+        progress = Progress(context)
+        paused: Result[Any] | None = self._waiting.take(params)
+        sinks = (progress.on_event, _AsksClient(approver(context), can_ask(context)))
+        options: dict[str, Any] = {"sinks": sinks} | ({} if self._deps is None else {"deps": self._deps})
+        try:
+            async with progress.sending():
+                if paused is None:
+                    result = await self.agent.run(prompt, **options)
+                else:
+                    answers = params.input_responses or {}
+                    decisions = {call.id: decision(answers.get(call.id)) for call in paused.pending}
+                    result = await self.agent.resume(paused, decisions, **options)
+        except UnbrokenError as error:
+            return write_failure(str(error))
+        if not result.pending:
+            return self._answer(result)
+        names = ", ".join(f"`{call.name}`" for call in result.pending)
+        box = self.agent.toolset.fixed
+        if any(box is not None and (one := box.get(call.name)) and one.function is None for call in result.pending):
+            return write_failure(f"the agent waits for the result of {names}, which runs at the client of the agent")
+        if not can_ask(context) or context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return write_failure(f"the agent waits for a decision about {names}, for which nobody can be asked here")
+        return questions(result.pending, self._waiting.keep(params, result))
+
+    def _answer(self, result: Result[Any]) -> types.CallToolResult:
+        kind = self.agent.output_type
+        if kind is None:
+            return types.CallToolResult(content=[types.TextContent(text=well_formed(result.text))])
+        return write_typed(kind.text_of(result.output), kind.object_of(result.output))
+
+
+class _AsksClient(Middleware):
+    """Approves calls of a run whose agent has no approver of its own."""
+
+    def __init__(self, ask: OnApproval | None, can_wait: bool) -> None:
+        self._ask = ask
+        self._can_wait = can_wait
+
+    def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
+        if on_approval is not None or self._ask is not None:
+            return on_approval or self._ask
+        return _wait if self._can_wait else None
+
+
+def _wait(call: ToolCall) -> Approval:
+    return Deny() if isinstance(call, Question) else Wait()

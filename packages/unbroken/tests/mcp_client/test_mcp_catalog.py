@@ -20,8 +20,8 @@ from test_mcp_sessions import Reply, serving
 
 from unbroken import Agent, Allow, Assistant, Deny, Text, ToolCall, ToolFailed, User
 from unbroken.errors import InvalidTool
-from unbroken.tools.mcp import MCPServer
-from unbroken.tools.mcp_items import PromptTemplate, Resource
+from unbroken.mcp import PromptTemplate, Resource
+from unbroken.mcp.client.server import MCPServer
 from unbroken.tools.selection import select
 from unbroken_testing import Call, ScriptedModel
 from unbroken_wires.messages import Media

@@ -23,8 +23,8 @@ from web_server import serve
 
 from unbroken.errors import InvalidTool, UserError
 from unbroken.events import CallProgress, Event
+from unbroken.mcp.client.server import MCPServer
 from unbroken.tools.context import CallContext
-from unbroken.tools.mcp import MCPServer
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.toolbox import Toolbox, origin_of
 from unbroken_wires.messages import Media, Part, Text
@@ -332,7 +332,7 @@ def test_other_output_of_a_program_does_not_reach_the_terminal(capfd: pytest.Cap
 
 
 def test_the_library_is_imported_without_the_mcp_package() -> None:
-    code = "import sys, unbroken, unbroken.tools.mcp; sys.exit('mcp' in sys.modules)"
+    code = "import sys, unbroken, unbroken.mcp.client.server; sys.exit('mcp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

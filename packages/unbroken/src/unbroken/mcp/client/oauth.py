@@ -1,5 +1,5 @@
 """Signs in to an MCP server over HTTP with OAuth: the flow is that of the `mcp` package; here are the page that the
-browser returns to, the storage of tokens, and the words for errors.
+browser returns to and the words for errors.
 
 A server names the addresses at which we sign in, so `Addresses` refuses those that it has no business to send us to.
 Tokens, codes and secrets appear in no error and no log line. The package logs the errors of its flow with their
@@ -16,29 +16,23 @@ import os
 import re
 import socket
 import sys
-import tempfile
-import time
 import webbrowser
 from collections.abc import AsyncGenerator, Mapping
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError, TokenStorage
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import (
     OAuthClientInformationFull,
     OAuthClientMetadata,
-    OAuthMetadata,
-    OAuthToken,
-    ProtectedResourceMetadata,
 )
-from pydantic import AnyUrl, ValidationError
+from pydantic import AnyUrl
 
 from unbroken.errors import UserError
-from unbroken.tools.mcp_items import OAuth
+from unbroken.mcp.client.target import OAuth
+from unbroken.mcp.client.token_storage import StoredTokens, token_storage
 from unbroken.tools.threads import call_anywhere
 
 _PATH = "/callback"
@@ -64,7 +58,7 @@ class SignIn:
         self._oauth = oauth
         addresses = Addresses(url)
         self._loopback = _Loopback(oauth, addresses)
-        storage = _storage(url, oauth)
+        storage = token_storage(url, oauth.storage)
         if oauth.grant == "client_credentials":
             self.provider: OAuthClientProvider = _ForMachines(url, oauth, storage, addresses)
         else:
@@ -172,7 +166,7 @@ class _ForPeople(OAuthClientProvider):
         """The redirect address is part of what was registered: it keeps its port, if that is free."""
         await super()._initialize()
         context, oauth = self.context, self._oauth
-        if isinstance(context.storage, _Stored):
+        if isinstance(context.storage, StoredTokens):
             context.storage.restore(context)
         known = context.client_info.redirect_uris if context.client_info is not None else None
         port = next((one.port for one in known or () if one.port), None)
@@ -203,7 +197,7 @@ class _ForMachines(ClientCredentialsOAuthProvider):
 
     async def _initialize(self) -> None:
         await super()._initialize()
-        if isinstance(self.context.storage, _Stored):
+        if isinstance(self.context.storage, StoredTokens):
             self.context.storage.restore(self.context)
 
 
@@ -311,107 +305,3 @@ async def _send(writer: asyncio.StreamWriter, status: str, page: str) -> None:
     head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     writer.write(head.encode() + body)
     await writer.drain()
-
-
-# Storage. What the package forgets between processes is kept beside the tokens: when they expire, and where they can be
-# refreshed. Without it an expired token would need a person again.
-
-
-class _Stored:
-    """In memory."""
-
-    def __init__(self) -> None:
-        self._context: OAuthContext | None = None
-        self._kept: dict[str, Any] = {}
-
-    def restore(self, context: OAuthContext) -> None:
-        self._context = context
-        kept = self._read()
-        try:
-            context.token_expiry_time = kept.get("expires_at")
-            if found := kept.get("authorization_server"):
-                context.oauth_metadata = OAuthMetadata.model_validate(found)
-            if found := kept.get("protected_resource"):
-                context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(found)
-        except ValidationError:
-            context.oauth_metadata = context.protected_resource_metadata = None
-
-    async def get_tokens(self) -> OAuthToken | None:
-        return _checked(OAuthToken, self._read().get("tokens"))
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        kept: dict[str, Any] = {"tokens": _dumped(tokens)}
-        if tokens.expires_in is not None:
-            kept["expires_at"] = time.time() + tokens.expires_in
-        context = self._context
-        if context is not None and context.oauth_metadata is not None:
-            kept["authorization_server"] = _dumped(context.oauth_metadata)
-        if context is not None and context.protected_resource_metadata is not None:
-            kept["protected_resource"] = _dumped(context.protected_resource_metadata)
-        client = self._read().get("client")
-        self._write(kept | ({"client": client} if client else {}))
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return _checked(OAuthClientInformationFull, self._read().get("client"))
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self._write({**self._read(), "client": _dumped(client_info)})
-
-    def _read(self) -> dict[str, Any]:
-        return self._kept
-
-    def _write(self, kept: dict[str, Any]) -> None:
-        self._kept = kept
-
-
-class _InFile(_Stored):
-    """In a JSON file that only its owner can read, by the address of the server."""
-
-    def __init__(self, path: Path, url: str) -> None:
-        super().__init__()
-        self._path = path
-        self._url = url
-
-    def _read(self) -> dict[str, Any]:
-        found = self._everything().get(self._url)
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-    def _write(self, kept: dict[str, Any]) -> None:
-        everything = {**self._everything(), self._url: kept}
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")  # mode 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(everything, file, indent=1)
-            os.replace(name, self._path)
-        except BaseException:
-            os.unlink(name)
-            raise
-
-    def _everything(self) -> dict[str, Any]:
-        try:
-            found: Any = json.loads(self._path.read_text("utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            raise UserError(f"OAuth(storage={str(self._path)!r}) cannot be read: {type(error).__name__}") from None
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def _storage(url: str, oauth: OAuth) -> TokenStorage:
-    if oauth.storage is None:
-        return _Stored()
-    if isinstance(oauth.storage, str | Path):
-        return _InFile(Path(oauth.storage).expanduser(), url)
-    return oauth.storage
-
-
-def _dumped(value: Any) -> Any:
-    return value.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _checked(kind: Any, value: Any) -> Any:
-    try:
-        return None if value is None else kind.model_validate(value)
-    except ValidationError:
-        return None  # of another version; it is asked for again
