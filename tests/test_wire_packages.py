@@ -24,7 +24,7 @@ NAMED_IN = {
     "unbroken/trajectory/otel/names.py": "the provider gemini, which is called as its wire",
     "unbroken/agent/run_lifecycle.py": "an error shows how raw messages are read",
     "unbroken_testing/commands/faults.py": "the help of a command names the default",
-    "unbroken_gateway/from_litellm/entries.py": "which fields of another configuration each wire carries",
+    "unbroken_gateway/from_litellm/model_list.py": "which fields of another configuration each wire carries",
     "unbroken_gateway/from_litellm/provider_names.py": "providers of another configuration, and their wires here",
     "unbroken_gateway/http/client_names.py": "programs that send requests, one of which is called as a wire",
     "unbroken_testing/matrix.py": "writes docs/faults.md, which names the default",
