@@ -29,8 +29,9 @@ from unbroken.tools.mcp import MCPServer
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.todo import todo_write
 from unbroken.tools.toolbox import Source, Toolbox
-from unbroken.trajectory.recorder import Recorder, RunRecorder
+from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.run_recorder import RunRecorder
 from unbroken_cli.agent_thread import AgentThread, Screen
 from unbroken_cli.approval_prompt import NOBODY_ASKED
 from unbroken_cli.exits import print_line

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import loaded_command
 import pytest
-from terminals import invoke
-from test_cli import in_terminal, unbroken
+from terminals import in_terminal, invoke
 
 from unbroken import Agent, connect, tool
 from unbroken.errors import ModelNotFound, ProviderError, Unauthorized, Unreachable
@@ -25,7 +27,7 @@ from unbroken_testing import Break, Call, Cut, ErrorInside, FaultyServer, Pause,
 from unbroken_testing.probing import QUESTIONS, Report, probe
 from unbroken_testing.probing.calling import damage_to
 from unbroken_testing.probing.probe_client import COUNT, WORDS
-from unbroken_testing.server import Chunks
+from unbroken_testing.scenario import Chunks
 from unbroken_wires.messages import OneTool, Request, System, ToolMessage, User
 from unbroken_wires.wires import WIRES
 
@@ -34,6 +36,10 @@ USES = Uses(20, 9)
 AT_ONCE = (0.0, 0.0)
 Behaviour = Callable[[Request, dict[str, Any]], Said | None]
 """What a server does differently; None: it answers this request well."""
+
+
+def unbroken(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return loaded_command.run(*arguments, env=os.environ)
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,9 @@ from unbroken.agent.toolset import ToolSet
 from unbroken.clock import current_clock
 from unbroken.mcp.client_user import Progress, Waiting, approver, can_ask, decision, questions
 from unbroken.mcp.content import described, read_result
-from unbroken.tools.approval import Allow, Deny, ask
+from unbroken.tools.approval import NOBODY_APPROVES, Allow, Deny, ask
 from unbroken.tools.caller import Prepared, ResultCache, ToolCaller, failure, not_executed, prepare, run_safely
 from unbroken.tools.context import CallContext, RunContext
-from unbroken.tools.execution import NOBODY_APPROVES
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken_wires.messages import ToolCall
