@@ -83,6 +83,27 @@ def in_pipe(*arguments: str, stdin: str = "", env: Mapping[str, str] | None = No
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+def in_terminal(*arguments: str) -> str:
+    """What a person sees of a command that asks nothing: all that it has written when it ends."""
+    parent, child = pty.openpty()
+    command = [*COMMAND, *arguments]
+    variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = subprocess.Popen(command, stdout=child, stderr=child, env=variables)
+    os.close(child)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:  # Linux says so when the other side has closed
+            break
+        if not piece:
+            break
+        seen += piece
+    process.wait(timeout=60)
+    os.close(parent)
+    return seen.decode()
+
+
 class Terminal:
     """A command on a terminal, with somebody who reads and types."""
 

@@ -19,7 +19,8 @@ from terminals import environment
 from unbroken import Agent, ScriptedModel, client_tool, tool
 from unbroken.models.scripted import Answer, Call, Say
 from unbroken_durable import Journal, Worker, open_journal
-from unbroken_durable.web import Keys, RunsApp, runs_app
+from unbroken_durable.web import RunsApp, runs_app
+from unbroken_durable.web_keys import Keys
 from unbroken_gateway import GatewaySettings, running
 from unbroken_gateway.http.uvicorn_server import App
 from unbroken_wires.messages import Assistant, Request, User

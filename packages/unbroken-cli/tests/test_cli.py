@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 
 import loaded_command
 import pytest
 from checkout import ROOT
+from terminals import in_terminal
 
 from unbroken import __version__
 
@@ -19,27 +19,6 @@ STREAMS = ROOT / "examples" / "streams"
 
 def unbroken(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return loaded_command.run(*arguments, stdin=stdin, env=os.environ)
-
-
-def in_terminal(*arguments: str) -> str:
-    """What a person sees: the same command with a terminal for its output."""
-    parent, child = pty.openpty()
-    command = [sys.executable, "-m", "unbroken", *arguments]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    process = subprocess.Popen(command, stdout=child, stderr=child, env=environment)
-    os.close(child)
-    seen = b""
-    while True:
-        try:
-            piece = os.read(parent, 65536)
-        except OSError:  # Linux says so when the other side has closed
-            break
-        if not piece:
-            break
-        seen += piece
-    process.wait(timeout=60)
-    os.close(parent)
-    return seen.decode()
 
 
 def test_the_version_is_printed_without_loading_a_command() -> None:

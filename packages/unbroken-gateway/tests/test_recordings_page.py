@@ -12,10 +12,10 @@ import pytest
 from gateway_client import THREE_CALLS, Client, run, serving, settings_for, stage, upstream_settings
 
 from unbroken.trajectory.recording import read_recording
-from unbroken_gateway.admin import recordings_page
 from unbroken_gateway.keys import GatewayKey, create_key
 from unbroken_gateway.settings import UpstreamSettings
 from unbroken_testing import Break, Say, ScriptedServer, Step, Uses
+from unbroken_viewer import Shelf
 from unbroken_viewer.listing import shown_end
 from unbroken_viewer.picture import Picture, draw
 from unbroken_viewer.request_code import request_code
@@ -50,7 +50,7 @@ def test_a_turn_shows_its_client_its_model_and_the_calls_that_it_holds(tmp_path:
     assert (turn.alias, turn.model, turn.answered_by) == ("m", "openai-chat:big-model", "openai-chat:big-model")
     assert (turn.serial, turn.stream, turn.held) == (True, True, 2)
     assert [call.state for call in picture.turns[0].calls] == ["sent", "held", "held"]
-    (row,) = recordings_page.Shelf(tmp_path).rows()
+    (row,) = Shelf(tmp_path).rows()
     assert (row.calls, shown_end(row.state, row.agent)) == (3, "tool calls")
     assert picture.seconds == pytest.approx(row.seconds, abs=0.001)  # with what the client waited before
     (recording,) = map(read_recording, tmp_path.glob("*.jsonl"))
@@ -145,7 +145,7 @@ def test_the_list_is_that_of_the_latest_recordings_and_reads_only_what_has_chang
         (tmp_path / f"2026010{number}-000000-x.jsonl").write_text(
             f'{{"line":"run","schema":2,"run":"r{number}","time":{number}.0}}\n'
         )
-    shelf = recordings_page.Shelf(tmp_path, latest=2)
+    shelf = Shelf(tmp_path, latest=2)
     assert [row.run for row in shelf.rows()] == ["r4", "r3"]
     with (tmp_path / "20260104-000000-x.jsonl").open("a") as file:
         file.write('{"line":"note","text":"more"}\n')

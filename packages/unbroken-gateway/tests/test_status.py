@@ -12,15 +12,17 @@ from html.parser import HTMLParser
 
 import pytest
 
-from unbroken_gateway.admin.stats import LONGEST, MOST_CALLS, Counts, DeploymentStatus, Recent, RecentRequest, Stats
-from unbroken_gateway.admin.status_page import (
-    GatewayStatus,
-    StoreStatus,
+from unbroken_gateway.admin.stats import (
+    LONGEST,
+    MOST_CALLS,
+    Counts,
+    DeploymentStatus,
+    Recent,
+    RecentRequest,
+    Stats,
     UpstreamStatus,
-    status_json,
-    status_page,
-    view,
 )
+from unbroken_gateway.admin.status_page import GatewayStatus, StoreStatus, status_json, status_page, view
 from unbroken_gateway.http.client_names import client_name
 from unbroken_gateway.turns.pending import HeldTurn
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         ErrorInside,
         Fail,
         Pause,
-        ProviderCall,
         Raw,
         Say,
         ScriptedModel,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from unbroken_testing.scenario import Sent
     from unbroken_testing.server import ScriptedServer, check_request, serve
     from unbroken_testing.unscripted import TestModel
+    from unbroken_wires.wires.wire import ProviderCall
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.models.scripted": (

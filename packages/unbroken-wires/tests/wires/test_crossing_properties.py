@@ -17,7 +17,8 @@ from strategies import costly, histories
 from strategies_requests import CITY, GROUPS, HI, asked_of
 
 from unbroken import Assistant, Text, ToolMessage, User, connect
-from unbroken.models.http import HTTPModel, Written
+from unbroken.models.http import HTTPModel
+from unbroken.models.request_writer import Written
 from unbroken_testing.server import find_refusals
 from unbroken_wires.messages import Message, Request, ToolSpec
 from unbroken_wires.wires import find_wire

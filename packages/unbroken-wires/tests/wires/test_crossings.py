@@ -11,7 +11,7 @@ import pytest
 from checkout import DOCS
 
 from unbroken import Assistant, Request, Sampling, User, connect
-from unbroken.models.http import Written
+from unbroken.models.request_writer import Written
 from unbroken_testing.server import find_refusals
 from unbroken_wires.messages import ToolSpec
 from unbroken_wires.wires import find_wire

@@ -235,15 +235,20 @@ class Middleware:
 
 def _misspelt(name: str, function: Callable[..., Any]) -> str:
     """The method of `Middleware` that a similar name with as many parameters seems to stand for; or nothing."""
+    if name.startswith("_"):
+        return ""
     methods = {
         each.replace("_", ""): each
         for each, method in vars(Middleware).items()
-        if isfunction(method)
-        and len(each) > 3  # too many words are similar to `end`
-        and len(signature(method).parameters) == len(signature(function).parameters)
+        if isfunction(method) and len(each) > 3  # too many words are similar to `end`
     }
-    near = [] if name.startswith("_") else get_close_matches(name.replace("_", "").lower(), methods, 1, CLOSE)
-    return methods[near[0]] if near else ""
+    near = get_close_matches(name.replace("_", "").lower(), methods, len(methods), CLOSE)
+    # Of few: the signatures of all were a twentieth of what it takes to import an agent.
+    return next((methods[each] for each in near if _as_many(getattr(Middleware, methods[each]), function)), "")
+
+
+def _as_many(method: Callable[..., Any], function: Callable[..., Any]) -> bool:
+    return len(signature(method).parameters) == len(signature(function).parameters)
 
 
 class Listener(Middleware):

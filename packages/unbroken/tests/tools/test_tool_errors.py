@@ -10,7 +10,7 @@ import pytest
 from scenes import accepted, play, play_aloud, texts
 
 from unbroken import Agent, CallFinished, Policy, ScriptedModel, ToolFailed, UserError, tool
-from unbroken.tools.caller import without_passwords
+from unbroken.errors import without_passwords
 from unbroken_testing import Call
 
 DSN = "postgresql://shop:s3cr3t-pa@ss@db.internal:5432/orders"

@@ -48,9 +48,10 @@ from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.jsonl_writer import RecordingFile
 from unbroken.trajectory.lines import Line, read_delta, read_sampling
-from unbroken.trajectory.recorder import Recorder, RunRecorder
+from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.redaction import Redactor
+from unbroken.trajectory.run_recorder import RunRecorder
 from unbroken_testing import run_virtual
 from unbroken_wires.deltas import Delta, PartialResponse
 from unbroken_wires.messages import Media, Message, Request, ToolCall, ToolResult, User

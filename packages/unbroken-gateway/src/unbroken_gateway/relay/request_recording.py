@@ -42,8 +42,9 @@ from unbroken.events import (
 from unbroken.middleware import Ask, RunStart
 from unbroken.models.model import Model, closing
 from unbroken.models.pricing import find_prices, load_prices
-from unbroken.trajectory.recorder import Recorder, RunRecorder
+from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import SUFFIX
+from unbroken.trajectory.run_recorder import RunRecorder
 from unbroken_gateway.http.routes import ClientRequest
 from unbroken_gateway.settings import GatewaySettings
 from unbroken_wires.decoding.assembler import Shown

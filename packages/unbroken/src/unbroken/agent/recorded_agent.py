@@ -35,9 +35,8 @@ from unbroken.events import (
 )
 from unbroken.middleware import Middleware, NextRequest, RunStart
 from unbroken.models.model import Model
-from unbroken.tools.approval import Allow, Approval, OnApproval
+from unbroken.tools.approval import NOBODY_APPROVES, Allow, Approval, OnApproval
 from unbroken.tools.caller import fingerprint
-from unbroken.tools.execution import NOBODY_APPROVES
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Source
