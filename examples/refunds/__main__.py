@@ -48,7 +48,7 @@ async def main(folder: Path, ask: bool) -> bool:
                 await asyncio.sleep(0.02)
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-            CONSOLE.print(f"kill -9: the worker dies in the middle of a payment. Paid so far: {len(LEDGER.all())}")
+            CONSOLE.print("kill -9: the worker dies in the middle of a payment.")
             worker = begin_worker(url)
             CONSOLE.print("A second worker continues the runs.")
             while not (waiting := await journal.runs(state="waiting")):
