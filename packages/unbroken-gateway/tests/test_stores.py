@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import pytest
 import valkey_server
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken import clock
@@ -235,7 +235,6 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-@settings(max_examples=40)
 @given(steps=STEPS)
 def test_a_store_is_a_dict_whose_entries_expire(kind: str, steps: list[tuple[Any, ...]]) -> None:
     async def main(place: Place) -> None:

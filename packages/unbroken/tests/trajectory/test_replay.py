@@ -4,7 +4,6 @@ reported."""
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 import a_long_run
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -109,8 +108,6 @@ def both(model: Any, folder: Path, output: Any = None, **options: Any) -> tuple[
     return first.read_bytes(), second.read_bytes()
 
 
-MORE = min(int(os.environ.get("UNBROKEN_FUZZ") or 0), 2000)
-
 SECONDS = st.sampled_from([0.0, 0.1, 0.3, 0.7])
 WORDS = st.sampled_from(["a", "b", "c", "ä\n😀"])
 
@@ -160,7 +157,6 @@ class Together:
             yield read
 
 
-@settings(max_examples=MORE or 60, deadline=None)
 @given(
     script=st.lists(turns(), max_size=3),
     schedule=st.sampled_from(list(Schedule)),
