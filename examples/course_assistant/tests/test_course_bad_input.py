@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import shutil
+import sys
 from codecs import BOM_UTF8
 from pathlib import Path
 
@@ -127,7 +128,7 @@ def test_if_the_vector_store_cannot_be_loaded_full_text_search_is_used_and_noted
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "sqlite_vec.py").write_text(f"def loadable_path(): return {str(tmp_path / 'vec0')!r}")  # of no system
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     with imported_anew("sqlite_vec", "course_assistant.vector_index"), CourseLibrary.open() as library:
         assert library.note.startswith("Full-text search is used instead of vectors: sqlite-vec cannot be loaded (")
         assert asyncio.run(library.search("prompt caching"))
