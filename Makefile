@@ -218,8 +218,12 @@ test-mcp: $(VENV)/.ready  ## MCP: the official conformance runner, then the serv
 	@$(INSTALL) $(VENV)/mcp/venv mcp-server-time
 	UNBROKEN_MCP=$(abspath $(VENV)/mcp) $(BIN)/python -m pytest packages/unbroken/tests/mcp_serving/test_real_mcp.py
 
+# What reads streams and histories of others; every other property gets ten times the examples of `make test`.
+FUZZED := packages/unbroken-wires/tests/decoding/test_corruption.py packages/unbroken-wires/tests/decoding/test_scanner.py packages/unbroken-wires/tests/wires/test_sse.py packages/unbroken-wires/tests/wires/test_round_trip.py packages/unbroken-wires/tests/decoding/test_prose.py packages/unbroken-wires/tests/transcript/test_repairs.py packages/unbroken-wires/tests/wires/test_chain.py packages/unbroken-wires/tests/wires/test_crossing_properties.py packages/unbroken-gateway/tests/test_properties.py packages/unbroken/tests/trajectory/test_replay.py packages/unbroken/tests/trajectory/test_recorder.py packages/unbroken/tests/test_compaction_properties.py
+
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
-	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest -n $(WORKERS) packages/unbroken-wires/tests/decoding/test_corruption.py packages/unbroken-wires/tests/decoding/test_scanner.py packages/unbroken-wires/tests/wires/test_sse.py packages/unbroken-wires/tests/wires/test_round_trip.py packages/unbroken-wires/tests/decoding/test_prose.py packages/unbroken-wires/tests/transcript/test_repairs.py packages/unbroken-wires/tests/wires/test_chain.py packages/unbroken-wires/tests/wires/test_crossing_properties.py packages/unbroken-gateway/tests/test_properties.py packages/unbroken/tests/trajectory/test_replay.py packages/unbroken/tests/trajectory/test_recorder.py packages/unbroken/tests/test_compaction_properties.py
+	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest -n $(WORKERS) $(FUZZED)
+	UNBROKEN_FUZZ=300 $(BIN)/python -m pytest -n $(WORKERS) $(filter-out $(FUZZED),$(shell grep -rl '^@given' --include='test_*.py' packages))
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, every pair of wires, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md

@@ -8,6 +8,7 @@ import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 from checkout import PACKAGES
 
@@ -76,11 +77,19 @@ def part_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
+class Import(NamedTuple):
+    line: int
+    modules: list[str]
+    names: list[str]
+    """Which it takes `from` a module."""
+    in_a_function: bool
+
+
 class _Imports(ast.NodeVisitor):
-    """Every import of a file: its line, the modules that it names, and whether it is inside a function."""
+    """Every import of a file."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[int, list[str], bool]] = []
+        self.found: list[Import] = []
         self._functions = 0
 
     def generic_visit(self, node: ast.AST) -> None:
@@ -92,15 +101,16 @@ class _Imports(ast.NodeVisitor):
         self._functions -= inside
 
     def visit_Import(self, node: ast.Import) -> None:
-        self.found.append((node.lineno, [alias.name for alias in node.names], self._functions > 0))
+        self.found.append(Import(node.lineno, [alias.name for alias in node.names], [], self._functions > 0))
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         assert node.level == 0, f"line {node.lineno}: relative import"
-        self.found.append((node.lineno, [node.module or ""], self._functions > 0))
+        names = [alias.name for alias in node.names]
+        self.found.append(Import(node.lineno, [node.module or ""], names, self._functions > 0))
 
 
 @cache
-def imports_of(path: Path) -> list[tuple[int, list[str], bool]]:
+def imports_of(path: Path) -> list[Import]:
     visitor = _Imports()
     visitor.visit(ast.parse(path.read_text("utf-8")))
     return visitor.found
@@ -108,7 +118,7 @@ def imports_of(path: Path) -> list[tuple[int, list[str], bool]]:
 
 def imported(path: Path) -> list[str]:
     """The modules of ours that a file imports."""
-    return [module for _, modules, _ in imports_of(path) for module in modules if module.startswith("unbroken")]
+    return [module for each in imports_of(path) for module in each.modules if module.startswith("unbroken")]
 
 
 @cache
@@ -143,14 +153,12 @@ def test_there_is_no_circle_between_packages() -> None:
 
 def test_members_of_the_workspace_know_each_other_by_public_names_only() -> None:
     private = [
-        f"{path.relative_to(PACKAGES)}:{node.lineno} {node.module} {alias.name}"
+        f"{path.relative_to(PACKAGES)}:{each.line} {each.modules[0]} {name}"
         for path in python_files()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unbroken")
-        for alias in node.names
-        if alias.name.startswith("_")
-        and not alias.name.startswith("__")
-        and (node.module or "").split(".")[0] != module_of(path).split(".")[0]
+        for each in imports_of(path)
+        if each.modules[0].startswith("unbroken") and each.modules[0].split(".")[0] != module_of(path).split(".")[0]
+        for name in each.names
+        if name.startswith("_") and not name.startswith("__")
     ]
     assert private == []
 
@@ -177,10 +185,11 @@ def test_every_part_has_a_layer() -> None:
 def test_all_imports_are_at_the_top_of_their_file_or_have_a_reason() -> None:
     """A local import is for an optional extra or for start-up time: `# noqa: PLC0415 - reason` on its line."""
     local = [
-        f"{path.relative_to(PACKAGES)}:{line}"
+        f"{path.relative_to(PACKAGES)}:{each.line}"
         for path in python_files()
-        for line, _, in_a_function in imports_of(path)
-        if in_a_function and not re.search(r"# noqa: PLC0415 - \w", path.read_text("utf-8").splitlines()[line - 1])
+        if any(each.in_a_function for each in imports_of(path)) and (lines := path.read_text("utf-8").splitlines())
+        for each in imports_of(path)
+        if each.in_a_function and not re.search(r"# noqa: PLC0415 - \w", lines[each.line - 1])
     ]
     assert local == []
 
@@ -197,8 +206,8 @@ def test_the_foundation_does_no_io() -> None:
         f"{path.relative_to(PACKAGES)}: {name}"
         for path in python_files()
         if module_of(path).startswith("unbroken_wires")
-        for _, modules, _ in imports_of(path)
-        for name in modules
+        for each in imports_of(path)
+        for name in each.modules
         if name.split(".")[0] in forbidden and name != "urllib.parse"
     ]
     assert found == []

@@ -110,24 +110,27 @@ SILENCE = 0.5
 _ANYWHERE = ("close", "reset", "stall", "garbage")
 _FURTHEST = 4000
 _MANY = [fault for fault in FAULTS.values() if fault.longest is None]
+_NO_STALLS = [fault for fault in _MANY if not fault.name.startswith("stall")]
 
 
-def random_jobs(seed: int, count: int, likely: float = BROKEN) -> Iterator[Job]:
-    """Each on some wire, streamed or not; a retried answer with the same text, or a different one."""
+def random_jobs(seed: int, count: int, likely: float = BROKEN, *, stalls: bool = True) -> Iterator[Job]:
+    """Each on some wire, streamed or not; a retried answer with the same text, or a different one. Without `stalls`
+    nothing is silent, and how a run ends does not depend on the speed of the machine."""
     for number in range(count):
         chance = random.Random(f"{seed}-{number}")
         wire = chance.choice(list(WIRES))
-        breaks = _at_random(f"{seed}-{number}", wire, likely)
-        yield Job(f"run-{number}", wire, breaks, chance.random() < 0.5, chance.random() < 0.8, SILENCE)
+        breaks = _at_random(f"{seed}-{number}", wire, likely, _MANY if stalls else _NO_STALLS)
+        silence = SILENCE if stalls else PATIENCE
+        yield Job(f"run-{number}", wire, breaks, chance.random() < 0.5, chance.random() < 0.8, silence)
 
 
-def _at_random(seed: str, wire: str, likely: float) -> Breaks:
+def _at_random(seed: str, wire: str, likely: float, faults: Sequence[Fault]) -> Breaks:
     def breaks(answer: int, attempt: int, request: Request) -> Fault | None:
         # Depends only on its own position: the order in which runs take turns must not matter.
         chance = random.Random(f"{seed}-{answer}-{attempt}")
         if chance.random() >= likely:
             return None
-        fault = chance.choice([fault for fault in _MANY if fault.fits(wire, request.stream)])
+        fault = chance.choice([fault for fault in faults if fault.fits(wire, request.stream)])
         return fault.at(after=chance.randrange(_FURTHEST)) if fault.name in _ANYWHERE else fault
 
     return breaks

@@ -82,6 +82,7 @@ class Task:
 
 STEPS = {
     "build": ["compiling", "linking", "done"],
+    "rebuild": ["compiling"] * 8 + ["done"],
     "fail": ["failed"],
     "refuse": ["error"],
     "stop": ["stopped"],

@@ -12,6 +12,7 @@ from codecs import BOM_UTF8
 from pathlib import Path
 
 import pytest
+from hidden_packages import hidden, imported_anew
 
 from course_assistant.assistant import LONGEST_QUESTION, CourseAssistant
 from course_assistant.config import max_tool_rounds
@@ -126,8 +127,9 @@ def test_vectors_of_another_model_are_not_used(tmp_path: Path) -> None:
 def test_if_the_vector_store_cannot_be_loaded_full_text_search_is_used_and_noted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sqlite_vec.loadable_path", lambda: str(tmp_path / "vec0"))  # as on a system that it is not for
-    with CourseLibrary.open() as library:
+    (tmp_path / "sqlite_vec.py").write_text(f"def loadable_path(): return {str(tmp_path / 'vec0')!r}")  # of no system
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    with imported_anew("sqlite_vec", "course_assistant.vector_index"), CourseLibrary.open() as library:
         assert library.note.startswith("Full-text search is used instead of vectors: sqlite-vec cannot be loaded (")
         assert asyncio.run(library.search("prompt caching"))
 
@@ -142,10 +144,8 @@ def test_a_lesson_may_have_the_number_zero_and_has_its_own_texts_only(tmp_path: 
     assert [chunk.place for chunk in found] == ["A - Lesson 0"]
 
 
-def test_without_the_vector_store_full_text_finds_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "apsw", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, "course_assistant.vector_index", raising=False)
-    with CourseLibrary.open() as library:
+def test_without_the_vector_store_full_text_finds_the_lesson() -> None:
+    with hidden("apsw", "course_assistant.vector_index"), CourseLibrary.open() as library:
         assert library.note == (
             "Full-text search is used instead of vectors, because apsw is not installed: "
             "run `pip install apsw sqlite-vec`."

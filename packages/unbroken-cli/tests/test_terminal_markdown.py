@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from terminals import Terminal
@@ -144,7 +144,6 @@ PARTS = (
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=14), size=st.integers(1, 5))
 def test_no_document_depends_on_the_pieces_it_arrives_in(parts: list[str], size: int) -> None:
     document = "".join(parts)

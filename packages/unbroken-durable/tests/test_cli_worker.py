@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Generator
@@ -17,6 +15,7 @@ from typing import IO
 import durable_app
 import loaded_command
 import pytest
+from hidden_packages import run_without
 from terminals import Terminal, environment, in_pipe, invoke
 
 JOURNAL = "sqlite:///runs.db"
@@ -224,10 +223,10 @@ def test_a_port_that_is_taken_is_reported() -> None:
 
 def test_the_extra_is_named_if_prometheus_is_missing(tmp_path: Path) -> None:
     program = (
-        "import sys; sys.modules['prometheus_client'] = None; sys.argv = ['unbroken', 'worker', '--agents', "
-        "'app.py:agents', '--metrics-port', '0']; from unbroken_cli import main; main()"
+        "import sys; sys.argv = ['unbroken', 'worker', '--agents', 'app.py:agents', '--metrics-port', '0']; "
+        "from unbroken_cli import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False)
+    done = run_without("prometheus_client", program)
     assert (done.returncode, "pip install 'unbroken[metrics]'" in done.stderr) == (2, True), done.stderr
 
 

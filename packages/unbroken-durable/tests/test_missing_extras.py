@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from hidden_packages import run_without
 
 
 @pytest.mark.parametrize(
@@ -19,8 +17,7 @@ import pytest
     ],
 )
 def test_an_error_names_the_extra(package: str, code: str, extra: str) -> None:
-    program = f"import asyncio, sys; sys.modules[{package!r}] = None; import unbroken_durable; {code}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = run_without(package, f"import asyncio, unbroken_durable; {code}")
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("unbroken_wires.errors.UserError: "), done.stderr
     assert f"pip install 'unbroken[{extra}]' (in a checkout: pip install ./packages/* 'unbroken[{extra}]')" in last

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from open_responses import FOLDER
-from strategies import costly, histories
+from strategies import fewer, histories
 from strategies_requests import CITY, GROUPS, HI, asked_of
 
 from unbroken import Assistant, Text, ToolMessage, User, connect
@@ -149,8 +149,7 @@ def arrives(path: str, client: str, wire: str, written: Written) -> bool:
 
 
 few = settings(
-    costly,
-    max_examples=12 if costly.max_examples == 25 else costly.max_examples,
+    max_examples=fewer(10),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 """There are 49 pairs."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import histories
 
@@ -20,7 +20,6 @@ Body = dict[str, Any]
 CHOICES: list[Choice | None] = [None, "auto", "none", "required", OneTool("look")]
 
 
-@settings(max_examples=60, deadline=None)
 @given(histories(), st.booleans(), st.booleans(), st.sampled_from(CHOICES))
 def test_no_wire_refuses_what_is_written_for_it(
     messages: tuple[Message, ...], final: bool, stream: bool, choice: Choice | None

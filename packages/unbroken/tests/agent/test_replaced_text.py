@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text as RichText
@@ -289,7 +289,6 @@ def answer_of(text: str, wanted: Sequence[Wanted], *end: Break) -> list[Say | Ca
     return [Say(text), *calls, *end]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     breaks=st.lists(
         st.tuples(st.sampled_from(["One. ", "Two. Th", "One. Two."]), wanted_calls), min_size=1, max_size=2

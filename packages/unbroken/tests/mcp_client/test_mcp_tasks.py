@@ -17,14 +17,13 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[
 import mcp_task_server
 from in_loop import in_loop
 from loaded_command import relayed
-from mcp_task_server import DESK, STEPS
+from mcp_task_server import DESK
 from web_server import serve
 
 from unbroken import Agent, Edit, Limits, Policy, Result, Text, ToolCall, User, tool
 from unbroken.agent.recorded_agent import agent_of
 from unbroken.events import CallBackgrounded, CallProgress, Event, ResultArrived
 from unbroken.mcp import asgi_app
-from unbroken.mcp.client import tasks as mcp_tasks
 from unbroken.mcp.client.server import MCPServer
 from unbroken.tools.approval import Approval
 from unbroken.trajectory.recording import read_recording
@@ -173,20 +172,27 @@ async def test_a_program_that_dies_loses_its_tasks_and_the_call_is_not_made_agai
 
 
 @in_loop
-async def test_a_task_survives_a_server_over_http_that_is_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STEPS, "build", ["compiling"] * 8 + ["done"])
+async def test_a_task_survives_a_server_over_http_that_is_away_for_a_while() -> None:
     app = mcp_task_server.build
     async with contextlib.AsyncExitStack() as stack:
         async with serve(app().streamable_http_app()) as port:
             server = MCPServer(url=f"http://127.0.0.1:{port}/mcp")
             await server.open()
-            going = asyncio.create_task(run(server, "build"))
-            while DESK.log.count("get build") < 2:
+            going = asyncio.create_task(run(server, "rebuild"))
+            while DESK.log.count("get rebuild") < 2:
                 await asyncio.sleep(0.01)
         await stack.enter_async_context(serve(app().streamable_http_app(), port))
-        assert (await going).calls[0].result.text == "build is done"
-        assert DESK.log.count("call build") == 1
-        monkeypatch.setattr(mcp_tasks, "OUTAGE", 0.1)
+        assert (await going).calls[0].result.text == "rebuild is done"
+        assert DESK.log.count("call rebuild") == 1
+        await server.aclose()
+
+
+@in_loop
+async def test_a_task_is_lost_if_its_server_is_away_for_longer() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serve(mcp_task_server.build().streamable_http_app()))
+        server = MCPServer(url=f"http://127.0.0.1:{port}/mcp", outage=0.1)
+        await server.open()
         going = asyncio.create_task(run(server, "hang"))
         while "get hang" not in DESK.log:
             await asyncio.sleep(0.01)

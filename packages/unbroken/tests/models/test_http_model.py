@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from base64 import b64encode
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from model_servers import (
 )
 
 from unbroken.models.connect import connect
-from unbroken_wires.deltas import CallReady, Ended, TextDelta, UsageReported, Verdict
+from unbroken_wires.deltas import CallReady, Delta, Ended, TextDelta, UsageReported, Verdict
 from unbroken_wires.messages import Assistant, Usage
 from unbroken_wires.wires.writer import ResponseWriter
 
@@ -283,9 +284,7 @@ def test_a_connection_that_is_only_kept_alive_counts_as_silent_in_the_end() -> N
     assert verdict(deltas).kind == "silent"
 
 
-def test_a_slow_non_streaming_body_is_not_mistaken_for_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken.models.response_body.ALIVE", 0.001)
-
+def test_a_slow_non_streaming_body_is_not_mistaken_for_keep_alive() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
@@ -295,7 +294,13 @@ def test_a_slow_non_streaming_body_is_not_mistaken_for_keep_alive(monkeypatch: p
             await asyncio.sleep(0.02)
         return response
 
-    deltas, _ = play(handler, stream=False, idle=5)
+    async def run() -> list[Delta]:
+        async with serve(handler) as server:
+            model = at(server, stream=False, idle=5)
+            model.timeouts = replace(model.timeouts, alive=0.001)
+            return await collect(model)
+
+    deltas = asyncio.run(run())
     assert (text(deltas), verdict(deltas).kind) == ("Hello", "whole")
 
 

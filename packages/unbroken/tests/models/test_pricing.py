@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from genai_prices import calc_price, extract_usage
 from genai_prices.data_snapshot import get_snapshot
+from hidden_packages import run_without
 
 from unbroken import Usage, decode
 from unbroken.models.pricing import find_prices
@@ -188,17 +189,14 @@ print(agent("openai:gpt-5-mini").run_sync("Hi.").cost)
 
 
 def test_without_the_extra_a_cost_is_unknown_and_cannot_be_limited() -> None:
-    program = f"""
-import sys
-sys.modules["genai_prices"] = None
-{PLAY}
+    program = f"""{PLAY}
 print(agent("openai:gpt-5-mini").run_sync("Hi.").cost)
 try:
     agent("openai:gpt-5-mini", limits=Limits(cost=0.5)).run_sync("Hi.")
 except UserError as error:
     print(error)
 """
-    cost, error = run(program).splitlines()
+    cost, error = run_without("genai_prices", program).stdout.splitlines()
     assert cost == "None"
     assert "the price of `openai:gpt-5-mini` is not known" in error
     assert "prices=Prices(input=…, output=…)" in error

@@ -14,8 +14,9 @@ import pytest
 import test_resume_recording as set_table
 from broken_runs import play, schedules, scripts, wires
 from checkout import DOCS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import costly
 
 from unbroken import (
     Agent,
@@ -184,7 +185,6 @@ def test_a_recording_has_the_metrics_of_its_run(long_run: tuple[Result, list[Eve
 # Any run
 
 
-@settings(max_examples=60)
 @given(scripts, schedules, wires)
 def test_the_metrics_of_a_result_are_those_of_its_events(script: list[Answer], schedule: Schedule, wire: str) -> None:
     limits = Limits(rounds=8, prices=PRICES)
@@ -199,7 +199,7 @@ def test_the_metrics_of_a_result_are_those_of_its_events(script: list[Answer], s
         assert metrics.requests == played.result.requests
 
 
-@settings(max_examples=20)
+@costly
 @given(st.lists(st.tuples(scripts, schedules, wires), min_size=2, max_size=4), st.data())
 def test_any_split_of_runs_adds_up_to_the_same(runs: list[tuple[Any, Any, Any]], data: st.DataObject) -> None:
     limits = Limits(rounds=8)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import ALL
 
 from unbroken import Agent, Allow, Deny, Recorder, Result, ScriptedModel, Wait, tool
 from unbroken.errors import RecordingFailed, RunTaken
@@ -26,7 +27,7 @@ from unbroken_wires.messages import Assistant, Request, ToolCall
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
 
-ROUNDS = 8
+ROUNDS = 8 if ALL else 3
 PROCESSES = 4
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
 import a_long_run
 import pytest
+from hidden_packages import hidden
 from prometheus_client import CollectorRegistry, generate_latest
 
 from unbroken import Prices
@@ -82,11 +80,10 @@ def test_each_metric_has_its_own_name_and_help() -> None:
     assert all(words.endswith(".") for _, words, *_ in (*COUNTERS.values(), *HISTOGRAMS.values()))
 
 
-def test_without_the_library_the_error_explains_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    module = importlib.import_module("unbroken.trajectory.prometheus")
-    with pytest.raises(UserError, match=r"needs the package prometheus-client: pip install 'unbroken\[metrics\]'"):
-        module.PrometheusMetrics()
+def test_without_the_library_the_error_explains_what_to_install() -> None:
+    match = r"needs the package prometheus-client: pip install 'unbroken\[metrics\]'"
+    with hidden("prometheus_client"), pytest.raises(UserError, match=match):
+        PrometheusMetrics()
 
 
 def test_a_second_sink_on_one_registry_is_refused_with_a_message() -> None:

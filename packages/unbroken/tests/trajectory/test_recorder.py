@@ -18,7 +18,7 @@ from typing import Any
 
 import a_long_run
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken import (
@@ -184,7 +184,6 @@ SCRIPTS = st.lists(answers(), max_size=3).map(lambda rounds: [each for one in ro
 
 
 @given(SCRIPTS, st.sampled_from(Schedule), st.sampled_from(["openai-chat", "anthropic-messages"]), st.integers(0, 3))
-@settings(max_examples=60)
 def test_everything_of_a_random_run_is_in_its_recording(
     script: list[Answer], schedule: Schedule, wire: str, rounds: int
 ) -> None:
@@ -504,7 +503,6 @@ def test_any_exception_of_a_model_is_recorded(tmp_path: Path) -> None:
 
 
 @given(st.floats(0, 5))
-@settings(max_examples=40)
 def test_a_cancelled_run_is_recorded_up_to_that_point(when: float) -> None:
     witness = Witness(a_long_run.model())
     with a_file() as path:

@@ -158,7 +158,7 @@ def test_events_seen_before_a_kill_are_in_the_recording(seed: int, runs: Runs, t
 def test_a_run_that_is_killed_at_any_event_is_recorded_up_to_there(runs: Runs, tmp_path: Path) -> None:
     whole: list[Event] = []
     a_long_run.play(sinks=[whole.append])
-    for last in some(whole, 2):
+    for last in some(whole, 4):
         path = tmp_path / f"{last.seq}.jsonl"
         runs.begin(path, last.seq)
         runs.rest()

@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus
 
 import a_long_run
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unbroken import (
@@ -159,7 +159,6 @@ def test_it_is_hidden_wherever_a_stream_splits_it(how: str, tmp_path: Path) -> N
     st.sampled_from([1, 2, 3, 5, 8]),
 )
 @example(["abcd1234", "ef"], 1)
-@settings(max_examples=60)
 def test_a_secret_that_begins_like_another_is_hidden_in_any_pieces(words: list[str], size: int) -> None:
     text = "".join(words).strip() or "x"
     pieces = [text[at : at + size] for at in range(0, len(text), size)]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import a_long_run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_replay import MORE, Together, look, slow, write
+from test_replay import Together, look, slow, write
 
 from unbroken import Agent, Allow, CallContext, ChainBroken, Limits, RetryingModel, Schedule, ScriptedModel, tool
 from unbroken.models.model import Model, close
@@ -179,7 +179,6 @@ def answers(draw: st.DrawFn) -> list[Answer]:
     return attempts
 
 
-@settings(max_examples=MORE or 40, deadline=None)
 @given(
     script=st.lists(answers(), min_size=1, max_size=2),
     schedule=st.sampled_from(list(Schedule)),

@@ -16,6 +16,7 @@ import a_long_run
 import pytest
 from call_lives import assert_lives
 from scenes import only
+from thorough import some
 
 from unbroken import (
     Agent,
@@ -202,7 +203,7 @@ def test_a_recording_that_a_newer_version_resumed_is_refused(tmp_path: Path) -> 
 @every_recording
 def test_a_damaged_line_is_skipped_and_the_others_are_read(name: str, tmp_path: Path) -> None:
     lines = (FOLDER / name).read_bytes().splitlines()
-    for place in range(1, len(lines)):
+    for place in some(range(1, len(lines)), 3):
         odd = lines[place].replace(b'"call_id":"', b'"call_id":7,"x":"')
         for spoiled in (b"{", b"[]", b'{"line":"event","event":"call_finished"}', odd):
             path = tmp_path / "run.jsonl"

@@ -1,5 +1,5 @@
-"""`unbroken worker`: drives the runs of a journal until it is stopped. `unbroken_durable.worker` does the work; this module
-shows it and takes the signals."""
+"""`unbroken worker`: drives the runs of a journal until it is stopped. `unbroken_durable.worker` does the work; this
+module shows it and takes the signals."""
 
 from __future__ import annotations
 

@@ -154,12 +154,13 @@ Key: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
 class Timeouts:
     """Seconds. `connect`: until the connection is open; `first_byte`: from there to the first byte of the answer;
     `idle`: between two reads; `total`: for all of it. `None` waits for ever. Time that the consumer takes counts only
-    for `total`."""
+    for `total`. Keep-alive bytes end a wait, but only for `alive` times as long as `idle`."""
 
     connect: float | None = 10
     first_byte: float | None = 120
     idle: float | None = 60
     total: float | None = None
+    alive: float = 10
 
     @property
     def soonest(self) -> float:

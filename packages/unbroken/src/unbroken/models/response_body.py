@@ -21,8 +21,6 @@ AFTER_FINISH = 3.0
 """Seconds of silence after a finish reason: usage may still follow, and some servers never close."""
 AFTER_LAST = 0.25
 """The same after the wire's very last event."""
-ALIVE = 10
-"""Keep-alive bytes do not count as silence, but only for this many times as long as silence may last."""
 _SLICE = 32 << 10
 """Bytes of a stream that are decoded at once, before other tasks may run. A longer non-streaming body is decoded on a
 thread, all of it at its end."""
@@ -36,6 +34,7 @@ class ResponseBody:
     """The body of one answer. `lost` is the error that ended it too early, if there was one."""
 
     __slots__ = (
+        "_alive",
         "_content",
         "_idle",
         "_limit",
@@ -67,6 +66,7 @@ class ResponseBody:
         self._response, self._content, self._timeout = response, content, timeout
         self._read = content.readany if log is None else log.reading(content.readany)
         self._idle = timeouts.idle
+        self._alive = inf if timeouts.idle is None else timeouts.idle * timeouts.alive
         self._limit = RESPONSE_LIMIT.get()
         self._streams = stream
         self._time = asyncio.get_running_loop().time
@@ -110,7 +110,7 @@ class ResponseBody:
         self._timeout.since = now = self._time()
         if has_deltas or not is_only_alive(chunk):
             self._progress_at = now  # a long event or a non-streaming body yields nothing before its end
-        elif self._idle is not None and now - self._progress_at > self._idle * ALIVE:
+        elif now - self._progress_at > self._alive:
             self.lost, self._timeout.expired = TimeoutError(), "idle"
             return False
         elif self._limit is not None and self._limit.on_alive is not None:

@@ -55,11 +55,13 @@ RELATED = "io.modelcontextprotocol/related-task"
 class RunningCall:
     """A call that runs now: what it reports, and the questions about it that are open."""
 
-    __slots__ = ("_next_report", "_reports_left", "context", "name", "open", "samplings", "task", "variables")
+    __slots__ = ("_next_report", "_reports_left", "context", "name", "open", "outage", "samplings", "task", "variables")
 
-    def __init__(self, name: str, context: CallContext[Any]) -> None:
+    def __init__(self, name: str, context: CallContext[Any], outage: float) -> None:
         self.name = name
         self.context = context
+        self.outage = outage
+        """Seconds for which its server may be away if it is a task."""
         self.variables = copy_context()
         """An approver may find in them whose run this is."""
         self.open: set[asyncio.Task[Any]] = set()
@@ -82,8 +84,9 @@ class Questions:
     """Those of one server. `label` returns its name for people; `sampling` is False, True for the model of the run, or
     another model."""
 
-    def __init__(self, label: Callable[[], str], sampling: Any) -> None:
+    def __init__(self, label: Callable[[], str], sampling: Any, outage: float) -> None:
         self._label = label
+        self._outage = outage
         self._sampling = sampling
         self._running: list[RunningCall] = []
         self._caller: ContextVar[RunningCall | None] = ContextVar("unbroken_mcp_caller", default=None)
@@ -93,7 +96,7 @@ class Questions:
     @contextmanager
     def during(self, name: str, context: CallContext[Any]) -> Generator[RunningCall]:
         """Inside the block this call runs. When it ends, its questions are closed."""
-        call = RunningCall(name, context)
+        call = RunningCall(name, context, self._outage)
         self._running.append(call)
         token = self._caller.set(call)
         try:

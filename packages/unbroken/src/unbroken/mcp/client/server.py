@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from unbroken.errors import InvalidTool, UserError, needs_extra
-from unbroken.mcp.client.target import OPENING, OAuth, PromptTemplate, Resource, Target
+from unbroken.mcp.client.target import OPENING, OUTAGE, OAuth, PromptTemplate, Resource, Target
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.tool import TIMEOUT, AfterCrash, Tool, check_after_crash
 from unbroken.tools.toolbox import ToolServer
@@ -65,6 +65,7 @@ class MCPServer(ToolServer):
         prefix: str = "",
         timeout: float | None = TIMEOUT,
         opening: float = OPENING,
+        outage: float = OUTAGE,
         after_crash: AfterCrash | None = None,
         resources: bool = False,
         sampling: bool | Any = False,
@@ -92,6 +93,7 @@ class MCPServer(ToolServer):
             prefix=prefix,
             timeout=timeout,
             opening=opening,
+            outage=outage,
             after_crash=after_crash,
             resources=resources,
             sampling=sampling,

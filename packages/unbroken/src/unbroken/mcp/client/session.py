@@ -62,7 +62,7 @@ class Session:
         self._alive = alive
         self._sign_in = sign_in
         self._words = LastWords()
-        self._questions = Questions(lambda: self.label, target.sampling)
+        self._questions = Questions(lambda: self.label, target.sampling, target.outage)
         self._changes = Changes()
         self._client: Client | None = None
         self.catalog: Catalog

@@ -67,6 +67,8 @@ class OAuth:
 
 OPENING = 60.0
 """Seconds until a server has to be ready: `npx` and the like may have to fetch it first."""
+OUTAGE = 30.0
+"""Seconds for which a server over HTTP may be away: its tasks continue without us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Target:
     prefix: str = ""
     timeout: float | None = TIMEOUT
     opening: float = OPENING
+    outage: float = OUTAGE
     after_crash: AfterCrash | None = None
     resources: bool = False
     sampling: Any = field(default=False, repr=False)

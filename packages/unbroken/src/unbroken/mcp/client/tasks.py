@@ -37,10 +37,8 @@ INTERVAL = 1.0
 """Seconds between polls if the server names no interval; and the limits of what it may name."""
 SHORTEST, LONGEST = 0.05, 60.0
 
-OUTAGE = 30.0
-"""Seconds for which a server over HTTP may be away: the task continues without us."""
 _SLOWEST = 5.0
-"""Maximum seconds between the attempts to reach it."""
+"""Maximum seconds between the attempts to reach a server that is away."""
 
 _CANCELLING = 2.0
 """Seconds that a server has to confirm that a task is cancelled."""
@@ -207,7 +205,7 @@ class _Task:
                 return await session.send_request(_Get(params=params), _State)
             except (MCPError, httpx2.HTTPError, OSError) as error:
                 refused = isinstance(error, MCPError) and error.code != types.CONNECTION_CLOSED
-                if refused or away >= OUTAGE:
+                if refused or away >= self.call.outage:
                     raise TaskLost(str(error).partition("\n")[0] or type(error).__name__) from error
             if away:
                 await asyncio.sleep(wait)
