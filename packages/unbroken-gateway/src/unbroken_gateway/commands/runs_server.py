@@ -1,4 +1,4 @@
-"""`unbroken runs serve`: durable runs over HTTP, with a page. `unbroken_durable.web` answers; this starts the server."""
+"""`unbroken runs serve`: durable runs over HTTP, with a page. `unbroken_durable.web` answers; this starts it."""
 
 from __future__ import annotations
 
