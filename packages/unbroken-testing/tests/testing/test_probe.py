@@ -24,7 +24,7 @@ from unbroken_testing import Break, Call, Cut, ErrorInside, FaultyServer, Pause,
 from unbroken_testing.probing import QUESTIONS, Report, probe
 from unbroken_testing.probing.calling import damage_to
 from unbroken_testing.probing.probe_client import COUNT, WORDS
-from unbroken_testing.server import Chunks
+from unbroken_testing.scenario import Chunks
 from unbroken_wires.messages import OneTool, Request, System, ToolMessage, User
 from unbroken_wires.wires import WIRES
 
