@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from unbroken.errors import UserError, needs_extra
 from unbroken_cli.exits import MISUSED, print_line
-from unbroken_cli.main import print_version
+from unbroken_cli.streams import print_version
 from unbroken_wires.plugins import load, plugins
 
 if TYPE_CHECKING:

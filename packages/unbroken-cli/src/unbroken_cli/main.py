@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from unbroken import __version__
 from unbroken.errors import UnbrokenError
-from unbroken_cli.streams import INTERRUPTED, READER_GONE, open_streams
+from unbroken_cli.streams import INTERRUPTED, READER_GONE, open_streams, print_version
 
 
 def main() -> None:
@@ -30,8 +29,3 @@ def main() -> None:
         if out is not None and out.gone:
             sys.exit(READER_GONE)  # not 1, which means something in most commands
         raise
-
-
-def print_version() -> None:
-    sys.stdout.write(f"unbroken {__version__}\n")
-    sys.stdout.flush()

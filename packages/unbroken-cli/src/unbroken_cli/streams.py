@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import IO, cast
 
+from unbroken import __version__
 from unbroken.errors import UserError
 
 INTERRUPTED = 130
@@ -77,3 +78,8 @@ def open_streams() -> Output | None:
 def is_terminal(stream: IO[str] | None) -> bool:
     """The stream is None if the shell closed it."""
     return stream is not None and stream.isatty()
+
+
+def print_version() -> None:
+    sys.stdout.write(f"unbroken {__version__}\n")
+    sys.stdout.flush()
