@@ -102,7 +102,7 @@ async def tasks_left(before: set[asyncio.Task[Any]]) -> list[str]:
     """Tasks that did not exist before, and do not end by themselves."""
     new = asyncio.all_tasks() - before
     if new:
-        await asyncio.wait(new, timeout=PATIENCE)
+        await asyncio.wait(new, timeout=1.0)
     return [repr(task.get_coro()) for task in new if not task.done()]
 
 
@@ -194,7 +194,7 @@ def ignore_sent(sent: Sent) -> None:
 
 async def until_over(run: Evidence) -> None:
     """Waits until the server has noticed that its client has gone."""
-    for _ in range(2000):
+    for _ in range(200):
         if all(sent.over for sent in run.sent):
             return
         await asyncio.sleep(0.005)
