@@ -4,10 +4,10 @@ one; these tests do not need chromadb."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from hidden_packages import hidden
 
 from course_assistant.chroma_collection import Collection, Document, courses_of, join_overlapping, read_collection
 from unbroken import UserError
@@ -70,12 +70,12 @@ def test_repeated_ends_of_chunks_are_joined_once() -> None:
     assert join_overlapping([]) == ""
 
 
-def test_a_store_that_cannot_be_read_is_one_line_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_cannot_be_read_is_one_line_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a Chroma store: it has no chroma\.sqlite3"):
         read_collection(tmp_path)
     (tmp_path / "chroma.sqlite3").write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "chromadb", None)
-    with pytest.raises(UserError, match=r"--chroma needs the package chromadb: run `pip install chromadb`"):
+    with (
+        hidden("chromadb"),
+        pytest.raises(UserError, match=r"--chroma needs the package chromadb: run `pip install chromadb`"),
+    ):
         read_collection(tmp_path)

@@ -105,7 +105,7 @@ def _added() -> Mapping[str, EntryPoint]:
 def _extend(group: typer.Typer, name: str) -> None:
     """Adds the commands of other packages to a group."""
     added = _added()
-    for full in {*COMMANDS, *added}:
+    for full in dict.fromkeys((*COMMANDS, *added)):  # always in the same order
         if not full.startswith(f"{name} "):
             continue
         options: dict[str, Any] = {"hidden": True, "context_settings": {"ignore_unknown_options": True}}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from checkout import DOCS
+from hidden_packages import hidden
 
 from unbroken.errors import UserError
 from unbroken_testing.evals import Case, Scorer, read_cases
@@ -178,9 +179,8 @@ def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
         read_cases(tmp_path / "none.py")
 
 
-def test_yaml_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    with pytest.raises(UserError, match=r"needs the package PyYAML: pip install 'unbroken\[eval\]'"):
+def test_yaml_without_its_package_names_the_extra(tmp_path: Path) -> None:
+    with hidden("yaml"), pytest.raises(UserError, match=r"needs the package PyYAML: pip install 'unbroken\[eval\]'"):
         read_cases(write(tmp_path, "cases.yaml", "- id: a"))
 
 

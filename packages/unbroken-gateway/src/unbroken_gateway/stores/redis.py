@@ -117,11 +117,10 @@ class _Hangs(StoreUnavailable):
 
 
 class RedisStore:
-    """Raises `UserError` if the address cannot be read. Belongs to the loop in which it is first used."""
+    """Raises `UserError` if the address cannot be read. Belongs to the loop in which it is first used. `patience`:
+    seconds for a complete exchange."""
 
     parts = 1
-
-    """`patience`: seconds for a complete exchange."""
 
     def __init__(
         self, url: str, *, max_entry: int = 8 << 20, client: Any = None, tag: bytes = b"", patience: float = 3.0
