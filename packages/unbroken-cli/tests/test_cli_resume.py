@@ -227,7 +227,7 @@ def test_a_run_is_not_resumed_without_its_tools(tmp_path: Path) -> None:
 
 
 def test_only_a_recording_of_an_agent_is_accepted(tmp_path: Path) -> None:
-    head = {"line": "run", "schema": 1, "run": "r", "time": 1.0, "model": "m"}
+    head = {"line": "run", "schema": 3, "run": "r", "time": 1.0, "model": "m"}
     (tmp_path / "gateway.jsonl").write_text(json.dumps(head) + "\n")
     for name in ("none.jsonl", "gateway.jsonl"):
         done = invoke("resume", str(tmp_path / name), "--model", "openai:m")

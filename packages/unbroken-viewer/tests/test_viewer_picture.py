@@ -43,7 +43,7 @@ def drawn(path: Path) -> Picture:
 def recorded(path: Path, *lines: dict[str, Any], head: dict[str, Any] | None = None) -> Path:
     first: dict[str, Any] = {
         "line": "run",
-        "schema": 1,
+        "schema": 3,
         "run": "r",
         "time": 100.0,
         "model": "m:1",

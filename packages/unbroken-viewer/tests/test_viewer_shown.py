@@ -50,7 +50,7 @@ def hostile(path: Path) -> Path:
     call = {"id": HOSTILE, "name": HOSTILE, "arguments": {HOSTILE: HOSTILE}, "complete": True}
     said = {"role": "user", "content": [{"type": "text", "text": HOSTILE}]}
     lines: list[dict[str, Any]] = [
-        {"line": "run", "schema": 1, "run": HOSTILE, "time": 1.0, "model": HOSTILE, "messages": [said]},
+        {"line": "run", "schema": 3, "run": HOSTILE, "time": 1.0, "model": HOSTILE, "messages": [said]},
         {"line": "request", "at": 0, "turn": 0, "keep": 0, "messages": [said]},
         {"line": "delta", "at": 0.1, "turn": 0, "delta": "call_ready", "call": call},
         {"line": "note", "text": HOSTILE},

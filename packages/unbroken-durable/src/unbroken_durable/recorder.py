@@ -143,10 +143,10 @@ class DurableRunRecorder(RunRecorder):
     def __init__(self, drive: JournalRecorder, run: RunStart, redactor: Redactor) -> None:
         self._drive = drive
         self._start = run
-        self._active: set[int] = set()
-        """The numbers of the calls that have started and not finished."""
         self._held_back = False
         """Something new was about to start after the driver had been told to stop."""
+        self._active: set[int] = set()
+        """The numbers of the calls that have started and not finished."""
         super().__init__(drive.target, run, redactor, "stop")
 
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
@@ -219,14 +219,11 @@ class DurableRunRecorder(RunRecorder):
         if self._held_back:
             return
         self._held_back = True
-        put = self._put
-
-        def put_result(line: Line) -> None:
-            if line["line"] == "result":
-                put(line)
-
-        self._put = put_result
         self.stop_if_idle()
+
+    def _put(self, line: Line) -> None:
+        if not self._held_back or line["line"] == "result":
+            super()._put(line)
 
     def received(self, deltas: Sequence[Delta], so_far: PartialResponse) -> None:
         if not self._held_back:

@@ -17,7 +17,6 @@ from unbroken.events import (
     CallAdopted,
     CallBackgrounded,
     CallEvent,
-    CallFinished,
     CallProgress,
     CallsIgnored,
     CallStarted,
@@ -384,8 +383,6 @@ class Lanes:
 
     def _call_event(self, event: CallEvent, at: float) -> None:
         lane = self._lane(event, at)
-        if event.call in self._settled and isinstance(event, CallStarted | CallFinished):
-            return  # recordings of schema 1 report it twice
         self._view.feed(event)
         match event:
             case CallStarted():

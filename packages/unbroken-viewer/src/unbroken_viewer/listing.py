@@ -207,12 +207,11 @@ def count_failed(lines: Iterable[bytes]) -> int:
     """Counts calls that were answered with an error. Other lines are not parsed: inside JSON strings quotation marks
     are escaped, so the search finds only real fields. A call that is adopted, for example in a resumed run, is counted
     as the one that adopts it."""
-    failed: set[bytes | tuple[str, str]] = set()
+    failed: set[bytes | str] = set()
     for line in lines:
         start = line[:64]
         if b'"event":"call_finished"' in start and b'"error":true' in line:
-            if b'"dropped":true' not in line:  # schema 1
-                failed.add(_call_of(line, "call") or line)
+            failed.add(_call_of(line, "call") or line)
         elif b'"event":"call_adopted"' in start:
             failed.discard(_call_of(line, "adopted") or line)
         elif b'"event":"call_dropped"' in start:
@@ -220,14 +219,13 @@ def count_failed(lines: Iterable[bytes]) -> int:
     return len(failed)
 
 
-def _call_of(line: bytes, field: str) -> tuple[str, str] | None:
-    """The number of a call; in schema 1 its turn and id stand for it."""
+def _call_of(line: bytes, field: str) -> str | None:
+    """The number of a call."""
     try:
-        event = as_dict(loads(line))
+        number = as_dict(loads(line)).get(field)
     except StreamError:
         return None
-    number = event.get(field)
-    return ("", str(number)) if number is not None else (str(event.get("turn")), str(event.get("call_id")))
+    return None if number is None else str(number)
 
 
 def recordings_below(folder: Path) -> list[Path]:

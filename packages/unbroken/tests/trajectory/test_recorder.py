@@ -765,5 +765,5 @@ def test_every_line_is_valid_json(tmp_path: Path) -> None:
     assert data.endswith(b"\n")
     lines: list[Line] = [json.loads(line) for line in data.splitlines()]
     assert lines[0]["line"] == "run"
-    assert lines[0]["schema"] == 2
+    assert lines[0]["schema"] == 3
     assert all(isinstance(line["line"], str) for line in lines)

@@ -16,9 +16,10 @@ from typing import Any
 
 import orjson
 import pytest
+from scenes import only
 
 from unbroken import Agent, CallContext, ProviderError, Schedule, ScriptedModel, Tool, tool
-from unbroken.events import CallFinished, Event, RunFinished, TextAdded, event_to_json
+from unbroken.events import CallFinished, CallStarted, Event, RunFinished, TextAdded, event_to_json
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.scripted import Call
 from unbroken.trajectory.jsonl_writer import JsonlWriter, RecordingFile
@@ -35,7 +36,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def results_in(path: Path) -> list[str]:
-    return [line["call_id"] for line in lines_of(path) if line["line"] == "result"]
+    return [line["call_id"] for line in read_recording(path).of("result")]
 
 
 class OneRead:
@@ -60,7 +61,7 @@ def test_a_writing_tool_starts_after_its_start_is_in_the_file(tmp_path: Path) ->
 
     @tool
     async def pay(amount: int) -> str:
-        seen.append([line["call_id"] for line in lines_of(path) if line.get("event") == "call_started"])
+        seen.append([event.call_id for event in only(CallStarted, read_recording(path).events)])
         return f"paid {amount}"
 
     calls = [Call("pay", amount=amount, id=f"c{amount}") for amount in (1, 2, 3)]
@@ -150,7 +151,7 @@ def test_changes_of_arguments_by_a_tool_are_not_in_the_recording(tmp_path: Path)
 
     path = tmp_path / "run.jsonl"
     Agent(ScriptedModel([Call("sort", names=["b", "a"])], "Sorted."), [sort], record=path).run_sync("Sort.")
-    said = [line["arguments"] for line in lines_of(path) if line.get("event") == "call_started"]
+    said = [event.arguments for event in only(CallStarted, read_recording(path).events)]
     made = [line["call"]["arguments"] for line in lines_of(path) if line.get("delta") == "call_ready"]
     assert said == made == [{"names": ["b", "a"]}]
 
@@ -270,7 +271,7 @@ def test_usage_of_calls_is_recorded_with_each_of_them(tmp_path: Path) -> None:
     calls = [Call("think", tokens=10, id="a"), Call("act", id="b"), Call("think", tokens=100, id="c")]
     path = tmp_path / "run.jsonl"
     Agent(ScriptedModel(calls, "So."), [think, act], record=path, schedule="parallel").run_sync("Go.")
-    results = {line["call_id"]: line for line in lines_of(path) if line["line"] == "result"}
+    results = {line["call_id"]: line for line in read_recording(path).of("result")}
     assert "usage" not in results["b"]
     assert results["a"]["usage"]["input_tokens"] == 20
     assert results["c"]["usage"]["input_tokens"] == 200

@@ -550,7 +550,7 @@ def test_a_call_with_a_damaged_line_is_reported_as_such(tmp_path: Path) -> None:
     run_virtual(lambda: agent(ScriptedModel([Call("write", what="a")], "So."), record=path).run("Go."))
     lines = path.read_bytes().splitlines(keepends=True)
     place = next(number for number, line in enumerate(lines) if b'"event":"call_started"' in line)
-    again = lines[place].replace(b'"call_id":"call_r0c0"', b'"call_id":"another"')
+    again = lines[place].replace(b'"call":0', b'"call":0,"call_id":"another","name":"write","arguments":{"what":"a"}')
     assert again != lines[place]
     path.write_bytes(b"".join([*lines[:place], again, *lines[place + 1 :]]))
     with pytest.raises(ReplayDiverged, match=r"call `write` \(call_r0c0\) is recorded, but its result is missing"):

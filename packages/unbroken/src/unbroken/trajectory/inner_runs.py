@@ -45,17 +45,26 @@ class InnerTarget(Target):
         self.is_open = not writer.broken
         self._outer = outer
         self._begun = begun
-        call = orjson.dumps({"turn": context.turn, "call": context.number, "call_id": context.call_id})
-        self._call = call[1:-1] + b',"key":' + orjson.dumps(context.key) + b',"of":'
+        self._turn = context.turn
+        call: Line = {"turn": context.turn, "call": context.number}
+        self._call = orjson.dumps(call)[1:-1] + b',"of":'
+        self._first = orjson.dumps({**call, "call_id": context.call_id, "key": context.key})[1:-1] + b',"of":'
+        """Which call it is: the first line has its id and its key."""
 
     def has_lines(self) -> bool:
         return self._begun
 
     def write(self, data: bytes, urgent: bool) -> None:
-        writer, before = self._outer.writer, b'{"line":"inner","at":%s,' % orjson.dumps(self._outer.at()) + self._call
+        writer, before = self._outer.writer, b'{"line":"inner","at":%s,' % orjson.dumps(self._outer.at())
         if writer.broken:
             raise OSError(writer.reason)
-        writer.put_raw([before + line + b"}" for line in data.split(b"\n") if line], urgent)
+        lines: list[bytes] = []
+        for line in data.split(b"\n"):
+            if line:
+                lines.append(before + (self._first or self._call) + line + b"}")
+                self._first = b""
+        self._outer.known.turn = self._turn
+        writer.put_raw(lines, urgent)
 
     async def stored(self) -> None:
         await self._outer.writer.stored()

@@ -20,7 +20,6 @@ from typing import cast
 import orjson
 
 from unbroken.clock import Deadline, deadline
-from unbroken.events import NAMES, Event, event_to_json
 from unbroken.trajectory.lines import Line, encode, exact
 from unbroken.trajectory.redaction import Pieces, Redactor
 
@@ -30,9 +29,6 @@ SOON = 0.002
 """Seconds after which a result is handed over, if storing takes more than writing."""
 NOWHERE = -1
 """In place of a file that could not be opened."""
-
-_EVENTS = {kind: b'{"line":"event","event":"%s",' % name.encode() for kind, name in NAMES.items()}
-"""How the line of each event begins. Its fields follow: this is the fastest way to write them as one object."""
 
 
 class _Piece:
@@ -164,19 +160,6 @@ class JsonlWriter:
         self._lines += lines
         self.urgent = self.urgent or urgent
         self._write()
-
-    def put_event(self, event: Event) -> None:
-        if self._said is not None:
-            self._end_said()
-        if self.exact:
-            self.put({"line": "event", **event_to_json(event)})
-            return
-        try:
-            self._lines.append(_EVENTS[event.__class__] + orjson.dumps(event)[1:])
-        except Exception:  # noqa: BLE001 - as above
-            self._lines.append(_encoded({"line": "event", **event_to_json(event)}))
-        if self._timer is None:
-            self._set_timer()
 
     def put_pieces(self, at: float, turn: int, name: str, texts: Sequence[str]) -> None:
         """Pieces of one text that arrived together."""

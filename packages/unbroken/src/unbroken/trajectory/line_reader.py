@@ -7,9 +7,9 @@ from typing import cast
 
 from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFinished, TextAdded, event_from_json
+from unbroken.trajectory.known import Known
 from unbroken.trajectory.line_checks import Expander, is_line, number, objects
 from unbroken.trajectory.lines import SCHEMA, Line, split_pieces
-from unbroken.trajectory.schema_1 import Upgrade
 from unbroken_wires.messages import Json
 from unbroken_wires.wires.jsontext import loads_faithful
 
@@ -35,38 +35,32 @@ class LineReader:
         self._offset = 0.0
         """Seconds between the beginning of the run and that of its current part."""
         self._expander = Expander()
-        self._upgrade: Upgrade | None = None
-        """As long as the lines are of schema 1."""
+        self._known = Known({})
 
     def feed(self, raw: bytes) -> list[Line]:
         self._place += 1
         self.size += len(raw)
         if self.head is None:
-            head = self.head = read_head(self.name, raw)
-            self._upgrade = Upgrade(str(head.get("run", ""))) if head["schema"] == 1 else None
+            self.head = read_head(self.name, raw)
+            self._known = Known(self.head)
             return []
         read = read_json(raw)
         if read is not None and read.get("line") == "resumed" and "schema" in read:
-            refuse_newer(self.name, read["schema"])
-            self._upgrade = None
-        found = self._checked(read)
-        if not found:
+            refuse_other_schema(self.name, read["schema"])
+        line = self._checked(read)
+        if line is None:
             if raw.strip():
                 self.problems.append(_unreadable(self._place, raw))
                 self._unreadable = self._unreadable or self._place
             return []
-        if self._unreadable and found[0]["line"] != "resumed":
+        if self._unreadable and line["line"] != "resumed":
             self.damaged = self.damaged or self._unreadable
         self._unreadable = 0
-        return [self._complete(line) for each in found for line in split_pieces(each)]
+        return [self._complete(each) for each in split_pieces(line)]
 
-    def _checked(self, line: Line | None) -> list[Line]:
-        """Empty if it is not a valid line: cut, or not following the schema."""
-        if line is None:
-            return []
-        if self._upgrade is not None:
-            return self._upgrade.feed(line)
-        return [line] if is_line(line) else []
+    def _checked(self, line: Line | None) -> Line | None:
+        """None if it is not a valid line: cut, or not following the schema."""
+        return None if line is None else complete(self._known, line)
 
     def _complete(self, line: Line) -> Line:
         """Fills in what it refers to, and makes its time one since the beginning of the run."""
@@ -141,15 +135,33 @@ def read_head(name: object, raw: bytes) -> Line:
         raise UserError(f"{name} is cut in its first line: its process died when the run began; there is nothing in it")
     if line is None or line.get("line") != "run" or "schema" not in line:
         raise UserError(f"{name} is not a recording: its first line does not begin with {BEGINNING.decode()}")
-    refuse_newer(name, line["schema"])
+    refuse_other_schema(name, line["schema"])
     return line
 
 
-def refuse_newer(name: object, schema: object) -> None:
-    if not isinstance(schema, int) or schema > SCHEMA:
+def refuse_other_schema(name: object, schema: object) -> None:
+    if isinstance(schema, int) and schema < SCHEMA:
+        raise UserError(
+            f"{name} was recorded by an earlier version (schema {schema}, and this one reads {SCHEMA}): convert it "
+            "with scripts/convert_recordings.py of the source"
+        )
+    if schema != SCHEMA:
         raise UserError(
             f"{name} was recorded by a newer version (schema {schema}, and this one reads {SCHEMA}): update unbroken"
         )
+
+
+def complete(known: Known, line: Line) -> Line | None:
+    """With everything that the lines before it say. None if it does not follow the schema."""
+    turn, seq = known.turn, known.seq
+    try:
+        full = known.complete(line)
+        if is_line(full):
+            return full
+    except Exception:  # noqa: BLE001 - a recording may come from anywhere
+        pass
+    known.turn, known.seq = turn, seq
+    return None
 
 
 def read_json(raw: bytes) -> Line | None:

@@ -62,7 +62,7 @@ from unbroken_wires.server_tools import server_tool_to_json
 from unbroken_wires.transcript import from_json, to_json
 from unbroken_wires.transcript.saved import read_call, write_call
 
-SCHEMA = 2
+SCHEMA = 3
 LARGEST = 1e12
 """No count and no time in a run is as large."""
 

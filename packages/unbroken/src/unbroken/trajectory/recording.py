@@ -17,11 +17,20 @@ from typing import BinaryIO, cast
 
 from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded
-from unbroken.trajectory.line_checks import count, is_line, is_number, number, objects, texts
-from unbroken.trajectory.line_reader import BEGINNING, EventReader, LineReader, read_event, read_head, read_json
+from unbroken.trajectory.known import Known
+from unbroken.trajectory.line_checks import count, is_number, number, objects, texts
+from unbroken.trajectory.line_reader import (
+    BEGINNING,
+    EventReader,
+    LineReader,
+    complete,
+    read_event,
+    read_head,
+    read_json,
+)
 from unbroken.trajectory.lines import Line
 from unbroken_wires.validation import checked
-from unbroken_wires.wires.json_access import as_dict
+from unbroken_wires.wires.json_access import as_dict, as_list
 
 SUFFIX = ".jsonl"
 _TAIL = 64 * 1024
@@ -186,12 +195,14 @@ def lines_until_round(data: Iterable[bytes], rounds: int) -> list[bytes]:
     resumed from there. Raises `UserError` if there are fewer rounds."""
     kept: list[bytes] = []
     ended: set[object] = set()
+    reader = LineReader("the recording")
     for raw in data:
         kept.append(raw)
-        if raw.startswith(_EVENT + b'round_finished"') and (line := _line(raw)):
-            ended.add(line.get("turn"))  # a resumed run may repeat one
-            if len(ended) >= rounds:
-                return kept
+        for line in reader.feed(raw):
+            if line["line"] == "event" and line["event"] == "round_finished":
+                ended.add(line["turn"])  # a resumed run may repeat one
+                if len(ended) >= rounds:
+                    return kept
     raise UserError(f"there is no round {rounds} that ended: the recording has {len(ended)}")
 
 
@@ -200,9 +211,9 @@ def _empty(path: Path) -> UserError:
 
 
 def _line(raw: bytes) -> Line | None:
-    """A line that is the same in every schema; None if it is not valid."""
+    """A line that needs none of those before it; None if it is not valid."""
     line = read_json(raw)
-    return line if line is not None and is_line(line) else None
+    return None if line is None else complete(Known({}), line)
 
 
 def run_of(path: Path) -> str | None:
@@ -358,8 +369,8 @@ def _so_far(lines: list[bytes]) -> Line:
         if raw.startswith(b'{"line":"event"'):
             started += raw.startswith(_EVENT + b'call_started"')
             detects = raw.startswith(_EVENT + b'tool_calls_detected"')
-            if detects and (line := _line(raw)):
-                calls, answered = line["count"], line.get("cost")
+            if detects and (line := read_json(raw)):
+                calls, answered = count(line.get("count", len(as_list(line.get("calls"))))), line.get("cost")
             if "time" not in found and (line := read_json(raw)):
                 found["time"] = line.get("time")
         elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):

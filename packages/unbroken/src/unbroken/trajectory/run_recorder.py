@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from operator import is_not
 from pathlib import Path
@@ -27,7 +26,6 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     ToolCallsDetected,
-    event_to_json,
 )
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.model import Model, closing
@@ -38,6 +36,7 @@ from unbroken.tools.results import CallWaits
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.jsonl_writer import JsonlWriter, Target
+from unbroken.trajectory.known import Known
 from unbroken.trajectory.line_checks import refer
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
@@ -101,8 +100,6 @@ class RunRecorder(Middleware):
         limits = cast("Mapping[str, Json]", head.settings.get("limits") or {})
         self.reserves = target.later and not {"cost", "tokens"}.isdisjoint(limits)
         """Each request is stored before the model is asked: what it may use counts though this process dies."""
-        self._put = self.writer.put
-        self._put_event = self.writer.put_event
         self._redactor = redactor
         self._head = head
         self._clock = head.clock
@@ -159,6 +156,12 @@ class RunRecorder(Middleware):
     def path(self) -> Path:
         return Path(self.writer.path)
 
+    def _put(self, line: Line) -> None:
+        self.writer.put(self.known.shorten(line))
+
+    def _put_event(self, event: Event) -> None:
+        self.writer.put(self.known.shorten_event(event))
+
     def _write_head(self) -> None:
         head, clock = self._head, self._clock
         line: Line = {"line": "run", "schema": SCHEMA, "run": head.run, "agent_name": head.agent}
@@ -170,14 +173,17 @@ class RunRecorder(Middleware):
             line["question"] = to_json([head.question])[0]
         if head.resumed:
             line["goes_on"], line["state"] = True, head.state()
-        self._put(line)
+        self.known = Known(line)
+        self.writer.put(line)
         self._put_decisions()
 
     def _write_resumed(self) -> None:
         head = self._head
         self._sent = ()
         line: Line = {"line": "resumed", "schema": SCHEMA, "time": self._clock.now(), "model": head.model}
-        self._put(line | {"schedule": head.settings.get("schedule")})
+        line["schedule"] = head.settings.get("schedule")
+        self.known = Known({"run": head.run, "agent_name": head.agent, **line})
+        self.writer.put(line)
         last = head.messages[-1] if head.messages else None
         if isinstance(last, Assistant) and len(last.calls) > 1:
             self._several[-1] = [call.name for call in last.calls]
@@ -292,11 +298,18 @@ class RunRecorder(Middleware):
             line: Line = {"line": "delta", "at": at, "turn": turn, "delta": NAMES.get(delta.__class__)}
             if self._describe(delta, line, so_far):
                 self._put(line)
+                if isinstance(delta, CallReady):
+                    self.known.wrote(delta.call.id, delta.call.arguments)
         if texts:
             self._put_pieces(at, turn, name, texts, so_far)
 
     def _put_pieces(self, at: float, turn: int, name: str, texts: list[str], so_far: PartialResponse) -> None:
         (so_far.text if name == "text" else so_far.reasoning).extend(texts)
+        self.known.turn = turn
+        if self._redactor.secrets:  # what is masked may arrive in other pieces
+            self.known.lose_count()
+        else:
+            self.known.streamed(name, texts)
         self.writer.put_pieces(at, turn, name, texts)
 
     def _describe(self, delta: Delta, line: Line, so_far: PartialResponse) -> bool:
@@ -437,9 +450,9 @@ class RunRecorder(Middleware):
             self._put_event(event)
             self.writer.urgent = True
         elif kind is RunFinished:
-            self._put(self._finished_line(cast("RunFinished", event)))
+            self.writer.put(self._finished_line(cast("RunFinished", event)))
         elif kind in CAUSED_BY_TOOLS:  # what a tool does is an input, and has its time
-            self._put({**self._line("event"), **event_to_json(event)})
+            self.writer.put({**self.known.shorten_event(event), "at": self.at()})
             self.writer.urgent = self.writer.urgent or kind is CallChanged
         else:
             self._put_event(event)
@@ -449,9 +462,9 @@ class RunRecorder(Middleware):
         """The history is in the requests: only what they do not have is written."""
         history = self._head.history()
         keep = _alike(self._sent, history)
-        messages = refer(history[keep:], self._answer, self._given)
-        said = {name: getattr(event, name) for name in _FINISHED}
-        return {"line": "event", "event": "run_finished", **said, "messages": messages, "keep": keep}
+        line = self.known.shorten_event(event)
+        line["messages"], line["keep"] = refer(history[keep:], self._answer, self._given), keep
+        return line
 
     def _note_stage(self, event: Event) -> None:
         match event:
@@ -498,7 +511,6 @@ def stopped(path: object, why: str, what: str, way_out: str) -> RecordingFailed:
     )
 
 
-_FINISHED = [each.name for each in fields(RunFinished) if each.name != "messages"]
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
 _SPECIAL = frozenset({CallStarted, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")

@@ -1,4 +1,4 @@
-"""Reads recordings of schema 1: every line becomes the corresponding lines of schema 2.
+"""Recordings of schema 1: every line becomes the corresponding lines of schema 2.
 
 In schema 1 a call was identified by its turn and its id, which repeats when a response breaks off and is retried. The
 outcome of a call was in flags of `call_finished`. Here each call gets its number when it is written, as in a run of

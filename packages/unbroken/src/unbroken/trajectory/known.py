@@ -1,0 +1,495 @@
+"""What the lines of a recording have said so far. No line repeats it: the writer leaves it out, the reader fills it in.
+
+The arguments of a call are in the answer that contains it, its result is in the line `result`, the text of a turn is in
+the pieces of its stream; the id and the name of a call are in its first line. A field with its default value is left
+out, and so are the turn and the number of an event if they follow from the line before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, cast
+
+import orjson
+
+from unbroken.events import (
+    KINDS,
+    NAMES,
+    ApprovalAsked,
+    CallEvent,
+    CallFinished,
+    CallStarted,
+    CallWritten,
+    Event,
+    RequestSent,
+    RunStarted,
+    TextFinished,
+    ToolCallsDetected,
+)
+from unbroken.trajectory.lines import Line
+from unbroken_wires.messages import Json
+from unbroken_wires.wires.json_access import as_dict
+
+_BY_TYPE: dict[str, Any] = {
+    "str": "",
+    "int": 0,
+    "float": 0.0,
+    "bool": False,
+    "Outcome": "done",
+    "float | None": None,
+    "dict[str, Json] | None": None,
+}
+
+
+def _default(field: Any) -> Any:
+    """What a field has if it is left out. Lists and objects are not shared: None stands for an empty one."""
+    return field.default if field.default is not MISSING else _BY_TYPE.get(str(field.type))
+
+
+_OWN: dict[type[Event], tuple[tuple[str, Any], ...]] = {
+    kind: tuple(
+        (each.name, _default(each))
+        for each in fields(kind)[len(fields(CallEvent if issubclass(kind, CallEvent) else Event)) :]
+    )
+    for kind in KINDS
+}
+"""The fields of each kind that not all events, or all events of calls, have; with their defaults."""
+_EMPTY: dict[type[Event], dict[str, Callable[[], Any]]] = {
+    kind: {
+        each.name: list if str(each.type).startswith("list") else dict
+        for each in fields(kind)
+        if str(each.type).startswith(("list", "dict")) and "None" not in str(each.type)
+    }
+    for kind in KINDS
+}
+"""The fields that hold a list or an object."""
+_KINDS = {name: kind for kind, name in NAMES.items()}
+
+_OF_TURNS = frozenset(
+    {"tools", "history", "request", "delta", "pieces", "failed", "closed", "cancelled", "result", "approval", "waits"}
+    | {"inner", "stage", "time_up"}
+)
+"""The lines that have a turn."""
+_NO_USAGE: Line = {
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "cached_tokens": 0,
+    "cache_write_tokens": 0,
+    "reasoning_tokens": 0,
+    "estimated": False,
+}
+_COUNTERS = ("rounds", "requests", "calls", "attempts")
+_TOOL: Line = {
+    "description": "",
+    "strict": None,
+    "effect": "write",
+    "timeout": 30.0,
+    "key": False,
+    "overlap": None,
+    "dedupe": None,
+    "cache": None,
+    "retries": 0,
+    "repeat": False,
+    "approve": False,
+    "after_crash": None,
+    "client": False,
+    "queue": None,
+    "background": None,
+}
+"""What a tool in a line has if it is left out."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    id: object
+    name: object
+    arguments: Any = None
+    """As the model wrote them."""
+    given: str | None = None
+    """The text of its result."""
+
+
+class Known:
+    """One is kept by the writer of a recording, another one by each reader. Both learn the same from a line."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        self.run: object = head.get("run", "")
+        self.agent: object = head.get("agent_name", "main")
+        self.forget(head)
+
+    def forget(self, begin: Mapping[str, Any]) -> None:
+        """The recording begins, or another process continues it: it knows nothing of the lines before."""
+        self.model: object = begin.get("model", "")
+        self.schedule: object = begin.get("schedule") or as_dict(begin.get("settings")).get("schedule", "")
+        self.turn: object = 0
+        self.seq = 0
+        """The number of the next event; below 0 if it cannot be counted."""
+        self.text: list[str] | None = []
+        """What was streamed of the text of this answer. None if it is not known exactly."""
+        self._silent = False
+        """The answer is a second one, which is emitted when it is complete."""
+        self._calls: dict[object, _Call] = {}
+        self._written: dict[object, Any] = {}
+        """The arguments of the calls of this answer, by their ids."""
+        self._last_written: tuple[object, object] = "", ""
+        """The id and the name of the last of these calls."""
+        self._given: dict[object, str] = {}
+        """The text of the last result of each id."""
+        self._inner: dict[object, Line] = {}
+        """Which call runs an agent: `turn`, `call_id` and `key`, by its number."""
+        self._several: object = []
+        """The names of the calls of the last answer that had several."""
+
+    def streamed(self, name: object, texts: list[str], joined: bool = False) -> None:
+        """Pieces of the answer that arrived together: one event, unless it is emitted later."""
+        if name == "text" and self.text is not None:
+            self.text += texts
+        if not (self._silent or joined) and self.seq >= 0:
+            self.seq += 1
+
+    def lose_count(self) -> None:
+        """From here on, until an event has its number, the pieces are not written as they are emitted."""
+        self.seq, self.text = -1, None
+
+    # Writing
+
+    def wrote(self, id: str, arguments: object) -> None:
+        """The arguments of a call that the model has just written: the object that the events of the call have, too."""
+        self._written[id] = arguments
+
+    def shorten_event(self, event: Event) -> Line:
+        kind = event.__class__
+        line: Line = {"line": "event", "event": NAMES[kind], "time": event.time}
+        begins = kind is RequestSent or kind is RunStarted  # what is lost before it does no harm to what follows
+        if begins or event.turn != self.turn:
+            self.turn = line["turn"] = event.turn
+        if begins or event.seq != self.seq:
+            line["seq"] = event.seq
+        self.seq = event.seq + 1
+        if isinstance(event, CallEvent):
+            line["call"] = event.call
+            known = self._calls.get(event.call)
+            if known is None or known.id != event.call_id or known.name != event.name:
+                if kind is not CallWritten or self._last_written != (event.call_id, event.name):
+                    line["call_id"], line["name"] = event.call_id, event.name
+                self._calls[event.call] = _Call(event.call_id, event.name)
+        for name, default in _OWN[kind]:
+            value = getattr(event, name)
+            if value != default and (default is not None or value not in ([], {})):
+                line[name] = value
+        shorten = self._SHORTEN.get(kind)
+        if shorten is not None:
+            shorten(self, event, line)
+        return line
+
+    def _shorten_written(self, event: CallWritten, line: Line) -> None:
+        self._last_written = "", ""
+        self._calls[event.call].arguments = event.arguments
+        if event.call_id in self._written:
+            if _same(self._written[event.call_id], event.arguments):
+                line.pop("arguments", None)
+            else:
+                line["arguments"] = event.arguments
+
+    def _shorten_arguments(self, event: CallStarted | ApprovalAsked, line: Line) -> None:
+        if _same(self._calls[event.call].arguments or {}, event.arguments):
+            line.pop("arguments", None)
+        else:
+            line["arguments"] = event.arguments
+
+    def _shorten_detected(self, event: ToolCallsDetected, line: Line) -> None:
+        if all(self._is_known(call) for call in event.calls):
+            line["calls"] = [call["call"] for call in event.calls]
+        if event.count == len(event.calls):
+            line.pop("count", None)
+        if event.names == [call["name"] for call in event.calls]:
+            line.pop("names", None)
+
+    def _is_known(self, call: Mapping[str, Any]) -> bool:
+        known = self._calls.get(call["call"])
+        return (
+            known is not None
+            and len(call) == 4
+            and (known.id, known.name) == (call["id"], call["name"])
+            and _same(known.arguments, call["arguments"])
+        )
+
+    def _shorten_finished(self, event: CallFinished, line: Line) -> None:
+        given = self._calls[event.call].given
+        if given is None and event.duplicate_of:
+            given = self._given.get(event.duplicate_of)
+        if given == event.text:
+            line.pop("text", None)
+        else:
+            line["text"] = event.text
+
+    def _shorten_text(self, event: TextFinished, line: Line) -> None:
+        if self.text is not None and "".join(self.text) == event.text:
+            line.pop("text", None)
+        else:
+            line["text"] = event.text
+
+    def _shorten_start(self, event: RunStarted, line: Line) -> None:
+        for name, known in (("model", self.model), ("schedule", self.schedule)):
+            if line.get(name) == known:
+                del line[name]
+
+    _SHORTEN: ClassVar[dict[type[Event], Callable[[Known, Any, Line], None]]] = {
+        RunStarted: _shorten_start,
+        CallWritten: _shorten_written,
+        CallStarted: _shorten_arguments,
+        ApprovalAsked: _shorten_arguments,
+        ToolCallsDetected: _shorten_detected,
+        CallFinished: _shorten_finished,
+        TextFinished: _shorten_text,
+    }
+
+    def shorten(self, line: Line) -> Line:
+        """The same for any other line, which it changes. `Known` may keep what is in it."""
+        if line["line"] in _OF_TURNS:
+            if line["turn"] == self.turn and line["line"] != "request":
+                del line["turn"]
+            else:
+                self.turn = line["turn"]
+        match line["line"]:
+            case "delta":
+                self._shorten_delta(line)
+            case "result":
+                self._shorten_result(line)
+            case "request":
+                self._begin_answer()
+                if not line["messages"]:
+                    del line["messages"]
+                if line.get("state"):
+                    line["state"] = _short_state(line["state"])
+            case "tools":
+                line["tools"] = [_without(_TOOL, tool) for tool in line["tools"]]
+            case "stage":
+                self._shorten_stage(line)
+            case "resumed":
+                self.forget(line)
+            case _:
+                pass
+        return line
+
+    def _begin_answer(self) -> None:
+        self.text, self._silent, self._written, self._last_written = [], False, {}, ("", "")
+
+    def _shorten_delta(self, line: Line) -> None:
+        match line["delta"]:
+            case "call_ready" | "call_spoiled":
+                saved: Line = line["call"]
+                self._written[saved["id"]] = saved["arguments"]
+                self._last_written = saved["id"], saved["name"]
+                line["call"] = _short_call(saved)
+            case "restarted":
+                self.text, self._silent, self._written = [], True, {}
+            case _:
+                pass
+
+    def _shorten_result(self, line: Line) -> None:
+        known, saved = self._calls.get(line.get("call", -1)), line["result"]
+        text = _text_of(saved)
+        self._given[line["call_id"]] = text
+        result = {name: value for name, value in saved.items() if name != "call_id" or value != line["call_id"]}
+        if known is not None:
+            known.given = text
+            if saved.get("name", "") == known.name:
+                result.pop("name", None)
+            else:
+                result["name"] = saved.get("name", "")
+            if line["call_id"] == known.id:
+                del line["call_id"]
+        line["result"] = result
+
+    def _shorten_stage(self, line: Line) -> None:
+        names = line["tool_names"]
+        if line["agent_name"] == self.agent:
+            del line["agent_name"]
+        if line["tool_count"] == len(names):
+            del line["tool_count"]
+        if names == self._several:
+            del line["tool_names"]
+        self._several = names
+
+    # Reading
+
+    def complete(self, line: Line) -> Line:
+        """The complete line. Raises anything if its fields are not what a writer left in it."""
+        if line["line"] == "event":
+            return self._complete_event(line)
+        if line["line"] in _OF_TURNS:
+            line = {**line, "turn": line.get("turn", self.turn)}
+            self.turn = line["turn"]
+        match line["line"]:
+            case "delta":
+                self._complete_delta(line)
+            case "pieces":
+                for _, *texts in line["pieces"]:
+                    self.streamed(line["delta"], texts)
+            case "result":
+                self._complete_result(line)
+            case "request":
+                self._begin_answer()
+                line.setdefault("messages", [])
+                if line.get("state"):
+                    line["state"] = _full_state(line["state"])
+            case "tools":
+                line["tools"] = [{**_TOOL, **tool} for tool in line["tools"]]
+            case "stage":
+                self._several = line.setdefault("tool_names", self._several)
+                line.setdefault("agent_name", self.agent)
+                line.setdefault("tool_count", len(cast("list[object]", self._several)))
+            case "inner":
+                known = self._inner.get(line["call"], {})
+                line = {**line, **{name: value for name, value in known.items() if name not in line}}
+                self._inner[line["call"]] = {name: line[name] for name in ("call_id", "key")}
+            case "resumed":
+                self.forget(line)
+            case _:
+                pass
+        return line
+
+    def _complete_delta(self, line: Line) -> None:
+        match line["delta"]:
+            case "text" | "reasoning":
+                self.streamed(line["delta"], [line["text"]])
+            case "call_ready" | "call_spoiled":
+                saved: Line = _full_call(line["call"])
+                line["call"], self._written[saved["id"]] = saved, saved["arguments"]
+                self._last_written = saved["id"], saved["name"]
+            case "restarted":
+                self.text, self._silent, self._written = [], True, {}
+            case _:
+                pass
+
+    def _complete_result(self, line: Line) -> None:
+        known = self._calls.get(line.get("call", -1))
+        if known is not None:
+            line.setdefault("call_id", known.id)
+        line.setdefault("call_id", "")  # its line is lost
+        saved: Line = {"call_id": line["call_id"], **line["result"]}
+        if known is not None:
+            saved.setdefault("name", known.name)
+            known.given = _text_of(saved)
+        if saved.get("name") == "":
+            del saved["name"]
+        line["result"] = saved
+        self._given[line["call_id"]] = _text_of(saved)
+
+    def _complete_event(self, line: Line) -> Line:
+        kind = _KINDS.get(line["event"])
+        full: Line = {"line": "event", "event": line["event"], "run": self.run}
+        full["turn"] = self.turn = line.get("turn", self.turn)
+        full["seq"] = line.get("seq", self.seq)
+        self.seq = full["seq"] + 1
+        known: _Call | None = None
+        if "call" in line:
+            known = self._calls.get(line["call"])
+            if known is None or "call_id" in line:
+                id, name = line.get("call_id", ""), line.get("name", "")  # its line may be lost
+                if kind is CallWritten and "call_id" not in line:
+                    id, name = self._last_written
+                known = self._calls[line["call"]] = _Call(id, name)
+            full["call_id"], full["name"] = known.id, known.name
+        if kind is not None:
+            self._fill_in(kind, known, line, full)
+        return {**full, **line} if kind is not ToolCallsDetected else {**line, **full}
+
+    def _fill_in(self, kind: type[Event], known: _Call | None, line: Line, full: Line) -> None:
+        empty = _EMPTY[kind]
+        for name, default in _OWN[kind]:
+            if name not in line:
+                full[name] = empty[name]() if name in empty else default
+        if kind is RunStarted:
+            full |= {"model": line.get("model", self.model), "schedule": line.get("schedule", self.schedule)}
+        elif kind is TextFinished and "text" not in line:
+            full["text"] = "".join(self.text or ())
+        elif kind is ToolCallsDetected:
+            calls = [self._listed(each) for each in line.get("calls", ())]
+            full |= {"calls": calls, "count": line.get("count", len(calls))}
+            full["names"] = line.get("names") or [call["name"] for call in calls]
+        elif known is not None and kind is CallWritten:
+            self._last_written = "", ""
+            if "arguments" not in line:
+                full["arguments"] = self._written.get(known.id)
+            known.arguments = line.get("arguments", full.get("arguments"))
+        elif known is not None and "arguments" not in line and kind in (CallStarted, ApprovalAsked):
+            full["arguments"] = known.arguments or {}
+        elif known is not None and "text" not in line and kind is CallFinished:
+            full["text"] = known.given if known.given is not None else self._given.get(line.get("duplicate_of"), "")
+
+    def _listed(self, call: Any) -> Line:
+        if isinstance(call, dict):
+            return cast("Line", call)
+        known = self._calls.get(call, _Call("", ""))
+        return {"call": call, "id": known.id, "name": known.name, "arguments": known.arguments}
+
+
+def _same(one: Json, other: Json) -> bool:
+    return one is other or (one == other and repr(one) == repr(other))  # 1, 1.0 and True are equal
+
+
+def _without(defaults: Mapping[str, Any], values: Line) -> Line:
+    return {name: value for name, value in values.items() if name not in defaults or not _same(value, defaults[name])}
+
+
+def _short_state(state: Line) -> Line:
+    short = {name: value for name, value in state.items() if value or name not in _COUNTERS}
+    usage = {name: value for name, value in state.get("usage", {}).items() if value or name not in _NO_USAGE}
+    if usage:
+        short["usage"] = usage
+    else:
+        short.pop("usage", None)
+    return short
+
+
+def _full_state(state: Line) -> Line:
+    return {**dict.fromkeys(_COUNTERS, 0), **state, "usage": {**_NO_USAGE, **state.get("usage", {})}}
+
+
+def _text_of(result: Mapping[str, Any]) -> str:
+    """The text of a saved result."""
+    return "".join(part["text"] for part in result["content"] if part["type"] == "text")
+
+
+# How a model has written the arguments of a call: nearly always in one of two ways, so that their text need not be
+# kept beside them.
+
+
+def _compact(arguments: Json) -> str:
+    return orjson.dumps(arguments).decode()
+
+
+def _spaced(arguments: Json) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+_SPELLINGS: dict[str, Callable[[Json], str]] = {"compact": _compact, "spaced": _spaced}
+
+
+def _short_call(saved: Line) -> Line:
+    short = dict(saved)
+    if saved["complete"] is True:
+        del short["complete"]
+    raw, arguments = saved.get("raw"), saved["arguments"]
+    if raw and arguments is not None:
+        for spelling, spell in _SPELLINGS.items():
+            try:
+                if spell(arguments) == raw:
+                    del short["raw"]
+                    short["spelled"] = spelling
+                    break
+            except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
+                continue
+    return short
+
+
+def _full_call(short: Line) -> Line:
+    saved = {"complete": True, **short}
+    spelling = saved.pop("spelled", None)
+    if spelling is not None:
+        saved["raw"] = _SPELLINGS[spelling](saved["arguments"])
+    return saved
