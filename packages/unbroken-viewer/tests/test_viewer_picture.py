@@ -14,6 +14,7 @@ from typing import Any
 import a_long_run
 import pytest
 from broken_runs import play, schedules, scripts, wires
+from convert_recordings import convert
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import costly
@@ -43,14 +44,14 @@ def drawn(path: Path) -> Picture:
 def recorded(path: Path, *lines: dict[str, Any], head: dict[str, Any] | None = None) -> Path:
     first: dict[str, Any] = {
         "line": "run",
-        "schema": 3,
+        "schema": 1,
         "run": "r",
         "time": 100.0,
         "model": "m:1",
         "messages": [],
         **(head or {}),
     }
-    path.write_text("".join(json.dumps(line) + "\n" for line in (first, *lines)))
+    path.write_bytes(b"".join(convert(json.dumps(line).encode() + b"\n" for line in (first, *lines))))
     return path
 
 
@@ -231,7 +232,7 @@ def test_every_line_is_an_entry_and_events_are_marked(long_run: Path) -> None:
 def test_an_unfinished_run_is_marked_and_the_rest_is_shown(long_run: Path, tmp_path: Path) -> None:
     whole = long_run.read_bytes()
     cut = tmp_path / "cut.jsonl"
-    cut.write_bytes(whole[: whole.index(b'"call":5,"call_id":"call_r1c1","name":"map_of","seconds":')])
+    cut.write_bytes(whole[: whole.index(b'"call":5,"seconds":')])
     picture = drawn(cut)
     assert picture.state == "unfinished"
     assert picture.banners[0].startswith(f"This run has no end. Its last line is from {moment(a_long_run.START + 3.7)}")

@@ -17,6 +17,7 @@ from unbroken.events import (
     CallAdopted,
     CallBackgrounded,
     CallEvent,
+    CallFinished,
     CallProgress,
     CallsIgnored,
     CallStarted,
@@ -383,6 +384,8 @@ class Lanes:
 
     def _call_event(self, event: CallEvent, at: float) -> None:
         lane = self._lane(event, at)
+        if event.call in self._settled and isinstance(event, CallStarted | CallFinished):
+            return  # converted recordings of schema 1 report it twice
         self._view.feed(event)
         match event:
             case CallStarted():

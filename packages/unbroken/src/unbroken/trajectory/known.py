@@ -7,12 +7,10 @@ out, and so are the turn and the number of an event if they follow from the line
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, cast
-
-import orjson
 
 from unbroken.events import (
     KINDS,
@@ -29,7 +27,16 @@ from unbroken.events import (
     ToolCallsDetected,
 )
 from unbroken.trajectory.lines import Line
-from unbroken_wires.messages import Json
+from unbroken.trajectory.short_values import (
+    USUAL_TOOL,
+    full_call,
+    full_state,
+    same,
+    short_call,
+    short_state,
+    text_of,
+    without,
+)
 from unbroken_wires.wires.json_access import as_dict
 
 _BY_TYPE: dict[str, Any] = {
@@ -44,8 +51,11 @@ _BY_TYPE: dict[str, Any] = {
 
 
 def _default(field: Any) -> Any:
-    """What a field has if it is left out. Lists and objects are not shared: None stands for an empty one."""
-    return field.default if field.default is not MISSING else _BY_TYPE.get(str(field.type))
+    """What a field has if it is left out."""
+    if field.default is not MISSING:
+        return field.default
+    kind = str(field.type)
+    return _BY_TYPE[kind] if kind in _BY_TYPE else [] if kind.startswith("list") else {}
 
 
 _OWN: dict[type[Event], tuple[tuple[str, Any], ...]] = {
@@ -56,15 +66,7 @@ _OWN: dict[type[Event], tuple[tuple[str, Any], ...]] = {
     for kind in KINDS
 }
 """The fields of each kind that not all events, or all events of calls, have; with their defaults."""
-_EMPTY: dict[type[Event], dict[str, Callable[[], Any]]] = {
-    kind: {
-        each.name: list if str(each.type).startswith("list") else dict
-        for each in fields(kind)
-        if str(each.type).startswith(("list", "dict")) and "None" not in str(each.type)
-    }
-    for kind in KINDS
-}
-"""The fields that hold a list or an object."""
+_OF_CALLS = frozenset(kind for kind in KINDS if issubclass(kind, CallEvent))
 _KINDS = {name: kind for kind, name in NAMES.items()}
 
 _OF_TURNS = frozenset(
@@ -72,39 +74,12 @@ _OF_TURNS = frozenset(
     | {"inner", "stage", "time_up"}
 )
 """The lines that have a turn."""
-_NO_USAGE: Line = {
-    "input_tokens": 0,
-    "output_tokens": 0,
-    "cached_tokens": 0,
-    "cache_write_tokens": 0,
-    "reasoning_tokens": 0,
-    "estimated": False,
-}
-_COUNTERS = ("rounds", "requests", "calls", "attempts")
-_TOOL: Line = {
-    "description": "",
-    "strict": None,
-    "effect": "write",
-    "timeout": 30.0,
-    "key": False,
-    "overlap": None,
-    "dedupe": None,
-    "cache": None,
-    "retries": 0,
-    "repeat": False,
-    "approve": False,
-    "after_crash": None,
-    "client": False,
-    "queue": None,
-    "background": None,
-}
-"""What a tool in a line has if it is left out."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    id: object
-    name: object
+    id: str
+    name: str
     arguments: Any = None
     """As the model wrote them."""
     given: str | None = None
@@ -168,16 +143,18 @@ class Known:
         if begins or event.seq != self.seq:
             line["seq"] = event.seq
         self.seq = event.seq + 1
-        if isinstance(event, CallEvent):
-            line["call"] = event.call
-            known = self._calls.get(event.call)
-            if known is None or known.id != event.call_id or known.name != event.name:
-                if kind is not CallWritten or self._last_written != (event.call_id, event.name):
-                    line["call_id"], line["name"] = event.call_id, event.name
-                self._calls[event.call] = _Call(event.call_id, event.name)
+        values = vars(event)
+        if kind in _OF_CALLS:
+            number, id, name = values["call"], values["call_id"], values["name"]
+            line["call"] = number
+            known = self._calls.get(number)
+            if known is None or known.id != id or known.name != name:
+                if kind is not CallWritten or self._last_written != (id, name):
+                    line["call_id"], line["name"] = id, name
+                self._calls[number] = _Call(id, name)
         for name, default in _OWN[kind]:
-            value = getattr(event, name)
-            if value != default and (default is not None or value not in ([], {})):
+            value = values[name]
+            if value != default:
                 line[name] = value
         shorten = self._SHORTEN.get(kind)
         if shorten is not None:
@@ -188,13 +165,13 @@ class Known:
         self._last_written = "", ""
         self._calls[event.call].arguments = event.arguments
         if event.call_id in self._written:
-            if _same(self._written[event.call_id], event.arguments):
+            if same(self._written[event.call_id], event.arguments):
                 line.pop("arguments", None)
             else:
                 line["arguments"] = event.arguments
 
     def _shorten_arguments(self, event: CallStarted | ApprovalAsked, line: Line) -> None:
-        if _same(self._calls[event.call].arguments or {}, event.arguments):
+        if same(self._calls[event.call].arguments or {}, event.arguments):
             line.pop("arguments", None)
         else:
             line["arguments"] = event.arguments
@@ -213,7 +190,7 @@ class Known:
             known is not None
             and len(call) == 4
             and (known.id, known.name) == (call["id"], call["name"])
-            and _same(known.arguments, call["arguments"])
+            and same(known.arguments, call["arguments"])
         )
 
     def _shorten_finished(self, event: CallFinished, line: Line) -> None:
@@ -263,9 +240,9 @@ class Known:
                 if not line["messages"]:
                     del line["messages"]
                 if line.get("state"):
-                    line["state"] = _short_state(line["state"])
+                    line["state"] = short_state(line["state"])
             case "tools":
-                line["tools"] = [_without(_TOOL, tool) for tool in line["tools"]]
+                line["tools"] = [without(USUAL_TOOL, tool) for tool in line["tools"]]
             case "stage":
                 self._shorten_stage(line)
             case "resumed":
@@ -283,7 +260,7 @@ class Known:
                 saved: Line = line["call"]
                 self._written[saved["id"]] = saved["arguments"]
                 self._last_written = saved["id"], saved["name"]
-                line["call"] = _short_call(saved)
+                line["call"] = short_call(saved)
             case "restarted":
                 self.text, self._silent, self._written = [], True, {}
             case _:
@@ -291,7 +268,7 @@ class Known:
 
     def _shorten_result(self, line: Line) -> None:
         known, saved = self._calls.get(line.get("call", -1)), line["result"]
-        text = _text_of(saved)
+        text = text_of(saved)
         self._given[line["call_id"]] = text
         result = {name: value for name, value in saved.items() if name != "call_id" or value != line["call_id"]}
         if known is not None:
@@ -335,9 +312,9 @@ class Known:
                 self._begin_answer()
                 line.setdefault("messages", [])
                 if line.get("state"):
-                    line["state"] = _full_state(line["state"])
+                    line["state"] = full_state(line["state"])
             case "tools":
-                line["tools"] = [{**_TOOL, **tool} for tool in line["tools"]]
+                line["tools"] = [{**USUAL_TOOL, **tool} for tool in line["tools"]]
             case "stage":
                 self._several = line.setdefault("tool_names", self._several)
                 line.setdefault("agent_name", self.agent)
@@ -357,7 +334,7 @@ class Known:
             case "text" | "reasoning":
                 self.streamed(line["delta"], [line["text"]])
             case "call_ready" | "call_spoiled":
-                saved: Line = _full_call(line["call"])
+                saved: Line = full_call(line["call"])
                 line["call"], self._written[saved["id"]] = saved, saved["arguments"]
                 self._last_written = saved["id"], saved["name"]
             case "restarted":
@@ -373,11 +350,11 @@ class Known:
         saved: Line = {"call_id": line["call_id"], **line["result"]}
         if known is not None:
             saved.setdefault("name", known.name)
-            known.given = _text_of(saved)
+            known.given = text_of(saved)
         if saved.get("name") == "":
             del saved["name"]
         line["result"] = saved
-        self._given[line["call_id"]] = _text_of(saved)
+        self._given[line["call_id"]] = text_of(saved)
 
     def _complete_event(self, line: Line) -> Line:
         kind = _KINDS.get(line["event"])
@@ -392,17 +369,18 @@ class Known:
                 id, name = line.get("call_id", ""), line.get("name", "")  # its line may be lost
                 if kind is CallWritten and "call_id" not in line:
                     id, name = self._last_written
-                known = self._calls[line["call"]] = _Call(id, name)
+                known = self._calls[line["call"]] = _Call(
+                    *(each if isinstance(each, str) else "" for each in (id, name))
+                )
             full["call_id"], full["name"] = known.id, known.name
         if kind is not None:
             self._fill_in(kind, known, line, full)
         return {**full, **line} if kind is not ToolCallsDetected else {**line, **full}
 
     def _fill_in(self, kind: type[Event], known: _Call | None, line: Line, full: Line) -> None:
-        empty = _EMPTY[kind]
         for name, default in _OWN[kind]:
             if name not in line:
-                full[name] = empty[name]() if name in empty else default
+                full[name] = copy(default)
         if kind is RunStarted:
             full |= {"model": line.get("model", self.model), "schedule": line.get("schedule", self.schedule)}
         elif kind is TextFinished and "text" not in line:
@@ -428,68 +406,5 @@ class Known:
         return {"call": call, "id": known.id, "name": known.name, "arguments": known.arguments}
 
 
-def _same(one: Json, other: Json) -> bool:
-    return one is other or (one == other and repr(one) == repr(other))  # 1, 1.0 and True are equal
-
-
-def _without(defaults: Mapping[str, Any], values: Line) -> Line:
-    return {name: value for name, value in values.items() if name not in defaults or not _same(value, defaults[name])}
-
-
-def _short_state(state: Line) -> Line:
-    short = {name: value for name, value in state.items() if value or name not in _COUNTERS}
-    usage = {name: value for name, value in state.get("usage", {}).items() if value or name not in _NO_USAGE}
-    if usage:
-        short["usage"] = usage
-    else:
-        short.pop("usage", None)
-    return short
-
-
-def _full_state(state: Line) -> Line:
-    return {**dict.fromkeys(_COUNTERS, 0), **state, "usage": {**_NO_USAGE, **state.get("usage", {})}}
-
-
-def _text_of(result: Mapping[str, Any]) -> str:
-    """The text of a saved result."""
-    return "".join(part["text"] for part in result["content"] if part["type"] == "text")
-
-
-# How a model has written the arguments of a call: nearly always in one of two ways, so that their text need not be
-# kept beside them.
-
-
-def _compact(arguments: Json) -> str:
-    return orjson.dumps(arguments).decode()
-
-
-def _spaced(arguments: Json) -> str:
-    return json.dumps(arguments, ensure_ascii=False)
-
-
-_SPELLINGS: dict[str, Callable[[Json], str]] = {"compact": _compact, "spaced": _spaced}
-
-
-def _short_call(saved: Line) -> Line:
-    short = dict(saved)
-    if saved["complete"] is True:
-        del short["complete"]
-    raw, arguments = saved.get("raw"), saved["arguments"]
-    if raw and arguments is not None:
-        for spelling, spell in _SPELLINGS.items():
-            try:
-                if spell(arguments) == raw:
-                    del short["raw"]
-                    short["spelled"] = spelling
-                    break
-            except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
-                continue
-    return short
-
-
-def _full_call(short: Line) -> Line:
-    saved = {"complete": True, **short}
-    spelling = saved.pop("spelled", None)
-    if spelling is not None:
-        saved["raw"] = _SPELLINGS[spelling](saved["arguments"])
-    return saved
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,107 @@
+"""Values in the lines of a recording without what needs not be written: defaults, and the text of arguments that is one
+of the two usual ways to write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from unbroken.trajectory.lines import Line
+from unbroken_wires.messages import Json
+
+_NO_USAGE: Line = {
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "cached_tokens": 0,
+    "cache_write_tokens": 0,
+    "reasoning_tokens": 0,
+    "estimated": False,
+}
+_COUNTERS = ("rounds", "requests", "calls", "attempts")
+USUAL_TOOL: Line = {
+    "description": "",
+    "strict": None,
+    "effect": "write",
+    "timeout": 30.0,
+    "key": False,
+    "overlap": None,
+    "dedupe": None,
+    "cache": None,
+    "retries": 0,
+    "repeat": False,
+    "approve": False,
+    "after_crash": None,
+    "client": False,
+    "queue": None,
+    "background": None,
+}
+"""What a tool in a line has if it is left out."""
+
+
+def same(one: Json, other: Json) -> bool:
+    return one is other or (one == other and repr(one) == repr(other))  # 1, 1.0 and True are equal
+
+
+def without(defaults: Mapping[str, Any], values: Line) -> Line:
+    return {name: value for name, value in values.items() if name not in defaults or not same(value, defaults[name])}
+
+
+def short_state(state: Line) -> Line:
+    short = {name: value for name, value in state.items() if value or name not in _COUNTERS}
+    usage = {name: value for name, value in state.get("usage", {}).items() if value or name not in _NO_USAGE}
+    if usage:
+        short["usage"] = usage
+    else:
+        short.pop("usage", None)
+    return short
+
+
+def full_state(state: Line) -> Line:
+    return {**dict.fromkeys(_COUNTERS, 0), **state, "usage": {**_NO_USAGE, **state.get("usage", {})}}
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    """The text of a saved result."""
+    return "".join(part["text"] for part in result["content"] if part["type"] == "text")
+
+
+# How a model has written the arguments of a call: nearly always in one of two ways, so that their text need not be
+# kept beside them.
+
+
+def _compact(arguments: Json) -> str:
+    return orjson.dumps(arguments).decode()
+
+
+_spaced = json.JSONEncoder(ensure_ascii=False).encode
+
+
+_SPELLINGS: dict[str, Callable[[Json], str]] = {"compact": _compact, "spaced": _spaced}
+
+
+def short_call(saved: Line) -> Line:
+    short = dict(saved)
+    if saved["complete"] is True:
+        del short["complete"]
+    raw, arguments = saved.get("raw"), saved["arguments"]
+    if raw and arguments is not None:
+        for spelling, spell in _SPELLINGS.items():
+            try:
+                if spell(arguments) == raw:
+                    del short["raw"]
+                    short["spelled"] = spelling
+                    break
+            except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
+                continue
+    return short
+
+
+def full_call(short: Line) -> Line:
+    saved = {"complete": True, **short}
+    spelling = saved.pop("spelled", None)
+    if spelling is not None:
+        saved["raw"] = _SPELLINGS[spelling](saved["arguments"])
+    return saved
