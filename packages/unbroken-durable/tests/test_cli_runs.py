@@ -12,6 +12,8 @@ import pytest
 from terminals import Terminal, in_pipe, invoke
 from typer.testing import Result
 
+from unbroken.events import CallFinished
+from unbroken.trajectory.recording import read_recording
 from unbroken_durable.database_urls import connect
 
 JOURNAL = "sqlite:///runs.db"
@@ -84,8 +86,8 @@ def test_every_kind_of_answer_reaches_the_model(answer: list[str], result: str) 
     assert runs("answer", "r", "refund-1", *answer).exit_code == 0
     assert drive("r").exit_code == 0
     assert runs("export", "r", "r.jsonl").stdout == "r.jsonl\n"
-    finished = [json.loads(line) for line in Path("r.jsonl").read_text().splitlines() if '"call_finished"' in line]
-    assert result in finished[-1]["text"]
+    finished = [event for event in read_recording("r.jsonl").events if isinstance(event, CallFinished)]
+    assert result in finished[-1].text
 
 
 def test_the_first_answer_counts() -> None:

@@ -143,7 +143,7 @@ def test_a_gateway_that_everybody_reaches_shows_no_recordings(tmp_path: Path) ->
 def test_the_list_is_that_of_the_latest_recordings_and_reads_only_what_has_changed(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"2026010{number}-000000-x.jsonl").write_text(
-            f'{{"line":"run","schema":2,"run":"r{number}","time":{number}.0}}\n'
+            f'{{"line":"run","schema":3,"run":"r{number}","time":{number}.0}}\n'
         )
     shelf = Shelf(tmp_path, latest=2)
     assert [row.run for row in shelf.rows()] == ["r4", "r3"]

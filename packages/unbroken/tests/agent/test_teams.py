@@ -38,6 +38,7 @@ from unbroken import (
 from unbroken.events import InnerEvent, LimitReached, TextFinished
 from unbroken.models.scripted import Answer
 from unbroken.tools.selection import select
+from unbroken.trajectory.inner_runs import InnerLines
 from unbroken.trajectory.recording import read_recording
 from unbroken_testing import Call, Say, Uses, run_virtual
 from unbroken_wires.messages import Assistant, User
@@ -306,8 +307,9 @@ def test_after_a_crash_at_any_line_nothing_that_was_recorded_runs_again(tmp_path
     lines = record.read_bytes().splitlines(keepends=True)
     for count in range(1, len(lines)):
         record.write_bytes(b"".join(lines[:count]))
-        started = [name for name in ("look", "put") if _started(lines[:count], name)]
-        done = [name for name in ("look", "put") if _has_result(lines[:count], name)]
+        inner = _inner(record)
+        started = [name for name in ("look", "put") if _started(inner, name)]
+        done = [name for name in ("look", "put") if _has_result(inner, name)]
         desk = Desk()
         result = resume(desk)
         if result.stop_reason == "waiting":
@@ -327,16 +329,19 @@ def _is_waiting(record: Path) -> bool:
     return isinstance(recording.ending, RunFinished) and recording.ending.stop_reason == "waiting"
 
 
-def _inner(lines: list[bytes]) -> list[Any]:
-    return [json.loads(line)["of"] for line in lines if line.startswith(b'{"line":"inner"')]
+def _inner(record: Path) -> list[dict[str, Any]]:
+    """The lines of the inner run."""
+    inner = InnerLines.of(read_recording(record))
+    runs = [inner.recording(record, key, 0, "") for key in inner.by_key]
+    return [line for run in runs if run is not None for line in run.lines]
 
 
-def _started(lines: list[bytes], name: str) -> bool:
-    return any(of.get("event") == "call_started" and of["name"] == name for of in _inner(lines))
+def _started(lines: list[dict[str, Any]], name: str) -> bool:
+    return any(line.get("event") == "call_started" and line["name"] == name for line in lines)
 
 
-def _has_result(lines: list[bytes], name: str) -> bool:
-    return any(of["line"] == "result" and of["result"].get("name") == name for of in _inner(lines))
+def _has_result(lines: list[dict[str, Any]], name: str) -> bool:
+    return any(line["line"] == "result" and line["result"].get("name") == name for line in lines)
 
 
 # Events
