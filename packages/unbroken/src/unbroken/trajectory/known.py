@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from unbroken.events import (
@@ -28,6 +28,7 @@ from unbroken.events import (
 )
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.short_values import (
+    OWN_FIELDS,
     USUAL_TOOL,
     full_call,
     full_state,
@@ -39,33 +40,6 @@ from unbroken.trajectory.short_values import (
 )
 from unbroken_wires.wires.json_access import as_dict
 
-_BY_TYPE: dict[str, Any] = {
-    "str": "",
-    "int": 0,
-    "float": 0.0,
-    "bool": False,
-    "Outcome": "done",
-    "float | None": None,
-    "dict[str, Json] | None": None,
-}
-
-
-def _default(field: Any) -> Any:
-    """What a field has if it is left out."""
-    if field.default is not MISSING:
-        return field.default
-    kind = str(field.type)
-    return _BY_TYPE[kind] if kind in _BY_TYPE else [] if kind.startswith("list") else {}
-
-
-_OWN: dict[type[Event], tuple[tuple[str, Any], ...]] = {
-    kind: tuple(
-        (each.name, _default(each))
-        for each in fields(kind)[len(fields(CallEvent if issubclass(kind, CallEvent) else Event)) :]
-    )
-    for kind in KINDS
-}
-"""The fields of each kind that not all events, or all events of calls, have; with their defaults."""
 _OF_CALLS = frozenset(kind for kind in KINDS if issubclass(kind, CallEvent))
 _KINDS = {name: kind for kind, name in NAMES.items()}
 
@@ -152,7 +126,7 @@ class Known:
                 if kind is not CallWritten or self._last_written != (id, name):
                     line["call_id"], line["name"] = id, name
                 self._calls[number] = _Call(id, name)
-        for name, default in _OWN[kind]:
+        for name, default in OWN_FIELDS[kind]:
             value = values[name]
             if value != default:
                 line[name] = value
@@ -366,19 +340,17 @@ class Known:
         if "call" in line:
             known = self._calls.get(line["call"])
             if known is None or "call_id" in line:
-                id, name = line.get("call_id", ""), line.get("name", "")  # its line may be lost
+                id, name = line.get("call_id"), line.get("name")
                 if kind is CallWritten and "call_id" not in line:
                     id, name = self._last_written
-                known = self._calls[line["call"]] = _Call(
-                    *(each if isinstance(each, str) else "" for each in (id, name))
-                )
+                known = self._calls[line["call"]] = _Call(_text(id), _text(name))
             full["call_id"], full["name"] = known.id, known.name
         if kind is not None:
             self._fill_in(kind, known, line, full)
         return {**full, **line} if kind is not ToolCallsDetected else {**line, **full}
 
     def _fill_in(self, kind: type[Event], known: _Call | None, line: Line, full: Line) -> None:
-        for name, default in _OWN[kind]:
+        for name, default in OWN_FIELDS[kind]:
             if name not in line:
                 full[name] = copy(default)
         if kind is RunStarted:
@@ -407,4 +379,5 @@ class Known:
 
 
 def _text(value: object) -> str:
+    """Empty if its line is lost."""
     return value if isinstance(value, str) else ""

@@ -5,13 +5,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 import orjson
 
+from unbroken.events import KINDS, CallEvent, Event
 from unbroken.trajectory.lines import Line
 from unbroken_wires.messages import Json
 
+_BY_TYPE: dict[str, Any] = {
+    "str": "",
+    "int": 0,
+    "float": 0.0,
+    "bool": False,
+    "Outcome": "done",
+    "float | None": None,
+    "dict[str, Json] | None": None,
+}
+
+
+def _default(field: Any) -> Any:
+    """What a field has if it is left out."""
+    if field.default is not MISSING:
+        return field.default
+    kind = str(field.type)
+    return _BY_TYPE[kind] if kind in _BY_TYPE else [] if kind.startswith("list") else {}
+
+
+OWN_FIELDS: dict[type[Event], tuple[tuple[str, Any], ...]] = {
+    kind: tuple(
+        (each.name, _default(each))
+        for each in fields(kind)[len(fields(CallEvent if issubclass(kind, CallEvent) else Event)) :]
+    )
+    for kind in KINDS
+}
+"""The fields of each kind that not all events, or all events of calls, have; with their defaults."""
 _NO_USAGE: Line = {
     "input_tokens": 0,
     "output_tokens": 0,
@@ -100,7 +129,7 @@ def short_call(saved: Line) -> Line:
 
 
 def full_call(short: Line) -> Line:
-    saved = {"complete": True, **short}
+    saved: Line = {"complete": True, **short}
     spelling = saved.pop("spelled", None)
     if spelling is not None:
         saved["raw"] = _SPELLINGS[spelling](saved["arguments"])
