@@ -14,19 +14,19 @@ from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
 from unbroken.events import AgentChanged, CallFinished, CallWritten, RunFinished
 from unbroken.tools.handles import BackgroundCall, running
-from unbroken.trajectory.background_calls import background_calls
 from unbroken.trajectory.facts import COUNTED_IN_RUN
-from unbroken.trajectory.inner_runs import InnerLines
 from unbroken.trajectory.lines import Line, read_approval, read_pending, read_usage, read_verdict
 from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.run_state import RunState
 from unbroken_wires.deltas import Verdict
 from unbroken_wires.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken_wires.transcript import from_json
 from unbroken_wires.transcript.saved import read_result
 
 
-def waiting_result(recording: Recording) -> Result[Any] | None:
-    """The result of the run if it waits, or waited when its recording ended; with what came after that."""
+def waiting_result(recording: Recording, state: RunState | None = None) -> Result[Any] | None:
+    """The result of the run if it waits, or waited when its recording ended; with what came after that. `state`: its
+    state, if that is known already."""
     waited = [event for event in recording.events if isinstance(event, RunFinished) and event.stop_reason == "waiting"]
     if not waited or any(line["turn"] > waited[-1].turn for line in recording.of("request")):
         return None
@@ -34,7 +34,8 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
     messages = from_json(ending.messages)
     last = messages[-1] if messages else None
     calls = {call.id: call for call in last.calls} if isinstance(last, Assistant) else {}
-    background = background_calls(recording)
+    state = state or RunState.of(recording)
+    background = state.background_calls()
     finished = _finished_calls(recording, ending.turn, calls, background)
     seconds = {event.call_id: event.seconds for event in recording.events if isinstance(event, CallFinished)}
     states: list[Line] = [line["state"] for line in recording.of("request") if "state" in line]
@@ -77,7 +78,7 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
         numbers=_call_numbers(recording, ending, calls),
         agent=_agent_of(recording),
         handoffs=handoffs_of(recording),
-        inner=_inner_results(recording, ending, [id for id in calls if id not in finished]),
+        inner=_inner_results(state, ending, [id for id in calls if id not in finished]),
     )
 
 
@@ -141,13 +142,13 @@ def _calls_inside(recording: Recording, turn: int, finished: Collection[str]) ->
     return sum(line.get("inner_calls", 0) for line in results)
 
 
-def _inner_results(recording: Recording, ending: RunFinished, open_calls: Sequence[str]) -> dict[str, Result[Any]]:
+def _inner_results(state: RunState, ending: RunFinished, open_calls: Sequence[str]) -> dict[str, Result[Any]]:
     """The results of agents that wait inside of these calls, by their ids."""
     if not any(call.get("agent") for call in ending.pending):
         return {}
-    found, lines = dict[str, Result[Any]](), InnerLines.of(recording)
+    found = dict[str, Result[Any]]()
     for id in open_calls:
-        inner = lines.recording(recording.path, "", ending.turn, id)
+        inner = state.inner.recording(state.recording.path, "", ending.turn, id)
         result = waiting_result(inner) if inner is not None else None
         if result is not None:
             found[id] = result
@@ -159,7 +160,7 @@ def ended_result(recording: Recording, output: Output[Any] | None = None) -> Res
     ending = recording.ending
     if not isinstance(ending, RunFinished):
         raise UserError(f"{recording.path}: the run has not ended with an answer")
-    messages, background = from_json(ending.messages), background_calls(recording)
+    messages, background = from_json(ending.messages), RunState.of(recording).background_calls()
     prices = limits_of(recording).prices
     usage = _usage_of(ending)
     if ending.cost is None and prices is not None:  # it was recorded before events had a cost

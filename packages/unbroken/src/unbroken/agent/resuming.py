@@ -27,12 +27,12 @@ from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.results import to_parts
 from unbroken.tools.toolbox import Toolbox
 from unbroken.tools.value_checks import problem_of_arguments, problem_of_result
-from unbroken.trajectory.background_calls import background_calls
-from unbroken.trajectory.continuation import Continuation, combine, find_interruption
+from unbroken.trajectory.continuation import Continuation
 from unbroken.trajectory.facts import COUNTED_IN_RUN
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, ReplayDiverged, replay
+from unbroken.trajectory.run_state import combine, interrupted
 from unbroken_wires.messages import Json, ToolCall, ToolResult
 from unbroken_wires.transcript import Transcript
 from unbroken_wires.validation import check_options
@@ -148,9 +148,9 @@ def _prepare_recorded(
 ) -> Performance:
     """Continues where the recording ends, in the same file, or in the journal that it was read from. `saved` is the
     result of a waiting run, from before secrets were masked."""
-    cut = find_interruption(recording)
+    cut = interrupted(recording)
     continuation = Continuation(cut, answers, watched=journal is not None)
-    waiting = waiting_result(recording)
+    waiting = waiting_result(recording, cut)
     if waiting is not None:
         if saved is not None:
             waiting = unmasked(waiting, saved)
@@ -175,10 +175,10 @@ def _prepare_recorded(
         if cut.answer and limit is not None and cut.seconds >= limit:  # its last answer belongs to the history
             account.extra = cut.seconds - limit + FINISHING
         performance = agent.performance(recording.run, Transcript(cut.messages), account, options, output)
-        performance.question, performance.state, performance.lost = cut.question, cut.state, lost_usage(cut)
+        performance.question, performance.state, performance.lost = cut.question, cut.counters, lost_usage(cut)
         if not performance.transcript.closed:
             continuation.continue_with_same_calls()
-        performance.background = background = background_calls(recording, interrupted=True)
+        performance.background = background = cut.background_calls(interrupted=True)
         performance.records = records_of(recording, cut.messages, background)
         performance.verdicts = verdicts_of(recording)
     sinks = (*agent.sinks, *as_middleware(options.get("sinks", ())))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from unbroken.agent.aside import estimate
 from unbroken.agent.limits import NOTHING_USED
-from unbroken.trajectory.continuation import Interrupted
 from unbroken.trajectory.lines import read_delta, read_usage
+from unbroken.trajectory.run_state import RunState
 from unbroken_wires.deltas import AttemptFailed, PartialResponse, UsageReported
 from unbroken_wires.messages import Json, Usage
 from unbroken_wires.transcript import from_json
@@ -65,7 +65,7 @@ def saved_state(run: Run) -> dict[str, Json]:
     return state
 
 
-def lost_usage(cut: Interrupted) -> Usage:
+def lost_usage(cut: RunState) -> Usage:
     """What the last request has used, or may have, if its answer was cut off: as reported, or else estimated by its
     characters. An attempt that failed before anything arrived has used nothing."""
     if cut.request is None or cut.lost is None:

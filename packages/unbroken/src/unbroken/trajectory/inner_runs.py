@@ -104,14 +104,6 @@ class InnerLines:
     waiting: set[int] = field(default_factory=set[int])
     """The numbers of the calls whose agents wait for somebody."""
 
-    @classmethod
-    def of(cls, recording: Recording) -> Self:
-        found = cls()
-        for line in recording.lines:
-            if line["line"] in ("inner", "waits"):
-                found.take(line)
-        return found
-
     def take(self, line: Line) -> None:
         if line["line"] == "waits":
             self.waiting.add(line["call"])
