@@ -85,7 +85,7 @@ class RunState:
         """With what a check of a call has ended the run, by the turn of the call."""
         self._requests = iter(recording.requests)
         self._history: list[Line] = head.get("messages", [])
-        self._prompt: Line | None = self._history[-1] if self._history else None
+        self._prompt: Line = self._history[-1] if self._history else {}
         self._noted: list[Line] = []
         self._next_history: list[Line] | None = None
         """What the next request is sent with, if the recording notes it."""
