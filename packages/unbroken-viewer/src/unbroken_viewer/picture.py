@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from unbroken.trajectory.facts import NO_RESPONSE
+from unbroken.trajectory.counting import NO_RESPONSE
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording, has_own_prices
 from unbroken_viewer.folding import Lanes
@@ -244,6 +244,7 @@ def draw(recording: Recording, clips: Clipper | None = None, resume: str = "") -
     end = lanes.end or {}
     entries, missing = entries_of(recording, lanes.times)
     gateway = gateway_turn(recording.head, lanes.turns)
+    requests = requests_of(recording, clips, lanes.times)
     return Picture(
         shown_name(recording.path),
         words(recording.head, "run"),
@@ -257,10 +258,10 @@ def draw(recording: Recording, clips: Clipper | None = None, resume: str = "") -
         clips.text(_answer(end)),
         _seconds(lanes),
         tuple(_banners(recording, lanes, model_only, missing, resume)),
-        _totals(lanes, end),
+        _totals(lanes, requests, end),
         tuple(lanes.turns),
         tuple(lanes.marks),
-        requests_of(recording, clips, lanes.times),
+        requests,
         entries,
         gateway,
         "" if has_own_prices(recording.head) else "$",
@@ -362,7 +363,7 @@ def moment(time: float) -> str:
         return ""
 
 
-def _totals(lanes: Lanes, end: Line) -> Totals:
+def _totals(lanes: Lanes, requests: Sequence[AskedRequest], end: Line) -> Totals:
     ran = [call for call in lanes.calls() if call.state != "withdrawn"]
     calls = [call for call in ran if call.state != "dropped"]
     usage = inner(end, "usage")
@@ -371,7 +372,7 @@ def _totals(lanes: Lanes, end: Line) -> Totals:
     attempts = sum(len(turn.attempts) for turn in turns)
     return Totals(
         rounds=sum(turn.round > 0 for turn in turns),
-        requests=len(turns),
+        requests=len({asked.turn for asked in requests}),  # a resumed run may repeat one
         attempts=attempts,
         calls=len(calls),
         failed=sum(call.error for call in calls),
