@@ -22,6 +22,7 @@ from unbroken import (
     RetryingModel,
     Schedule,
     ScriptedModel,
+    ToolCall,
     Wait,
     tool,
 )
@@ -89,6 +90,10 @@ async def delete(path: str) -> str:
     return f"deleted {path}"
 
 
+def wait(call: ToolCall) -> Wait:
+    return Wait()
+
+
 SCRIPT: list[Answer] = [
     [Call("look", path="a"), Call("look", path="a"), Call("odd"), Uses(100, 10)],
     [Call("look", path="b"), Break()],
@@ -125,7 +130,7 @@ def test_a_run_that_waits_counts_alike_before_and_after(resumed: bool, tmp_path:
     ]
 
     async def main() -> Result:
-        mine = agent(script, record=file, on_approval=lambda call: Wait())
+        mine = agent(script, record=file, on_approval=wait)
         waiting = await mine.run("Go.")
         return await mine.resume(file, {waiting.pending[0].id: Allow()}) if resumed else waiting
 

@@ -44,7 +44,8 @@ from unbroken.events import (
     RunStarted,
 )
 from unbroken.models.scripted import Answer, Break, Call, Fail, Pause, Say, Uses
-from unbroken.trajectory.counting import MOST_FAILED, MOST_TOOLS, OTHER_TOOLS
+from unbroken.trajectory.counted import MOST_TOOLS, OTHER_TOOLS
+from unbroken.trajectory.counting import MOST_FAILED
 from unbroken.trajectory.histogram import Histogram
 from unbroken.trajectory.metrics import NUMBERS, Metrics
 from unbroken.trajectory.recorder import Recorder

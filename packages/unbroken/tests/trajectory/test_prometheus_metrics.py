@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from unbroken import Prices
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, RunFinished
-from unbroken.trajectory.counting import COUNTED, MOST_TOOLS, OTHER_TOOLS
+from unbroken.trajectory.counted import COUNTED, MOST_TOOLS, OTHER_TOOLS
 from unbroken.trajectory.prometheus import PrometheusMetrics
 
 

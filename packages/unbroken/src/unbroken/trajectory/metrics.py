@@ -8,24 +8,16 @@ is to count; here it is added up.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from unbroken.errors import UserError
 from unbroken.events import Event
-from unbroken.trajectory.counting import (
-    COST,
-    COUNTED,
-    COUNTED_EVENTS,
-    MOST_TOOLS,
-    OTHER_TOOLS,
-    TOKENS,
-    EventCounter,
-    Pricing,
-    What,
-)
+from unbroken.trajectory.counted import COST, COUNTED, TOKENS, ToolNames, What
+from unbroken.trajectory.counting import COUNTED_EVENTS, EventCounter, Pricing
 from unbroken.trajectory.histogram import NANOSECONDS, Histogram
 from unbroken_wires.messages import Json
 from unbroken_wires.validation import checked
@@ -33,7 +25,7 @@ from unbroken_wires.validation import checked
 ROUNDS = re.compile(r"queries_with_(\d{1,3})_rounds")
 MOST: dict[What, int] = {"rounds": 100, "turns": 1000}
 """The largest number of rounds of a query, and of calls of a turn, that is counted separately."""
-_OF_TOOLS = frozenset(what for what, counted in COUNTED.items() if counted.label == "tool")
+_OF_TOOLS: list[What] = [what for what, counted in COUNTED.items() if counted.label == "tool" and what != "seconds"]
 V = TypeVar("V")
 
 
@@ -62,9 +54,6 @@ class ToolMetrics:
     def failure_rate(self) -> float:
         """The share of its executions that failed; 0 if it never ran."""
         return _share(self.failures, self.executions)
-
-    def __add__(self, other: ToolMetrics) -> ToolMetrics:
-        return ToolMetrics(*[getattr(self, each.name) + getattr(other, each.name) for each in fields(self)])
 
     def to_json(self) -> dict[str, Json]:
         """All its numbers, times in seconds."""
@@ -106,10 +95,6 @@ def _sum(what: What) -> Number[int]:
     return Number(lambda metrics: _total(metrics, what))
 
 
-def _of_tools(counted: str) -> Number[int]:
-    return Number(lambda metrics: sum(getattr(tool, counted) for tool in [*metrics.tools.values()]))
-
-
 def _share(part: float, of: int) -> float:
     return part / of if of else 0.0
 
@@ -125,8 +110,7 @@ class Metrics:
         self._counter = EventCounter(self._count, prices)
         self._lock = Lock()
         self.sums: dict[What, dict[Any, int]] = {what: {} for what in COUNTED}
-        """By label, what is counted by nothing else."""
-        self._rounds_in_all = 0
+        """By label: all that is counted and is no duration."""
         self.outcomes: dict[str, int] = self.sums["queries"]
         """How many queries ended in what way: a stop reason, `failed` or `cancelled`."""
         self.rounds: dict[int, int] = self.sums["rounds"]
@@ -136,7 +120,8 @@ class Metrics:
         self.latency = Histogram()
         """Of queries that ended in an answer: from the start to the end, without the time in which they waited for
         somebody outside. Those that failed or were cancelled are left out."""
-        self.tools: dict[str, ToolMetrics] = {}
+        self._seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._names = ToolNames()
 
     @classmethod
     def of(cls, events: Iterable[Event], *, prices: Pricing | None = None) -> Self:
@@ -173,7 +158,7 @@ class Metrics:
     """How often that was because a response broke, and not because there was none."""
     avg_query_latency: Number[float] = Number(lambda each: each.latency.mean)
     """Mean seconds of the queries that ended in an answer."""
-    avg_tool_rounds_per_query: Number[float] = Number(lambda each: _share(each._rounds_in_all, each.queries))
+    avg_tool_rounds_per_query: Number[float] = Number(lambda each: _share(_total(each, "all_rounds"), each.queries))
     """Mean rounds of all queries; a round is one assistant message with calls, plus its results."""
     queries_with_2_rounds: Number[int] = Number(lambda each: each.rounds.get(2, 0))
     """Queries that had two rounds; the same with any other number in the name. `rounds` has them all."""
@@ -185,38 +170,36 @@ class Metrics:
 
     # Calls
 
-    tool_calls = _of_tools("calls")
+    tool_calls = _sum("calls")
     """Calls in the messages of models, including duplicates, refused calls, and calls that wait."""
     tool_calls_per_turn: Number[float] = Number(lambda each: _share(each.tool_calls, _total(each, "turns")))
     """Mean number of calls of the responses that had any."""
     multi_tool_call_count = _sum("several_calls")
     """Responses that had more than one call."""
-    tool_executions = _of_tools("executions")
+    tool_executions: Number[int] = Number(lambda each: each._executions().count)
     """How often a tool ran: once for a call and all its duplicates, once for a call that was adopted, and also for one
     that was dropped."""
     tool_execution_time_total: Number[float] = Number(lambda each: each._executions().seconds)
     """Seconds of all executions added up, also of those that ran side by side."""
     tool_execution_time_max: Number[float] = Number(lambda each: each._executions().max)
     """Seconds of the longest execution."""
-    tool_failures = _of_tools("failures")
+    tool_failures = _sum("failures")
     """Executions that ended in an error or a time-out; not dropped ones, which we ended ourselves."""
     tool_failure_rate: Number[float] = Number(lambda each: _share(each.tool_failures, each.tool_executions))
     """The share of executions that failed."""
-    refused = _of_tools("refused")
+    refused = _sum("refused")
     """Calls that were answered with an error without running a tool: unknown, cut, denied, over the budget."""
-    outside = _of_tools("outside")
+    outside = _sum("outside")
     """Calls that somebody outside has answered: the tools of a client."""
-    duplicates_shared = _of_tools("duplicates")
+    duplicates_shared = _sum("duplicates")
     """Calls that got the result of an identical one in the same message, and did not run."""
-    adopted = _of_tools("adopted")
+    adopted = _sum("adopted")
     """Calls that continued the execution of the same call in a response that broke."""
-    dropped = _of_tools("dropped")
+    dropped = _sum("dropped")
     """Calls that were cancelled because their response broke and the retry did not contain them."""
-    uncertain = _of_tools("uncertain")
+    uncertain = _sum("uncertain")
     """Calls that were answered with "outcome unknown": their process died while the tool ran."""
-    early_seconds_saved: Number[float] = Number(
-        lambda each: sum(tool.saved for tool in [*each.tools.values()]) / NANOSECONDS
-    )
+    early_seconds_saved: Number[float] = Number(lambda each: _total(each, "saved") / NANOSECONDS)
     """For each call that started early: the seconds from its start to the end of its response, or to its own end if
     that was first. Dropped calls do not count."""
 
@@ -246,7 +229,15 @@ class Metrics:
             return self.rounds.get(int(named[1]), 0)
 
     def _executions(self) -> Histogram:
-        return sum((tool.seconds for tool in [*self.tools.values()]), Histogram())
+        return sum([*self._seconds.values()], Histogram())
+
+    @property
+    def tools(self) -> dict[str, ToolMetrics]:
+        """The same by the name of the tool."""
+        sums: dict[str, Any] = {
+            name: {what: self.sums[what].get(name, 0) for what in _OF_TOOLS} for name in [*self._names]
+        }
+        return {name: ToolMetrics(**sums[name], seconds=self._seconds.get(name) or Histogram()) for name in sums}
 
     # Counting
 
@@ -256,33 +247,19 @@ class Metrics:
                 self._counter(event)
 
     def _count(self, what: What, amount: int = 1, label: Any = "") -> None:
-        if what in _OF_TOOLS:
-            tool = self._tool(label)
-            if what == "seconds":
-                tool.seconds.add(amount)
-            else:
-                setattr(tool, what, getattr(tool, what) + amount)
+        if COUNTED[what].label == "tool":
+            label = self._names.known(label)
+        elif what in MOST:
+            label = min(label, MOST[what])
+        if what == "seconds":
+            self._seconds[label].add(amount)
         elif what == "latency":
             self.latency.add(amount)
         else:
-            if what == "rounds":
-                self._rounds_in_all += label * amount
-            if what in MOST:
-                label = min(label, MOST[what])
-            self._increase(what, label, amount)
-
-    def _increase(self, what: What, label: object, amount: int) -> None:
-        sums = self.sums[what]
-        sums[label] = sums.get(label, 0) + amount
-        if not sums[label]:
-            del sums[label]
-
-    def _tool(self, name: str) -> ToolMetrics:
-        tool = self.tools.get(name)
-        if tool is None:
-            known = name if len(self.tools) < MOST_TOOLS else OTHER_TOOLS
-            tool = self.tools.setdefault(known, ToolMetrics())
-        return tool
+            sums = self.sums[what]
+            sums[label] = sums.get(label, 0) + amount
+            if not sums[label]:
+                del sums[label]
 
     # All of it
 
@@ -313,12 +290,10 @@ class Metrics:
     def _add(self, other: Metrics) -> None:
         for what, sums in other.sums.items():
             for label, amount in sums.items():
-                self._increase(what, label, amount)
-        self._rounds_in_all += other._rounds_in_all
+                self._count(what, amount, label)
+        for name, seconds in other._seconds.items():
+            self._seconds[self._names.known(name)] += seconds
         self.latency += other.latency
-        for name, tool in other.tools.items():
-            known = name if name in self.tools or len(self.tools) < MOST_TOOLS else OTHER_TOOLS
-            self.tools[known] = self.tools.get(known, ToolMetrics()) + tool
         self._counter.merge(other._counter)
 
     def __eq__(self, other: object) -> bool:
@@ -346,7 +321,7 @@ class Metrics:
             "outcomes": _sorted(self.outcomes),
             "query_latency": self.latency.to_json(),
             "turns_by_calls": _sorted(self.turns),
-            "tools": {name: self.tools[name].to_json() for name in sorted(self.tools)},
+            "tools": {name: tool.to_json() for name, tool in sorted(self.tools.items())},
         }
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from unbroken.errors import UserError, needs_extra
 from unbroken.events import Event
 from unbroken.middleware import Middleware
-from unbroken.trajectory.counting import COUNTED, MOST_TOOLS, OTHER_TOOLS, EventCounter, Pricing, What
+from unbroken.trajectory.counted import COUNTED, ToolNames, What
+from unbroken.trajectory.counting import EventCounter, Pricing
 from unbroken_wires.validation import checked
 
 
@@ -43,7 +44,7 @@ class PrometheusMetrics(Middleware):
         self._counter = EventCounter(self._count, prices)
         self._lock = Lock()
         self._series: dict[tuple[What, str], Any] = {}
-        self._tools: set[str] = set()
+        self._names = ToolNames()
 
     def on_event(self, event: Event) -> None:
         with self._lock:
@@ -73,11 +74,8 @@ class PrometheusMetrics(Middleware):
 
     def _one_series(self, what: What, label: str) -> Any:
         """Looked up in the library once: the lookup costs more than counting."""
-        if COUNTED[what].label == "tool" and label not in self._tools:
-            if len(self._tools) < MOST_TOOLS:
-                self._tools.add(label)
-            else:
-                label = OTHER_TOOLS
+        if COUNTED[what].label == "tool":
+            label = self._names.known(label)
         found = self._series.get((what, label))
         if found is None:
             metric = self._metrics.get(what) or self._export(what)

@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 
 from unbroken.errors import ProviderError, StreamError, named
 from unbroken.middleware import RunStart
-from unbroken.trajectory.counting import What
+from unbroken.trajectory.counted import What
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken_wires.messages import (
     Assistant,

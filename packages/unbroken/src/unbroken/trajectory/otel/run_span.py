@@ -38,7 +38,8 @@ from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.counting import COUNTED, EventCounter, What
+from unbroken.trajectory.counted import COUNTED, What
+from unbroken.trajectory.counting import EventCounter
 from unbroken.trajectory.otel import traceparent
 from unbroken.trajectory.otel.names import (
     CANCELLED,
