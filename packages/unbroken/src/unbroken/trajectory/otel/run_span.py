@@ -168,6 +168,7 @@ class RunTrace(Middleware):
                 pass
 
     def _count(self, what: What, amount: int = 1, label: Any = "") -> None:
+        """Measures what the counter has found. The result of a call counts as its answer, unless it will be dropped."""
         counted, name, event, error = COUNTED[what], COUNTED_AS.get(what), self._counter.last, ""
         about = {"gen_ai.tool.name": self._calls.known_name(label)} if counted.label == "tool" else {}
         if isinstance(event, RequestRetried):
