@@ -38,6 +38,7 @@ from unbroken_wires.messages import (
     Text,
     ToolMessage,
     ToolSpec,
+    Usage,
     User,
 )
 from unbroken_wires.wires.jsontext import dumps
@@ -154,6 +155,21 @@ def _instruments(meter: Meter) -> Mapping[str, Callable[[float, Attributes], Non
     }
 
 
+_USED = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read.input_tokens": "cached_tokens",
+    "cache_creation.input_tokens": "cache_write_tokens",
+    "reasoning.output_tokens": "reasoning_tokens",
+}
+
+
+def usage_attributes(usage: Usage) -> dict[str, int]:
+    """What a request has used, without zeros."""
+    used = {f"gen_ai.usage.{name}": getattr(usage, field) for name, field in _USED.items()}
+    return {name: number for name, number in used.items() if number}
+
+
 # Messages and tools as the semantic conventions for generative AI write them: JSON texts, where content is wanted.
 #
 # The data of media is left out: a span is no place for a picture.
@@ -237,16 +253,26 @@ class Telemetry:
         self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None, content: bool
     ) -> None:
         self.tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
-        self.instruments = _instruments(get_meter(SCOPE, meter_provider=meter_provider))
+        self._instruments = _instruments(get_meter(SCOPE, meter_provider=meter_provider))
         self.content = content
+
+    def measure(self, name: str, amount: float, about: Attributes, error: str = "") -> None:
+        self._instruments[name](amount, {**about, "error.type": error} if error else about)
+
+    def request_ended(self, seconds: float, first: float | None, usage: Usage, about: Attributes, error: str) -> None:
+        self.measure("gen_ai.client.operation.duration", seconds, about, error)
+        if first is not None:
+            self.measure("gen_ai.client.operation.time_to_first_chunk", first, about)
+        if usage.total_tokens:
+            for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+                self.measure("gen_ai.client.token.usage", tokens, {**about, "gen_ai.token.type": kind})
 
 
 class Tracing:
     def __init__(self, telemetry: Telemetry, head: RunStart, outside: Context) -> None:
-        self._instruments = telemetry.instruments
+        self.telemetry = telemetry
         self.content = telemetry.content
         self.clock = head.clock
-        self._tracer = telemetry.tracer
         self._agent = {"gen_ai.agent.name": head.agent}
         self._about = {"unbroken.run.id": head.run, **self._agent}
         self._secrets = head.secrets
@@ -278,14 +304,11 @@ class Tracing:
         """A span below that of the run."""
         known = {name: value for name, value in attributes.items() if value is not None}
         about = {"gen_ai.operation.name": operation, **self._about, **known}
-        return self._tracer.start_span(f"{operation} {of}", self._above, kind, about, links, nanoseconds(time))
+        return self.telemetry.tracer.start_span(f"{operation} {of}", self._above, kind, about, links, nanoseconds(time))
 
     def measure(self, name: str, amount: float, about: Attributes, error: str = "") -> None:
         """Of the run, or of one of its calls."""
-        self.measure_request(name, amount, {**self._agent, **about}, error)
-
-    def measure_request(self, name: str, amount: float, about: Attributes, error: str = "") -> None:
-        self._instruments[name](amount, {**about, "error.type": error} if error else about)
+        self.telemetry.measure(name, amount, {**self._agent, **about}, error)
 
     def put_below(self, span: Span) -> None:
         """The spans that start from now on are below this one."""

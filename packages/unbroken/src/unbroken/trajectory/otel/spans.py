@@ -33,6 +33,7 @@ from unbroken.trajectory.otel.names import (
     is_foreign,
     nanoseconds,
     tools,
+    usage_attributes,
 )
 from unbroken_wires.deltas import (
     AttemptFailed,
@@ -141,13 +142,6 @@ class CallSpans:
 
 
 _CONTENT = ("gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.tool.definitions")
-_USED = {
-    "input_tokens": "input_tokens",
-    "output_tokens": "output_tokens",
-    "cache_read.input_tokens": "cached_tokens",
-    "cache_creation.input_tokens": "cache_write_tokens",
-    "reasoning.output_tokens": "reasoning_tokens",
-}
 _SAYING = (TextDelta, ReasoningDelta, CallOpened, CallReady)
 
 
@@ -216,17 +210,11 @@ class Asking:
             return
         self._ended = True
         self._count()
-        spent, measure = self._spent, self._tracing.measure_request
-        used = {f"gen_ai.usage.{name}": getattr(spent, field) for name, field in _USED.items()}
-        self.span.set_attributes({name: number for name, number in used.items() if number})
-        about = {"gen_ai.operation.name": "chat", **self._asked.attributes()}
-        measure("gen_ai.client.operation.duration", self._elapsed(), about, self._error)
+        self.span.set_attributes(usage_attributes(self._spent))
         if self._first is not None:
             self.span.set_attribute("gen_ai.response.time_to_first_chunk", self._first)
-            measure("gen_ai.client.operation.time_to_first_chunk", self._first, about)
-        if spent.total_tokens:
-            for kind, tokens in (("input", spent.input_tokens), ("output", spent.output_tokens)):
-                measure("gen_ai.client.token.usage", tokens, {**about, "gen_ai.token.type": kind})
+        about = {"gen_ai.operation.name": "chat", **self._asked.attributes()}
+        self._tracing.telemetry.request_ended(self._elapsed(), self._first, self._spent, about, self._error)
         self.span.end(nanoseconds(self._tracing.clock.now()))
 
     def _count(self) -> None:
