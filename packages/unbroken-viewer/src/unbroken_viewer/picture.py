@@ -368,12 +368,11 @@ def _totals(lanes: Lanes, requests: Sequence[AskedRequest], end: Line) -> Totals
     calls = [call for call in ran if call.state != "dropped"]
     usage = inner(end, "usage")
     turns = lanes.turns
-    failed = [attempt.kind for turn in turns for attempt in turn.attempts]
-    attempts = sum(len(turn.attempts) for turn in turns)
+    attempts = [attempt.kind for turn in turns for attempt in turn.attempts]
     return Totals(
         rounds=sum(turn.round > 0 for turn in turns),
         requests=len({asked.turn for asked in requests}),  # a resumed run may repeat one
-        attempts=attempts,
+        attempts=len(attempts),
         calls=len(calls),
         failed=sum(call.error for call in calls),
         early=sum(call.early for call in ran),
@@ -381,8 +380,8 @@ def _totals(lanes: Lanes, requests: Sequence[AskedRequest], end: Line) -> Totals
         adopted=sum(bool(call.adopted_from) for call in calls),
         refused=sum(call.state in ("refused", "spoiled") for call in calls),
         uncertain=sum(call.state == "uncertain" for call in calls),
-        retries=sum(bool(kind) for kind in failed),
-        restarts=sum(bool(kind) and kind not in NO_RESPONSE for kind in failed),
+        retries=sum(map(bool, attempts)),
+        restarts=sum(bool(kind) and kind not in NO_RESPONSE for kind in attempts),
         input_tokens=count(usage, "input_tokens") or sum(turn.input_tokens for turn in turns),
         output_tokens=count(usage, "output_tokens") or sum(turn.output_tokens for turn in turns),
         estimated=flag(usage, "estimated"),
