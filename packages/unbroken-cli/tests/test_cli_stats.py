@@ -14,7 +14,7 @@ from terminals import Terminal, in_pipe, invoke
 
 from unbroken import Agent, ScriptedModel
 from unbroken.errors import UserError
-from unbroken.trajectory.facts import Histogram
+from unbroken.trajectory.histogram import Histogram
 from unbroken.trajectory.recorder import Recorder
 from unbroken_cli.stats_tables import bar, latency_bars, rounds_bars
 from unbroken_testing import Uses, run_virtual

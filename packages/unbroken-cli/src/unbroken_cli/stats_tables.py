@@ -18,7 +18,7 @@ from rich.text import Text
 
 from unbroken.run_view import shown_cost
 from unbroken.trajectory.alerts import Fired
-from unbroken.trajectory.facts import Histogram
+from unbroken.trajectory.histogram import Histogram
 from unbroken.trajectory.metrics import Metrics, ToolMetrics
 from unbroken_cli.journal_runs import RecordedRun
 from unbroken_cli.terminal_text import one_line

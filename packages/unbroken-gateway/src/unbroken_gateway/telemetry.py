@@ -35,6 +35,7 @@ from unbroken.trajectory.otel.names import (
     instructions,
     json_text,
     tools,
+    usage_attributes,
 )
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken_gateway.admin.gateway_metrics import is_possible
@@ -274,14 +275,7 @@ class RequestTrace:
         if attempt is None:
             return
         usage, telemetry = attempt.usage, self._telemetry
-        numbers: dict[str, int] = {
-            "gen_ai.usage.input_tokens": usage.input_tokens,
-            "gen_ai.usage.output_tokens": usage.output_tokens,
-            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
-            "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
-            "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
-        }
-        attempt.span.set_attributes({name: number for name, number in numbers.items() if number})
+        attempt.span.set_attributes(usage_attributes(usage))
         if error:
             fail(attempt.span, error, self._words(words, attempt.model))
         attempt.span.end()
@@ -289,7 +283,7 @@ class RequestTrace:
             about = {**attempt.asked.attributes(), "gen_ai.request.model": telemetry.counted(attempt.asked.model)}
             about["gen_ai.operation.name"] = self._operation
             seconds = time.perf_counter() - attempt.began
-            telemetry.shared.instruments.request_ended(seconds, attempt.first, usage, about, error)
+            telemetry.shared.request_ended(seconds, attempt.first, usage, about, error)
 
 
 class _Attempt:

@@ -494,7 +494,7 @@ class Lanes:
         lane.state = _state(lane, call)
         if lane.state == "uncertain":
             lane.started = None
-        lane.void = lane.state == "withdrawn" and call.response_broke
+        lane.void |= lane.state == "withdrawn" and call.response_broke
 
 
 def _state(lane: CallLane, call: CallView) -> State:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from unbroken.trajectory.facts import NO_RESPONSE
+from unbroken.trajectory.counting import NO_RESPONSE
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording, has_own_prices
 from unbroken_viewer.folding import Lanes
@@ -244,6 +244,7 @@ def draw(recording: Recording, clips: Clipper | None = None, resume: str = "") -
     end = lanes.end or {}
     entries, missing = entries_of(recording, lanes.times)
     gateway = gateway_turn(recording.head, lanes.turns)
+    requests = requests_of(recording, clips, lanes.times)
     return Picture(
         shown_name(recording.path),
         words(recording.head, "run"),
@@ -257,10 +258,10 @@ def draw(recording: Recording, clips: Clipper | None = None, resume: str = "") -
         clips.text(_answer(end)),
         _seconds(lanes),
         tuple(_banners(recording, lanes, model_only, missing, resume)),
-        _totals(lanes, end),
+        _totals(lanes, requests, end),
         tuple(lanes.turns),
         tuple(lanes.marks),
-        requests_of(recording, clips, lanes.times),
+        requests,
         entries,
         gateway,
         "" if has_own_prices(recording.head) else "$",
@@ -362,17 +363,16 @@ def moment(time: float) -> str:
         return ""
 
 
-def _totals(lanes: Lanes, end: Line) -> Totals:
+def _totals(lanes: Lanes, requests: Sequence[AskedRequest], end: Line) -> Totals:
     ran = [call for call in lanes.calls() if call.state != "withdrawn"]
     calls = [call for call in ran if call.state != "dropped"]
     usage = inner(end, "usage")
     turns = lanes.turns
-    failed = [attempt.kind for turn in turns for attempt in turn.attempts]
-    attempts = sum(len(turn.attempts) for turn in turns)
+    attempts = [attempt.kind for turn in turns for attempt in turn.attempts]
     return Totals(
         rounds=sum(turn.round > 0 for turn in turns),
-        requests=len(turns),
-        attempts=attempts,
+        requests=len({asked.turn for asked in requests}),  # a resumed run may repeat one
+        attempts=len(attempts),
         calls=len(calls),
         failed=sum(call.error for call in calls),
         early=sum(call.early for call in ran),
@@ -380,8 +380,8 @@ def _totals(lanes: Lanes, end: Line) -> Totals:
         adopted=sum(bool(call.adopted_from) for call in calls),
         refused=sum(call.state in ("refused", "spoiled") for call in calls),
         uncertain=sum(call.state == "uncertain" for call in calls),
-        retries=sum(bool(kind) for kind in failed),
-        restarts=sum(bool(kind) and kind not in NO_RESPONSE for kind in failed),
+        retries=sum(map(bool, attempts)),
+        restarts=sum(bool(kind) and kind not in NO_RESPONSE for kind in attempts),
         input_tokens=count(usage, "input_tokens") or sum(turn.input_tokens for turn in turns),
         output_tokens=count(usage, "output_tokens") or sum(turn.output_tokens for turn in turns),
         estimated=flag(usage, "estimated"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from broken_runs import play, schedules, scripts, wires
 from checkout import DOCS
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from strategies import costly
 
 from unbroken import (
@@ -42,10 +44,14 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    ToolCallsDetected,
 )
 from unbroken.models.scripted import Answer, Break, Call, Fail, Pause, Say, Uses
-from unbroken.trajectory.facts import MOST_FAILED, Histogram
-from unbroken.trajectory.metrics import MOST_TOOLS, NUMBERS, OTHER_TOOLS, Metrics
+from unbroken.trajectory.counted import MOST_TOOLS, OTHER_TOOLS
+from unbroken.trajectory.counting import MOST_FAILED
+from unbroken.trajectory.histogram import Histogram
+from unbroken.trajectory.metrics import NUMBERS, Metrics
+from unbroken.trajectory.prometheus import PrometheusMetrics
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording
 from unbroken_testing import run_virtual
@@ -402,6 +408,34 @@ def test_a_query_that_failed_and_was_resumed_counts_once(tmp_path: Path) -> None
     assert metrics.tool_chain_broken_rate == 1.0
 
 
+def test_a_request_and_a_refused_call_that_a_resumed_run_repeats_count_once() -> None:
+    listed: list[dict[str, Any]] = [{"call": 0, "id": "a", "name": "look", "arguments": {}}]
+    refused = CallFinished("r", 0, 4, 1.0, 0, "a", "look", 0.0, True, "no", "not_executed")
+    events: list[Event] = [
+        RunStarted("r", 0, 0, 1.0, "m", "eager"),
+        RequestSent("r", 0, 1, 1.0, 1, 1, False),
+        ToolCallsDetected("r", 0, 2, 1.0, 1, ["look"], listed),
+        CallStarted("r", 0, 3, 1.0, 0, "a", "look", {}),
+        refused,
+        RequestSent("r", 1, 5, 1.0, 3, 1, False),  # its process died before this one was in the recording
+        RunStarted("r", 0, 6, 2.0, "m", "eager"),
+        RequestSent("r", 0, 7, 2.0, 1, 1, False),
+        CallAdopted("r", 0, 8, 2.0, 1, "a", "look", 0),
+        ToolCallsDetected("r", 0, 9, 2.0, 1, ["look"], [{**listed[0], "call": 1}]),
+        CallStarted("r", 0, 10, 2.0, 1, "a", "look", {}),
+        replace(refused, seq=11, call=1),
+        RequestSent("r", 1, 12, 2.0, 3, 1, False),
+    ]
+    metrics = Metrics.of(events)
+    assert (metrics.requests, metrics.tool_calls, metrics.refused, metrics.tool_executions) == (2, 1, 1, 0)
+    registry = CollectorRegistry()
+    sink = PrometheusMetrics(registry)
+    for event in events:
+        sink.on_event(event)
+    # a counter cannot decrease: this one has counted the request that was repeated
+    assert registry.get_sample_value("unbroken_model_requests_total") == 3
+
+
 # Keeping it small
 
 
@@ -428,14 +462,14 @@ def test_memory_per_run_does_not_grow() -> None:
         metrics(RunStarted(f"r{number}", 0, 0, 0.0, "m", "eager"))
         metrics(RunFailed(f"r{number}", 0, 1, 0.0, "ProviderError", "gone"))
     assert metrics.failed == 10 * MOST_FAILED
-    facts = metrics._facts  # pyright: ignore[reportPrivateUsage] - what is kept is what is asked about
-    assert (len(facts.failed), len(facts.active), len(facts.waiting)) == (MOST_FAILED, 0, 0)
+    counter = metrics._counter  # pyright: ignore[reportPrivateUsage] - what is kept is what is asked about
+    assert (len(counter.failed), len(counter.active), len(counter.waiting)) == (MOST_FAILED, 0, 0)
 
 
 def test_every_number_is_documented() -> None:
-    page = (DOCS / "metrics.md").read_text("utf-8")
+    page, reference = ((DOCS / name).read_text("utf-8") for name in ("metrics.md", "reference/recordings.md"))
     assert [name for name in NUMBERS if f"`{name}`" not in page] == []
-    assert [name for name in NUMBERS if not getattr(Metrics, name).__doc__] == []
+    assert [name for name in NUMBERS if f"- `{name}`: " not in reference] == []  # it is written from the docstrings
 
 
 def test_a_histogram_keeps_two_digits_and_the_rest_is_exact() -> None:

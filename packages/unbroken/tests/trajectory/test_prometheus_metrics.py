@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from unbroken import Prices
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, RunFinished
-from unbroken.trajectory.prometheus import COUNTERS, HISTOGRAMS, MOST_TOOLS, OTHER_TOOLS, PrometheusMetrics
+from unbroken.trajectory.counted import COUNTED, MOST_TOOLS, OTHER_TOOLS
+from unbroken.trajectory.prometheus import PrometheusMetrics
 
 
 def scraped(registry: CollectorRegistry) -> dict[str, float]:
@@ -75,9 +76,9 @@ def test_invented_names_create_only_a_limited_number_of_series() -> None:
 
 
 def test_each_metric_has_its_own_name_and_help() -> None:
-    names = [name for name, *_ in (*COUNTERS.values(), *HISTOGRAMS.values())]
-    assert len(set(names)) == len(names)
-    assert all(words.endswith(".") for _, words, *_ in (*COUNTERS.values(), *HISTOGRAMS.values()))
+    names = [counted.exported for counted in COUNTED.values() if counted.exported]
+    assert len(set(names)) == len(names) == 24
+    assert all(counted.words.endswith(".") for counted in COUNTED.values())
 
 
 def test_without_the_library_the_error_explains_what_to_install() -> None:

@@ -371,11 +371,17 @@ class RequestRecording:
         if error is not None:
             verdicts = error.verdicts if isinstance(error, UnbrokenError) else ()
             self._emit(
-                RunFailed, type(error).__name__, str(error) or words, [*map(verdict_to_json, verdicts)], cost=self._cost
+                RunFailed,
+                type(error).__name__,
+                str(error) or words,
+                [*map(verdict_to_json, verdicts)],
+                requests=1,
+                cost=self._cost,
             )
         elif ended is None or ended.verdict.failed:
             reason = ended.verdict.reason if ended is not None else "the model stopped without an end"
-            self._emit(RunFailed, "ChainBroken", reason, [*map(verdict_to_json, self._verdicts)], cost=self._cost)
+            verdicts = [*map(verdict_to_json, self._verdicts)]
+            self._emit(RunFailed, "ChainBroken", reason, verdicts, requests=1, cost=self._cost)
         else:
             self._emit_finished()
         self._recorder = None

@@ -34,7 +34,7 @@ from unbroken.middleware import Listener, Middleware, wraps
 from unbroken.tools.caller import QUOTED, Prepared
 from unbroken.tools.futures import Futures
 from unbroken.tools.schedule import Schedule
-from unbroken.trajectory.facts import COUNTED_IN_RUN
+from unbroken.trajectory.counting import COUNTED_IN_RUN
 from unbroken_wires.decoding.arguments import DOUBLE_ENCODED
 from unbroken_wires.messages import Json, ToolCall, ToolResult, own
 

@@ -14,7 +14,7 @@ from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
 from unbroken.events import AgentChanged, CallFinished, CallWritten, RunFinished
 from unbroken.tools.handles import BackgroundCall, running
-from unbroken.trajectory.facts import COUNTED_IN_RUN
+from unbroken.trajectory.counting import COUNTED_IN_RUN
 from unbroken.trajectory.lines import Line, read_approval, read_pending, read_usage, read_verdict
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.run_state import RunState

@@ -28,7 +28,7 @@ from unbroken.tools.results import to_parts
 from unbroken.tools.toolbox import Toolbox
 from unbroken.tools.value_checks import problem_of_arguments, problem_of_result
 from unbroken.trajectory.continuation import Continuation
-from unbroken.trajectory.facts import COUNTED_IN_RUN
+from unbroken.trajectory.counting import COUNTED_IN_RUN
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, ReplayDiverged, replay

@@ -1,43 +1,32 @@
 """Metrics of runs, computed from their events: sums, counts and histograms, no events and no texts.
 
 A `Metrics` is a sink: give it to an agent and read it whenever you like. Times are added up as whole nanoseconds and
-costs as millionths of millionths, so that any order and any split gives the same numbers. `facts` finds what there is
-to count; here it is added up.
+costs as millionths of millionths, so that any order and any split gives the same numbers. `counting` finds what there
+is to count; here it is added up.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from unbroken.errors import UserError
 from unbroken.events import Event
-from unbroken.trajectory.facts import (
-    COST,
-    COUNTED,
-    MOST_FAILED,
-    NANOSECONDS,
-    TOKENS,
-    Fact,
-    Facts,
-    Histogram,
-    Pricing,
-    Spent,
-    remember,
-)
+from unbroken.trajectory.counted import COST, COUNTED, TOKENS, ToolNames, What
+from unbroken.trajectory.counting import COUNTED_EVENTS, EventCounter, Pricing
+from unbroken.trajectory.histogram import NANOSECONDS, Histogram
 from unbroken_wires.messages import Json
 from unbroken_wires.validation import checked
 
-MOST_TOOLS = 100
-OTHER_TOOLS = "(others)"
-"""A model may invent any number of names: after this many, all others are counted together."""
 ROUNDS = re.compile(r"queries_with_(\d{1,3})_rounds")
-MOST_ROUNDS, MOST_CALLS = 100, 1000
+MOST: dict[What, int] = {"rounds": 100, "turns": 1000}
 """The largest number of rounds of a query, and of calls of a turn, that is counted separately."""
+_OF_TOOLS: list[What] = [what for what, counted in COUNTED.items() if counted.label == "tool" and what != "seconds"]
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
@@ -64,10 +53,7 @@ class ToolMetrics:
     @property
     def failure_rate(self) -> float:
         """The share of its executions that failed; 0 if it never ran."""
-        return self.failures / self.executions if self.executions else 0.0
-
-    def __add__(self, other: ToolMetrics) -> ToolMetrics:
-        return ToolMetrics(*[getattr(self, each.name) + getattr(other, each.name) for each in fields(self)])
+        return _share(self.failures, self.executions)
 
     def to_json(self) -> dict[str, Json]:
         """All its numbers, times in seconds."""
@@ -87,18 +73,30 @@ class ToolMetrics:
         }
 
 
-OF_TOOLS: Mapping[Fact, str] = {
-    "call": "calls",
-    "failure": "failures",
-    "refusal": "refused",
-    "outside": "outside",
-    "duplicate": "duplicates",
-    "adoption": "adopted",
-    "drop": "dropped",
-    "uncertain": "uncertain",
-    "saved": "saved",
-}
-"""What is counted for each tool, and the field of `ToolMetrics` that counts it."""
+class Number(Generic[V]):
+    """A number of `Metrics`: how it is computed when it is read."""
+
+    def __init__(self, compute: Callable[[Metrics], V]) -> None:
+        self._compute = compute
+
+    @overload
+    def __get__(self, metrics: None, owner: type[Metrics]) -> Self: ...
+    @overload
+    def __get__(self, metrics: Metrics, owner: type[Metrics]) -> V: ...
+    def __get__(self, metrics: Metrics | None, owner: type[Metrics]) -> Self | V:
+        return self if metrics is None else self._compute(metrics)
+
+
+def _total(metrics: Metrics, what: What) -> int:
+    return sum([*metrics.sums[what].values()])
+
+
+def _sum(what: What) -> Number[int]:
+    return Number(lambda metrics: _total(metrics, what))
+
+
+def _share(part: float, of: int) -> float:
+    return part / of if of else 0.0
 
 
 @checked
@@ -109,21 +107,21 @@ class Metrics:
     its runs from the start to where they ended or waited."""
 
     def __init__(self, *, prices: Pricing | None = None) -> None:
-        self._facts = Facts(self._take, prices)
+        self._counter = EventCounter(self._count, prices)
         self._lock = Lock()
-        self._counts: dict[Fact, int] = {}
-        self._tokens: dict[str, int] = {}
-        self._rounds_in_all = 0
-        self.outcomes: dict[str, int] = {}
+        self.sums: dict[What, dict[Any, int]] = {what: {} for what in COUNTED}
+        """By label: all that is counted and is no duration."""
+        self.outcomes: dict[str, int] = self.sums["queries"]
         """How many queries ended in what way: a stop reason, `failed` or `cancelled`."""
-        self.rounds: dict[int, int] = {}
+        self.rounds: dict[int, int] = self.sums["rounds"]
         """How many queries had each number of rounds."""
-        self.turns: dict[int, int] = {}
+        self.turns: dict[int, int] = self.sums["turns"]
         """How many responses had each number of calls; those without calls are left out."""
         self.latency = Histogram()
         """Of queries that ended in an answer: from the start to the end, without the time in which they waited for
         somebody outside. Those that failed or were cancelled are left out."""
-        self.tools: dict[str, ToolMetrics] = {}
+        self._seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._names = ToolNames()
 
     @classmethod
     def of(cls, events: Iterable[Event], *, prices: Pricing | None = None) -> Self:
@@ -135,6 +133,94 @@ class Metrics:
             metrics(event)
         return metrics
 
+    # Queries
+
+    queries = _sum("queries")
+    """Runs that have ended: answered, cut off, failed or cancelled."""
+    answered: Number[int] = Number(
+        lambda each: each.queries - each.cut_off - each.failed - each.outcomes.get("cancelled", 0)
+    )
+    """Queries that the model answered, also those that answered after a limit: `outcomes` has their stop reasons."""
+    cut_off = _sum("cut_off")
+    """Queries that ended without an answer of the model, and without an error: it was still calling or writing when a
+    limit ended them, or a check refused what it wrote."""
+    failed: Number[int] = Number(lambda each: each.outcomes.get("failed", 0))
+    """Queries that ended in an error."""
+    waiting: Number[int] = Number(lambda each: len(each._counter.waiting))
+    """Runs that wait for somebody outside; they are not among the queries."""
+    unended: Number[int] = Number(lambda each: len(each._counter.active))
+    """Runs that have neither ended nor wait: they are active, or their process died."""
+    requests = _sum("requests")
+    """Requests to a model; a retried request counts once."""
+    retries = _sum("retries")
+    """How often a request was retried, for whatever reason."""
+    restarts = _sum("restarts")
+    """How often that was because a response broke, and not because there was none."""
+    avg_query_latency: Number[float] = Number(lambda each: each.latency.mean)
+    """Mean seconds of the queries that ended in an answer."""
+    avg_tool_rounds_per_query: Number[float] = Number(lambda each: _share(_total(each, "all_rounds"), each.queries))
+    """Mean rounds of all queries; a round is one assistant message with calls, plus its results."""
+    queries_with_2_rounds: Number[int] = Number(lambda each: each.rounds.get(2, 0))
+    """Queries that had two rounds; the same with any other number in the name. `rounds` has them all."""
+    tool_chain_broken = _sum("chains_broken")
+    """Responses that broke, whether they were retried or not, and histories that were left with calls without results;
+    counted when their query has ended."""
+    tool_chain_broken_rate: Number[float] = Number(lambda each: _share(_total(each, "broken_queries"), each.queries))
+    """The share of queries in which that happened."""
+
+    # Calls
+
+    tool_calls = _sum("calls")
+    """Calls in the messages of models, including duplicates, refused calls, and calls that wait."""
+    tool_calls_per_turn: Number[float] = Number(lambda each: _share(each.tool_calls, _total(each, "turns")))
+    """Mean number of calls of the responses that had any."""
+    multi_tool_call_count = _sum("several_calls")
+    """Responses that had more than one call."""
+    tool_executions: Number[int] = Number(lambda each: each._executions().count)
+    """How often a tool ran: once for a call and all its duplicates, once for a call that was adopted, and also for one
+    that was dropped."""
+    tool_execution_time_total: Number[float] = Number(lambda each: each._executions().seconds)
+    """Seconds of all executions added up, also of those that ran side by side."""
+    tool_execution_time_max: Number[float] = Number(lambda each: each._executions().max)
+    """Seconds of the longest execution."""
+    tool_failures = _sum("failures")
+    """Executions that ended in an error or a time-out; not dropped ones, which we ended ourselves."""
+    tool_failure_rate: Number[float] = Number(lambda each: _share(each.tool_failures, each.tool_executions))
+    """The share of executions that failed."""
+    refused = _sum("refused")
+    """Calls that were answered with an error without running a tool: unknown, cut, denied, over the budget."""
+    outside = _sum("outside")
+    """Calls that somebody outside has answered: the tools of a client."""
+    duplicates_shared = _sum("duplicates")
+    """Calls that got the result of an identical one in the same message, and did not run."""
+    adopted = _sum("adopted")
+    """Calls that continued the execution of the same call in a response that broke."""
+    dropped = _sum("dropped")
+    """Calls that were cancelled because their response broke and the retry did not contain them."""
+    uncertain = _sum("uncertain")
+    """Calls that were answered with "outcome unknown": their process died while the tool ran."""
+    early_seconds_saved: Number[float] = Number(lambda each: _total(each, "saved") / NANOSECONDS)
+    """For each call that started early: the seconds from its start to the end of its response, or to its own end if
+    that was first. Dropped calls do not count."""
+
+    # Tokens
+
+    tokens: Number[int] = Number(lambda each: each.input_tokens + each.output_tokens)
+    """Input and output, of queries that ended in an answer, and of runs that wait: failed runs do not report them."""
+    input_tokens: Number[int] = Number(lambda each: each.sums["tokens"].get("input", 0))
+    """What models were sent, including what came from a cache; of the same runs as `tokens`."""
+    output_tokens: Number[int] = Number(lambda each: each.sums["tokens"].get("output", 0))
+    """What models wrote, reasoning included; of the same runs as `tokens`."""
+    tokens_estimated: Number[bool] = Number(lambda each: _total(each, "estimated") > 0)
+    """Some provider did not report tokens, so some are estimated."""
+    cost: Number[float | None] = Number(lambda each: _total(each, "cost") / COST if _total(each, "priced") else None)
+    """What the runs cost whose cost is known: by `prices`, or else as their events report it. None if it is not known
+    of any run."""
+    unpriced = _sum("unpriced")
+    """Runs that used tokens and whose cost is not known; `cost` is without them."""
+    cache_saving: Number[float | None] = Number(lambda each: _total(each, "cache_saving") / COST or None)
+    """How much less the runs cost because of the provider's cache, as they report it. None if none does."""
+
     if not TYPE_CHECKING:  # else any name would be one
 
         def __getattr__(self, name: str) -> int:
@@ -142,243 +228,38 @@ class Metrics:
                 raise AttributeError(f"there is no metric {name!r}")
             return self.rounds.get(int(named[1]), 0)
 
+    def _executions(self) -> Histogram:
+        return sum([*self._seconds.values()], Histogram())
+
+    @property
+    def tools(self) -> dict[str, ToolMetrics]:
+        """The same by the name of the tool."""
+        sums: dict[str, Any] = {
+            name: {what: self.sums[what].get(name, 0) for what in _OF_TOOLS} for name in [*self._names]
+        }
+        return {name: ToolMetrics(**sums[name], seconds=self._seconds.get(name) or Histogram()) for name in sums}
+
+    # Counting
+
     def __call__(self, event: Event) -> None:
-        if type(event) in COUNTED:
+        if type(event) in COUNTED_EVENTS:
             with self._lock:  # agents in several threads may share it
-                self._facts(event)
+                self._counter(event)
 
-    def _take(self, fact: Fact, amount: int, label: str) -> None:
-        if counted := OF_TOOLS.get(fact):
-            tool = self._tool(label)
-            setattr(tool, counted, getattr(tool, counted) + amount)
-            return
-        match fact:
-            case "query":
-                _count(self.outcomes, label)
-            case "rounds":
-                self._rounds_in_all += amount
-                _count(self.rounds, min(amount, MOST_ROUNDS))
-            case "goes_on":
-                self._rounds_in_all -= amount
-                _count(self.outcomes, label, -1)
-                _count(self.rounds, min(amount, MOST_ROUNDS), -1)
-            case "goes_on_broken":
-                _count(self._counts, "broken_query", -1)
-                _count(self._counts, "chain_broken", -amount)
-            case "turn":
-                _count(self.turns, min(amount, MOST_CALLS))
-            case "latency":
-                self.latency.add(amount)
-            case "execution":
-                self._tool(label).seconds.add(amount)
-            case "tokens":
-                _count(self._tokens, label, amount)
-            case _:
-                _count(self._counts, fact, amount)
-
-    def _tool(self, name: str) -> ToolMetrics:
-        tool = self.tools.get(name)
-        if tool is None:
-            known = name if len(self.tools) < MOST_TOOLS else OTHER_TOOLS
-            tool = self.tools.setdefault(known, ToolMetrics())
-        return tool
-
-    def _all_tools(self, counted: str) -> int:
-        return sum(getattr(tool, counted) for tool in [*self.tools.values()])
-
-    # Queries
-
-    @property
-    def queries(self) -> int:
-        """Runs that have ended: answered, cut off, failed or cancelled."""
-        return sum([*self.outcomes.values()])
-
-    @property
-    def answered(self) -> int:
-        """Queries that the model answered, also those that answered after a limit: `outcomes` has their stop
-        reasons."""
-        return self.queries - self.cut_off - self.failed - self.outcomes.get("cancelled", 0)
-
-    @property
-    def cut_off(self) -> int:
-        """Queries that ended without an answer of the model, and without an error: it was still calling or writing
-        when a limit ended them, or a check refused what it wrote."""
-        return self._counts.get("cut_off", 0)
-
-    @property
-    def failed(self) -> int:
-        """Queries that ended in an error."""
-        return self.outcomes.get("failed", 0)
-
-    @property
-    def waiting(self) -> int:
-        """Runs that wait for somebody outside; they are not among the queries."""
-        return len(self._facts.waiting)
-
-    @property
-    def unended(self) -> int:
-        """Runs that have neither ended nor wait: they are active, or their process died."""
-        return len(self._facts.active)
-
-    @property
-    def requests(self) -> int:
-        """Requests to a model; a retried request counts once."""
-        return self._counts.get("request", 0)
-
-    @property
-    def retries(self) -> int:
-        """How often a request was retried, for whatever reason."""
-        return self._counts.get("retry", 0)
-
-    @property
-    def restarts(self) -> int:
-        """How often that was because a response broke, and not because there was none."""
-        return self._counts.get("restart", 0)
-
-    @property
-    def avg_query_latency(self) -> float:
-        """Mean seconds of the queries that ended in an answer."""
-        return self.latency.mean
-
-    @property
-    def avg_tool_rounds_per_query(self) -> float:
-        """Mean rounds of all queries; a round is one assistant message with calls, plus its results."""
-        return self._rounds_in_all / self.queries if self.queries else 0.0
-
-    @property
-    def queries_with_2_rounds(self) -> int:
-        """Queries that had two rounds; the same with any other number in the name. `rounds` has them all."""
-        return self.rounds.get(2, 0)
-
-    @property
-    def tool_chain_broken(self) -> int:
-        """Responses that broke, whether they were retried or not, and histories that were left with calls without
-        results; counted when their query has ended."""
-        return self._counts.get("chain_broken", 0)
-
-    @property
-    def tool_chain_broken_rate(self) -> float:
-        """The share of queries in which that happened."""
-        return self._counts.get("broken_query", 0) / self.queries if self.queries else 0.0
-
-    # Calls
-
-    @property
-    def tool_calls(self) -> int:
-        """Calls in the messages of models, including duplicates, refused calls, and calls that wait."""
-        return self._all_tools("calls")
-
-    @property
-    def tool_calls_per_turn(self) -> float:
-        """Mean number of calls of the responses that had any."""
-        turns = sum([*self.turns.values()])
-        return self.tool_calls / turns if turns else 0.0
-
-    @property
-    def multi_tool_call_count(self) -> int:
-        """Responses that had more than one call."""
-        return sum(count for calls, count in [*self.turns.items()] if calls > 1)
-
-    @property
-    def tool_executions(self) -> int:
-        """How often a tool ran: once for a call and all its duplicates, once for a call that was adopted, and also for
-        one that was dropped."""
-        return self._all_tools("executions")
-
-    @property
-    def tool_execution_time_total(self) -> float:
-        """Seconds of all executions added up, also of those that ran side by side."""
-        return sum(tool.seconds.total for tool in [*self.tools.values()]) / NANOSECONDS
-
-    @property
-    def tool_execution_time_max(self) -> float:
-        """Seconds of the longest execution."""
-        return max((tool.seconds.longest for tool in [*self.tools.values()]), default=0) / NANOSECONDS
-
-    @property
-    def tool_failures(self) -> int:
-        """Executions that ended in an error or a time-out; not dropped ones, which we ended ourselves."""
-        return self._all_tools("failures")
-
-    @property
-    def tool_failure_rate(self) -> float:
-        """The share of executions that failed."""
-        return self.tool_failures / self.tool_executions if self.tool_executions else 0.0
-
-    @property
-    def refused(self) -> int:
-        """Calls that were answered with an error without running a tool: unknown, cut, denied, over the budget."""
-        return self._all_tools("refused")
-
-    @property
-    def outside(self) -> int:
-        """Calls that somebody outside has answered: the tools of a client."""
-        return self._all_tools("outside")
-
-    @property
-    def duplicates_shared(self) -> int:
-        """Calls that got the result of an identical one in the same message, and did not run."""
-        return self._all_tools("duplicates")
-
-    @property
-    def adopted(self) -> int:
-        """Calls that continued the execution of the same call in a response that broke."""
-        return self._all_tools("adopted")
-
-    @property
-    def dropped(self) -> int:
-        """Calls that were cancelled because their response broke and the retry did not contain them."""
-        return self._all_tools("dropped")
-
-    @property
-    def uncertain(self) -> int:
-        """Calls that were answered with "outcome unknown": their process died while the tool ran."""
-        return self._all_tools("uncertain")
-
-    @property
-    def early_seconds_saved(self) -> float:
-        """For each call that started early: the seconds from its start to the end of its response, or to its own end if
-        that was first. Dropped calls do not count."""
-        return self._all_tools("saved") / NANOSECONDS
-
-    # Tokens
-
-    @property
-    def tokens(self) -> int:
-        """Input and output, of queries that ended in an answer, and of runs that wait: failed runs do not report
-        them."""
-        return self.input_tokens + self.output_tokens
-
-    @property
-    def input_tokens(self) -> int:
-        """What models were sent, including what came from a cache; of the same runs as `tokens`."""
-        return self._tokens.get("input", 0)
-
-    @property
-    def output_tokens(self) -> int:
-        """What models wrote, reasoning included; of the same runs as `tokens`."""
-        return self._tokens.get("output", 0)
-
-    @property
-    def tokens_estimated(self) -> bool:
-        """Some provider did not report tokens, so some are estimated."""
-        return self._counts.get("estimate", 0) > 0
-
-    @property
-    def cost(self) -> float | None:
-        """What the runs cost whose cost is known: by `prices`, or else as their events report it. None if it is not
-        known of any run."""
-        return self._counts.get("cost", 0) / COST if self._counts.get("priced") else None
-
-    @property
-    def unpriced(self) -> int:
-        """Runs that used tokens and whose cost is not known; `cost` is without them."""
-        return self._counts.get("unpriced", 0)
-
-    @property
-    def cache_saving(self) -> float | None:
-        """How much less the runs cost because of the provider's cache, as they report it. None if none does."""
-        return self._counts.get("cache_saving", 0) / COST if "cache_saving" in self._counts else None
+    def _count(self, what: What, amount: int = 1, label: Any = "") -> None:
+        if COUNTED[what].label == "tool":
+            label = self._names.known(label)
+        elif what in MOST:
+            label = min(label, MOST[what])
+        if what == "seconds":
+            self._seconds[label].add(amount)
+        elif what == "latency":
+            self.latency.add(amount)
+        else:
+            sums = self.sums[what]
+            sums[label] = sums.get(label, 0) + amount
+            if not sums[label]:
+                del sums[label]
 
     # All of it
 
@@ -387,7 +268,7 @@ class Metrics:
             return NotImplemented
         both = self._copy()
         both += other
-        both._facts.prices = both._facts.prices or other._facts.prices
+        both._counter.prices = both._counter.prices or other._counter.prices
         return both
 
     def __radd__(self, other: object) -> Metrics:
@@ -396,68 +277,24 @@ class Metrics:
     def __iadd__(self, other: Metrics) -> Self:
         """Takes time in proportion to the other one only."""
         more = other._copy()
-        theirs = more._facts
-        runs = {**theirs.waiting, **theirs.active, **theirs.failed, **theirs.continued}
         with self._lock:
-            before = self._facts.only(runs)
             self._add(more)
-            for run in runs:
-                if run in self._facts.waiting or run in self._facts.active or run in self._facts.failed:
-                    for first, second in ((before, theirs), (theirs, before)):
-                        if run in second.continued and run not in first.continued:
-                            self._merge_resumed(run, first, second)
         return self
 
     def _copy(self) -> Metrics:
-        copy = Metrics(prices=self._facts.prices)
+        copy = Metrics(prices=self._counter.prices)
         with self._lock:
             copy._add(self)
         return copy
 
     def _add(self, other: Metrics) -> None:
-        mine, theirs = self._facts, other._facts
-        for sums, more in (
-            (self._counts, other._counts),
-            (self._tokens, other._tokens),
-            (self.outcomes, other.outcomes),
-            (self.rounds, other.rounds),
-            (self.turns, other.turns),
-        ):
-            _add(sums, more)
-        self._rounds_in_all += other._rounds_in_all
+        for what, sums in other.sums.items():
+            for label, amount in sums.items():
+                self._count(what, amount, label)
+        for name, seconds in other._seconds.items():
+            self._seconds[self._names.known(name)] += seconds
         self.latency += other.latency
-        for name, tool in other.tools.items():
-            known = name if name in self.tools or len(self.tools) < MOST_TOOLS else OTHER_TOOLS
-            self.tools[known] = self.tools.get(known, ToolMetrics()) + tool
-        for run, spent in theirs.waiting.items():
-            remember(mine.waiting, run, spent)
-        for run, failed in theirs.failed.items():
-            remember(mine.failed, run, deepcopy(failed), MOST_FAILED)
-        for run in theirs.continued:
-            remember(mine.continued, run, None)
-        for run, going in theirs.active.items():
-            remember(mine.active, run, deepcopy(going))
-
-    def _merge_resumed(self, run: str, first: Facts, second: Facts) -> None:
-        """One received the beginning of a run, the other its continuation, with the tokens of both."""
-        if run not in second.active:
-            self._facts.active.pop(run, None)
-        if run in first.failed:
-            self._facts.report_resumed(first.failed[run])
-            self._facts.failed.pop(run, None)
-            if run in second.failed:
-                self._facts.failed[run] = second.failed[run]
-        spent = first.waiting.get(run, Spent())
-        for kind, tokens in zip(TOKENS, spent.tokens, strict=True):
-            _count(self._tokens, kind, -tokens)
-        _count(self._counts, "cost", -spent.cost)
-        _count(self._counts, "cache_saving", -(spent.saving or 0))
-        _count(self._counts, "estimate", -spent.estimated)
-        _count(self._counts, "priced", -spent.priced)
-        _count(self._counts, "unpriced", -spent.unpriced)
-        self._facts.waiting.pop(run, None)
-        if run in second.waiting:
-            self._facts.waiting[run] = second.waiting[run]
+        self._counter.merge(other._counter)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Metrics) and self.to_json() == other.to_json()
@@ -476,40 +313,24 @@ class Metrics:
             return self._to_json()
 
     def _to_json(self) -> dict[str, Json]:
-        numbers: dict[str, Json] = {name: getattr(self, name) for name in NUMBERS}
-        rounds: dict[str, Json] = {
-            f"queries_with_{n}_rounds": self.rounds.get(n, 0) for n in sorted({*self.rounds, 1, 2})
-        }
-        tokens: dict[str, Json] = {f"{kind}_tokens": self._tokens.get(kind, 0) for kind in TOKENS}
         return {
-            **numbers,
-            **rounds,
-            **tokens,
+            **{name: getattr(self, name) for name in NUMBERS},
+            **{f"queries_with_{n}_rounds": self.rounds.get(n, 0) for n in sorted({*self.rounds, 1, 2})},
+            **{f"{kind}_tokens": self.sums["tokens"].get(kind, 0) for kind in TOKENS},
             "tokens_estimated": self.tokens_estimated,
             "outcomes": _sorted(self.outcomes),
             "query_latency": self.latency.to_json(),
             "turns_by_calls": _sorted(self.turns),
-            "tools": {name: self.tools[name].to_json() for name in sorted(self.tools)},
+            "tools": {name: tool.to_json() for name, tool in sorted(self.tools.items())},
         }
 
 
 NUMBERS = tuple(
     name
     for name, each in vars(Metrics).items()
-    if isinstance(each, property) and not name.startswith(("queries_with", "input_", "output_", "tokens_"))
+    if isinstance(each, Number) and not name.startswith(("queries_with", "input_", "output_", "tokens_"))
 )
 """Every metric that is one number, which an alert can watch; also `queries_with_2_rounds` with any number."""
-
-
-def _count(counts: dict[Any, int], what: object, amount: int = 1) -> None:
-    counts[what] = counts.get(what, 0) + amount
-    if not counts[what]:
-        del counts[what]
-
-
-def _add(sums: dict[Any, int], more: Mapping[Any, int]) -> None:
-    for what, amount in more.items():
-        _count(sums, what, amount)
 
 
 def _sorted(counts: Mapping[Any, int]) -> dict[str, Json]:

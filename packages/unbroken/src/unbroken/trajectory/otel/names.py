@@ -5,12 +5,12 @@ The names are those of the semantic conventions for generative AI; others begin 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
 from opentelemetry.context import Context
-from opentelemetry.metrics import Histogram, Meter, MeterProvider, get_meter
+from opentelemetry.metrics import Meter, MeterProvider, get_meter
 from opentelemetry.propagate import inject
 from opentelemetry.trace import (
     Link,
@@ -25,6 +25,7 @@ from opentelemetry.trace import (
 
 from unbroken.errors import ProviderError, StreamError, named
 from unbroken.middleware import RunStart
+from unbroken.trajectory.counted import What
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken_wires.messages import (
     Assistant,
@@ -111,7 +112,7 @@ def is_foreign(error: str) -> bool:
     return issubclass(named(error) or Exception, (ProviderError, StreamError))
 
 
-# The instruments: what is measured of runs, through a meter. The numbers come from `run` and `asking`.
+# The instruments: what is measured of runs, through a meter.
 
 
 Attributes: TypeAlias = Mapping[str, str | int]
@@ -121,63 +122,52 @@ _TOKENS = [float(4**step) for step in range(14)]
 """Buckets that the conventions recommend."""
 _ROUNDS = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 50.0]
 
+_HISTOGRAMS = (
+    ("gen_ai.client.token.usage", "{token}", "Tokens that a request used", _TOKENS),
+    ("gen_ai.client.operation.duration", "s", "How long a request took", _SECONDS),
+    ("gen_ai.client.operation.time_to_first_chunk", "s", "From a request to the first of its answer", _SECONDS),
+    ("unbroken.run.duration", "s", "How long a run took", _SECONDS),
+    ("unbroken.run.rounds", "{round}", "Rounds of calls in a run", _ROUNDS),
+    ("unbroken.tool.duration", "s", "How long a tool ran", _SECONDS),
+)
+_COUNTERS = (
+    ("unbroken.tool.calls", "{call}", "Calls that were answered"),
+    ("unbroken.tool.failures", "{call}", "Executions that ended in an error"),
+    ("unbroken.tool.uncertain", "{call}", "Calls whose outcome is unknown after a crash"),
+    ("unbroken.restarts", "{restart}", "Requests that were made again because the response broke"),
+    ("unbroken.early.saved", "s", "Seconds that calls ran while their response was written"),
+)
+COUNTED_AS: dict[What, str] = {
+    "seconds": "unbroken.tool.duration",
+    "failures": "unbroken.tool.failures",
+    "uncertain": "unbroken.tool.uncertain",
+    "restarts": "unbroken.restarts",
+    "saved": "unbroken.early.saved",
+}
+"""The instruments of what `counting` counts. The others measure requests and whole runs."""
 
-class Instruments:
-    """Made once for each meter."""
 
-    def __init__(self, meter: Meter) -> None:
-        def histogram(name: str, unit: str, description: str, buckets: list[float]) -> Histogram:
-            return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
+def _instruments(meter: Meter) -> Mapping[str, Callable[[float, Attributes], None]]:
+    counters = {name: meter.create_counter(name, *about).add for name, *about in _COUNTERS}
+    return counters | {
+        name: meter.create_histogram(name, *about, explicit_bucket_boundaries_advisory=buckets).record
+        for name, *about, buckets in _HISTOGRAMS
+    }
 
-        counter = meter.create_counter
-        self._tokens = histogram("gen_ai.client.token.usage", "{token}", "Tokens that a request used", _TOKENS)
-        self._request = histogram("gen_ai.client.operation.duration", "s", "How long a request took", _SECONDS)
-        self._first = histogram(
-            "gen_ai.client.operation.time_to_first_chunk", "s", "From a request to the first of its answer", _SECONDS
-        )
-        self._run = histogram("unbroken.run.duration", "s", "How long a run took", _SECONDS)
-        self._rounds = histogram("unbroken.run.rounds", "{round}", "Rounds of calls in a run", _ROUNDS)
-        self._tool = histogram("unbroken.tool.duration", "s", "How long a tool ran", _SECONDS)
-        self._calls = counter("unbroken.tool.calls", "{call}", "Calls that were answered")
-        self._failures = counter("unbroken.tool.failures", "{call}", "Executions that ended in an error")
-        self._uncertain = counter("unbroken.tool.uncertain", "{call}", "Calls whose outcome is unknown after a crash")
-        self._restarts = counter(
-            "unbroken.restarts", "{restart}", "Requests that were made again because the response broke"
-        )
-        self._saved = counter("unbroken.early.saved", "s", "Seconds that calls ran while their response was written")
 
-    def request_ended(self, seconds: float, first: float | None, usage: Usage, about: Attributes, error: str) -> None:
-        about = {"gen_ai.operation.name": "chat", **about}
-        self._request.record(seconds, {**about, "error.type": error} if error else about)
-        if first is not None:
-            self._first.record(first, about)
-        if usage.total_tokens:
-            self._tokens.record(usage.input_tokens, {**about, "gen_ai.token.type": "input"})
-            self._tokens.record(usage.output_tokens, {**about, "gen_ai.token.type": "output"})
+_USED = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read.input_tokens": "cached_tokens",
+    "cache_creation.input_tokens": "cache_write_tokens",
+    "reasoning.output_tokens": "reasoning_tokens",
+}
 
-    def restarted(self, about: Attributes) -> None:
-        self._restarts.add(1, about)
 
-    def call_answered(self, about: Attributes) -> None:
-        self._calls.add(1, about)
-
-    def outcome_unknown(self, about: Attributes) -> None:
-        self._uncertain.add(1, about)
-
-    def tool_ended(self, ran: float, about: Attributes, error: str, failed: bool) -> None:
-        ended = {**about, "error.type": error} if error else about
-        if failed:
-            self._failures.add(1, ended)
-        self._tool.record(ran, ended)
-
-    def started_early(self, saved: float, about: Attributes) -> None:
-        if (seconds := round(saved, 6)) > 0:  # our times are no more precise
-            self._saved.add(seconds, about)
-
-    def run_ended(self, seconds: float, rounds: int | None, about: Attributes, how: Attributes) -> None:
-        self._run.record(seconds, {**about, **how})
-        if rounds is not None:
-            self._rounds.record(rounds, about)
+def usage_attributes(usage: Usage) -> dict[str, int]:
+    """What a request has used, without zeros."""
+    used = {f"gen_ai.usage.{name}": getattr(usage, field) for name, field in _USED.items()}
+    return {name: number for name, number in used.items() if number}
 
 
 # Messages and tools as the semantic conventions for generative AI write them: JSON texts, where content is wanted.
@@ -263,18 +253,28 @@ class Telemetry:
         self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None, content: bool
     ) -> None:
         self.tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
-        self.instruments = Instruments(get_meter(SCOPE, meter_provider=meter_provider))
+        self._instruments = _instruments(get_meter(SCOPE, meter_provider=meter_provider))
         self.content = content
+
+    def measure(self, name: str, amount: float, about: Attributes, error: str = "") -> None:
+        self._instruments[name](amount, {**about, "error.type": error} if error else about)
+
+    def request_ended(self, seconds: float, first: float | None, usage: Usage, about: Attributes, error: str) -> None:
+        self.measure("gen_ai.client.operation.duration", seconds, about, error)
+        if first is not None:
+            self.measure("gen_ai.client.operation.time_to_first_chunk", first, about)
+        if usage.total_tokens:
+            for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+                self.measure("gen_ai.client.token.usage", tokens, {**about, "gen_ai.token.type": kind})
 
 
 class Tracing:
     def __init__(self, telemetry: Telemetry, head: RunStart, outside: Context) -> None:
-        self.instruments = telemetry.instruments
+        self.telemetry = telemetry
         self.content = telemetry.content
         self.clock = head.clock
-        self.measured = {"gen_ai.agent.name": head.agent}
-        self._tracer = telemetry.tracer
-        self._about = {"unbroken.run.id": head.run, "gen_ai.agent.name": head.agent}
+        self._agent = {"gen_ai.agent.name": head.agent}
+        self._about = {"unbroken.run.id": head.run, **self._agent}
         self._secrets = head.secrets
         self._redactor = Redactor((*secrets_in_environment(), *head.secrets()))
         self._above = outside
@@ -302,8 +302,13 @@ class Tracing:
         links: Sequence[Link] = (),
     ) -> Span:
         """A span below that of the run."""
-        about = {"gen_ai.operation.name": operation, **self._about, **attributes}
-        return self._tracer.start_span(f"{operation} {of}", self._above, kind, about, links, nanoseconds(time))
+        known = {name: value for name, value in attributes.items() if value is not None}
+        about = {"gen_ai.operation.name": operation, **self._about, **known}
+        return self.telemetry.tracer.start_span(f"{operation} {of}", self._above, kind, about, links, nanoseconds(time))
+
+    def measure(self, name: str, amount: float, about: Attributes, error: str = "") -> None:
+        """Of the run, or of one of its calls."""
+        self.telemetry.measure(name, amount, {**self._agent, **about}, error)
 
     def put_below(self, span: Span) -> None:
         """The spans that start from now on are below this one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import MeterProvider
@@ -27,24 +27,24 @@ from unbroken.events import (
     LimitReached,
     ReasoningReplaced,
     RequestRetried,
-    RequestSent,
     RunFailed,
     RunFinished,
     ServerCallFinished,
     ServerCallStarted,
     TextReplaced,
-    ToolCallsDetected,
     ToolLate,
 )
 from unbroken.middleware import Ask, Middleware, RunStart
-from unbroken.run_view import RunView
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.facts import NO_RESPONSE
+from unbroken.trajectory.counted import COUNTED, What
+from unbroken.trajectory.counting import EventCounter
 from unbroken.trajectory.otel import traceparent
 from unbroken.trajectory.otel.names import (
     CANCELLED,
+    COUNTED_AS,
+    ERROR_TYPES,
     Asked,
     Telemetry,
     Tracing,
@@ -57,6 +57,20 @@ from unbroken.trajectory.otel.names import (
 from unbroken.trajectory.otel.spans import Asking, CallSpans, traced
 from unbroken_wires.deltas import Delta
 from unbroken_wires.messages import Assistant, Request, ToolCall, ToolResult
+
+_NOTED: dict[type[Event], tuple[str, ...]] = {
+    RequestRetried: ("attempt", "kind", "reason", "wait", "model", "elsewhere"),
+    TextReplaced: (),
+    ReasoningReplaced: (),
+    CallsIgnored: ("names",),
+    LimitReached: ("kind", "limit"),
+    Compacted: ("messages", "before", "after", "problem"),
+    ApprovalAsked: ("name", "call_id"),
+    ToolLate: ("name", "seconds", "threads"),
+}
+"""The events that a span has, too, and which of their fields."""
+_ENDED = ("stop_reason", "rounds", "requests", "attempts", "calls", "complete", "cut_off")
+_NAMED = {"before": "tokens.before", "after": "tokens.after"}
 
 
 def tracing(
@@ -100,8 +114,8 @@ class RunTrace(Middleware):
         if head.trace is not None and not head.trace and (own := traceparent(self._span)):
             head.trace["traceparent"] = own
         tracing.put_below(self._span)
-        self._view = RunView()
-        self._calls = CallSpans(tracing, self._view)
+        self._counter = EventCounter(self._count)
+        self._calls = CallSpans(tracing, self._counter)
         self._asked = Asked.of(head.asks) if head.asks is not None else Asked.named(head.model)
         self._asking: Asking | None = None
         self._server_calls: dict[str, Span] = {}
@@ -128,61 +142,64 @@ class RunTrace(Middleware):
         self._asking = None
 
     def on_event(self, event: Event) -> None:
-        self._view.feed(event)
+        self._counter(event)
         match event:
-            case RequestSent():
-                self._view.forget_turns()
             case CallStarted():
                 self._calls.start(event)
             case CallFinished():
                 self._calls.finish(event)
             case CallAdopted():
                 self._calls.adopt(event)
-            case ToolCallsDetected():
-                self._calls.response_ended(event.turn)
             case RequestRetried():
-                self._retried(event)
-            case TextReplaced() | ReasoningReplaced():
-                self._note(self._span, event, length=len(event.text))
-            case CallsIgnored():
-                self._note(self._span, event, names=[self._tracing.exportable(name) for name in event.names])
+                self._note(event, self._asking.span if self._asking is not None else self._span)
+            case ToolLate():
+                self._note(event, self._calls.span_of(event.call) or self._span)
             case ServerCallStarted():
                 self._server_calls[event.call_id] = self._server_call(event)
             case ServerCallFinished():
                 self._end_server_call(event)
-            case LimitReached():
-                self._note(self._span, event, kind=event.kind, limit=event.limit)
-            case Compacted():
-                fields = {"messages": event.messages, "tokens.before": event.before, "tokens.after": event.after}
-                self._note(self._span, event, **fields, problem=self._tracing.exportable(event.problem))
-            case ApprovalAsked():
-                exportable = self._tracing.exportable
-                self._note(self._span, event, name=exportable(event.name), call_id=exportable(event.call_id))
-            case ToolLate():
-                span = self._calls.span_of(event.call) or self._span
-                name = self._tracing.exportable(event.name)
-                self._note(span, event, name=name, seconds=event.seconds, threads=event.threads)
             case RunFinished():
                 self._finished(event)
             case RunFailed():
                 self._failed(event)
+            case _ if type(event) in _NOTED:
+                self._note(event, self._span)
             case _:
                 pass
 
-    def _retried(self, event: RequestRetried) -> None:
-        self._note(
-            self._asking.span if self._asking is not None else self._span,
-            event,
-            attempt=event.attempt,
-            kind=event.kind,
-            reason=self._tracing.exportable(event.reason),
-            wait=event.wait,
-            model=event.model,
-            elsewhere=event.elsewhere,
-        )
-        if event.kind not in NO_RESPONSE:
-            about = {**self._tracing.measured, "unbroken.restart.kind": event.kind}
-            self._tracing.instruments.restarted(about)
+    def _count(self, what: What, amount: int = 1, label: Any = "") -> None:
+        """Measures what the counter has found. The result of a call counts as its answer, unless it will be dropped."""
+        counted, name, event, error = COUNTED[what], COUNTED_AS.get(what), self._counter.last, ""
+        about = {"gen_ai.tool.name": self._calls.known_name(label)} if counted.label == "tool" else {}
+        if isinstance(event, RequestRetried):
+            about["unbroken.restart.kind"] = event.kind
+        elif isinstance(event, CallFinished) and what != "saved":
+            call = self._counter.view(event).by_number[event.call]
+            error = ERROR_TYPES[event.outcome] if what in ("seconds", "failures") else ""
+            if what != "failures" and not (call.response_broke and call.started is not None):
+                self._tracing.measure("unbroken.tool.calls", 1, about)
+            if call.started is None and what == "seconds":
+                return  # it ran before its process died
+        if name is not None and (amount or what == "seconds"):
+            self._tracing.measure(name, counted.value(amount), about, error)
+
+    def _note(self, event: Event, span: Span) -> None:
+        """Adds an event to the span."""
+        about: dict[str, Any] = {"turn": event.turn}
+        for name in _NOTED[type(event)]:
+            value = getattr(event, name)
+            match value:
+                case str():
+                    value = self._tracing.exportable(value)
+                case list():
+                    value = [self._tracing.exportable(each) for each in cast("list[str]", value)]
+                case _:
+                    pass
+            about[_NAMED.get(name, name)] = value
+        if isinstance(event, TextReplaced | ReasoningReplaced):
+            about["length"] = len(event.text)
+        attributes = {f"unbroken.{name}": value for name, value in about.items()}
+        span.add_event(f"unbroken.{NAMES[type(event)]}", attributes, nanoseconds(event.time))
 
     def _server_call(self, event: ServerCallStarted | ServerCallFinished) -> Span:
         name = self._tracing.exportable(event.name)
@@ -202,21 +219,10 @@ class RunTrace(Middleware):
             fail(span, event.outcome, self._tracing.exportable(event.error) if self._tracing.content else "")
         span.end(nanoseconds(event.time))
 
-    def _note(self, span: Span, event: Event, **fields: Any) -> None:
-        about = {"turn": event.turn, **fields}
-        attributes = {f"unbroken.{name}": value for name, value in about.items()}
-        span.add_event(f"unbroken.{NAMES[type(event)]}", attributes, nanoseconds(event.time))
-
     def _finished(self, event: RunFinished) -> None:
         usage = event.usage
         about: dict[str, Any] = {
-            "unbroken.run.stop_reason": event.stop_reason,
-            "unbroken.run.rounds": event.rounds,
-            "unbroken.run.requests": event.requests,
-            "unbroken.run.attempts": event.attempts,
-            "unbroken.run.calls": event.calls,
-            "unbroken.run.complete": event.complete,
-            "unbroken.run.cut_off": event.cut_off,
+            **{f"unbroken.run.{name}": getattr(event, name) for name in _ENDED},
             "gen_ai.usage.input_tokens": usage["input_tokens"],
             "gen_ai.usage.output_tokens": usage["output_tokens"],
         }
@@ -229,14 +235,15 @@ class RunTrace(Middleware):
         self._end(event.time)
         if event.stop_reason != "waiting":  # a run that waits is counted when it has ended
             how = {"unbroken.run.stop_reason": event.stop_reason}
-            self._tracing.instruments.run_ended(event.seconds, event.rounds, self._tracing.measured, how)
+            self._tracing.measure("unbroken.run.duration", event.seconds, how)
+            self._tracing.measure("unbroken.run.rounds", event.rounds, {})
 
     def _failed(self, event: RunFailed) -> None:
         tells = self._tracing.content or is_foreign(event.error)
         fail(self._span, event.error, self._tracing.exportable(event.message) if tells else "")
         self._end(event.time)
         seconds = round(self._tracing.clock.elapsed() - self._began, 9)
-        self._tracing.instruments.run_ended(seconds, None, self._tracing.measured, {"error.type": event.error})
+        self._tracing.measure("unbroken.run.duration", seconds, {}, event.error)
 
     def end(self) -> None:
         self._end(self._tracing.clock.now())

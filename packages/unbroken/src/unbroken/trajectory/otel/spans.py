@@ -14,18 +14,16 @@ from opentelemetry.trace import Span, SpanKind
 from unbroken.events import CallAdopted, CallFinished, CallStarted
 from unbroken.middleware import Ask
 from unbroken.models.model import CARRIED, closing
-from unbroken.run_view import CallView, RunView
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.facts import failed
+from unbroken.trajectory.counting import EventCounter
 from unbroken.trajectory.otel.names import (
     CANCELLED,
     ERROR_TYPES,
     OTHER,
     Asked,
-    Attributes,
     Tracing,
     answer,
     fail,
@@ -35,6 +33,7 @@ from unbroken.trajectory.otel.names import (
     is_foreign,
     nanoseconds,
     tools,
+    usage_attributes,
 )
 from unbroken_wires.deltas import (
     AttemptFailed,
@@ -51,11 +50,11 @@ from unbroken_wires.messages import Request, ToolCall, ToolResult, Usage
 
 
 class CallSpans:
-    """The spans of all calls, by their numbers. The view must have received each event before."""
+    """The spans of all calls, by their numbers. The counter must have received each event before."""
 
-    def __init__(self, tracing: Tracing, view: RunView) -> None:
+    def __init__(self, tracing: Tracing, counter: EventCounter) -> None:
         self._tracing = tracing
-        self._view = view
+        self._counter = counter
         self._toolbox: Toolbox | None = None
         self._running: dict[int, tuple[Span, Context]] = {}
         """The spans of calls whose tool has started."""
@@ -79,10 +78,6 @@ class CallSpans:
         running = self._running.get(number)
         return running[0] if running is not None else None
 
-    def response_ended(self, turn: int) -> None:
-        for call in self._view.turn(turn).calls:
-            self._measure_saved(call)
-
     def start(self, event: CallStarted) -> None:
         span = self._begin(event)
         span.set_attribute("unbroken.call.early", event.early)
@@ -97,7 +92,7 @@ class CallSpans:
             running[0].set_attribute("gen_ai.tool.call.id", self._tracing.exportable(event.call_id))
 
     def finish(self, event: CallFinished) -> None:
-        call, ran = self._view.by_number[event.call], event.call in self._running
+        call, ran = self._counter.view(event).by_number[event.call], event.call in self._running
         span = self._running.pop(event.call)[0] if ran else self._begin(event)
         exportable, error = self._tracing.exportable, ERROR_TYPES[event.outcome]
         span.set_attribute("unbroken.call.seconds", event.seconds)
@@ -113,29 +108,10 @@ class CallSpans:
         if error:
             fail(span, error, exportable(event.text) if self._tracing.content else "")
         span.end(nanoseconds(call.finished if ran and call.finished is not None else event.time))
-        self._measure(event, call, ran)
-        self._measure_saved(call)
 
-    def _measure(self, event: CallFinished, call: CallView, ran: bool) -> None:
-        before = None if call.adopted is None else self._view.by_number.get(call.adopted)
-        if not ran and before is not None and before.outcome is not None:
-            return  # its end was reported before its response broke
-        about, instruments = self._about(event.name), self._tracing.instruments
-        dropped = ran and call.response_broke
-        if not dropped:
-            instruments.call_answered(about)
-        if event.outcome == "unknown":
-            instruments.outcome_unknown(about)
-        elif ran:
-            instruments.tool_ended(event.seconds, about, ERROR_TYPES[event.outcome], failed(event) and not dropped)
-
-    def _measure_saved(self, call: CallView) -> None:
-        if call.saved is not None:
-            self._tracing.instruments.started_early(call.saved, self._about(call.name))
-
-    def _about(self, name: str) -> Attributes:
-        known = name if self._tool(name) is not None else OTHER  # a model may invent any number of names
-        return {**self._tracing.measured, "gen_ai.tool.name": known}
+    def known_name(self, name: str) -> str:
+        """A model may invent any number of names."""
+        return name if self._tool(name) is not None else OTHER
 
     def end(self, time: float) -> None:
         """The run is over: ends the spans of calls that still run."""
@@ -153,11 +129,10 @@ class CallSpans:
             "gen_ai.tool.name": exportable(event.name),
             "gen_ai.tool.call.id": exportable(event.call_id),
             "gen_ai.tool.type": "function",
+            "gen_ai.tool.description": (exportable(tool.spec.description) or None) if tool is not None else None,
             "unbroken.turn": event.turn,
             "unbroken.call.number": event.call,
         }
-        if tool is not None and tool.spec.description:
-            about["gen_ai.tool.description"] = exportable(tool.spec.description)
         return self._tracing.start("execute_tool", exportable(event.name), SpanKind.INTERNAL, about, event.time)
 
 
@@ -166,6 +141,7 @@ class CallSpans:
 # awaited, not while its deltas are processed: otherwise an async generator would leave it in the context of its reader.
 
 
+_CONTENT = ("gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.tool.definitions")
 _SAYING = (TextDelta, ReasoningDelta, CallOpened, CallReady)
 
 
@@ -177,7 +153,8 @@ class Asking:
         self._asked = asked
         about: dict[str, Any] = {**asked.attributes(), **_settings(request), "unbroken.turn": turn}
         if tracing.content:
-            about |= _content(tracing, request)
+            content = instructions(request.messages), history(request.messages), tools(request.tools)
+            about |= {name: tracing.exportable_json(each) for name, each in zip(_CONTENT, content, strict=True) if each}
         self.span = tracing.start("chat", asked.model, SpanKind.CLIENT, about, tracing.clock.now())
         self._context = tracing.within(self.span)
         self._carried = headers_of(self._context)
@@ -233,21 +210,12 @@ class Asking:
             return
         self._ended = True
         self._count()
-        spent = self._spent
-        numbers: dict[str, float | None] = {
-            "gen_ai.usage.input_tokens": spent.input_tokens,
-            "gen_ai.usage.output_tokens": spent.output_tokens,
-            "gen_ai.usage.cache_read.input_tokens": spent.cached_tokens,
-            "gen_ai.usage.cache_creation.input_tokens": spent.cache_write_tokens,
-            "gen_ai.usage.reasoning.output_tokens": spent.reasoning_tokens,
-        }
-        self.span.set_attributes({name: number for name, number in numbers.items() if number})
+        self.span.set_attributes(usage_attributes(self._spent))
         if self._first is not None:
             self.span.set_attribute("gen_ai.response.time_to_first_chunk", self._first)
+        about = {"gen_ai.operation.name": "chat", **self._asked.attributes()}
+        self._tracing.telemetry.request_ended(self._elapsed(), self._first, self._spent, about, self._error)
         self.span.end(nanoseconds(self._tracing.clock.now()))
-        self._tracing.instruments.request_ended(
-            self._elapsed(), self._first, spent, self._asked.attributes(), self._error
-        )
 
     def _count(self) -> None:
         """Counts failed attempts too: they were paid for."""
@@ -261,23 +229,10 @@ class Asking:
 
 def _settings(request: Request) -> dict[str, Any]:
     sampling = request.sampling
-    found: dict[str, Any] = {
-        "gen_ai.request.max_tokens": sampling.max_tokens,
-        "gen_ai.request.temperature": sampling.temperature,
-        "gen_ai.request.top_p": sampling.top_p,
-        "gen_ai.request.seed": sampling.seed,
-        "gen_ai.request.stop_sequences": sampling.stop or None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _content(tracing: Tracing, request: Request) -> dict[str, Any]:
     found = {
-        "gen_ai.system_instructions": instructions(request.messages),
-        "gen_ai.input.messages": history(request.messages),
-        "gen_ai.tool.definitions": tools(request.tools),
+        f"gen_ai.request.{name}": getattr(sampling, name) for name in ("max_tokens", "temperature", "top_p", "seed")
     }
-    return {name: tracing.exportable_json(value) for name, value in found.items() if value}
+    return {**found, "gen_ai.request.stop_sequences": sampling.stop or None}
 
 
 async def traced(
