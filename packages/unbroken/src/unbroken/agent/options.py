@@ -1,40 +1,23 @@
-"""The options of one run, `Policy` for options that are rarely changed, and the plan that a run makes from them."""
+"""The options of one run, and `Policy` for options of an agent that are rarely changed."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypedDict
 
 from typing_extensions import TypeVar
 
 from unbroken.agent.limits import Limits
-from unbroken.agent.output import ANSWER, Output
-from unbroken.agent.prompts import Language
-from unbroken.agent.toolset import OrderHint, Tools, ToolSet, ToolSource
-from unbroken.clock import Clock
+from unbroken.agent.toolset import Tools
 from unbroken.errors import UserError
 from unbroken.events import Sink
-from unbroken.middleware import (
-    Ask,
-    CheckInput,
-    CheckOutput,
-    Middleware,
-    wrap_approver,
-    wrap_caller,
-    wrap_check,
-    wrap_model,
-    wraps,
-)
+from unbroken.middleware import Middleware
 from unbroken.models.model import Model
-from unbroken.tools.approval import OnApproval
-from unbroken.tools.caller import NOT_EXECUTED, Caller, Prepared, ResultCache, ToolCaller, ToolErrors, prepare
+from unbroken.tools.caller import ToolErrors
 from unbroken.tools.context import RunContext
 from unbroken.tools.results import RESULT_LIMIT
-from unbroken.tools.schedule import Schedule
-from unbroken.tools.toolbox import Toolbox
-from unbroken_wires.messages import UNSET, Choice, Effort, Json, Message, OneTool, Sampling, System, ToolCall
+from unbroken_wires.messages import Message
 from unbroken_wires.transcript import Transcript
 from unbroken_wires.validation import checked
 from unbroken_wires.wires.chain import StoredHistory
@@ -57,8 +40,6 @@ Instructions: TypeAlias = str | Callable[[RunContext[Any]], str | Awaitable[str]
 """A text, or a function of the run's context, called before each request."""
 LimitsOf: TypeAlias = Callable[[RunContext[Any]], Limits | Awaitable[Limits]]
 """A function of the run's context, called at the start of a run."""
-
-CHANGED_ANSWER = f"{NOT_EXECUTED}: a typed answer is changed in `check_output`, and not in `call_tool`"
 
 NOTHING: Answers = {}
 
@@ -122,26 +103,33 @@ class Policy:
             raise UserError(f"Policy(background={self.background:g}): expected seconds from 0, or None for none")
 
 
-class ReplayOptions(TypedDict, Generic[DepsT], total=False):
-    """Options of a replayed run."""
-
+class _ReplayedToo(TypedDict, Generic[DepsT], total=False):
     deps: DepsT
     """What tools find in `CallContext.deps`."""
-    store: dict[str, Any]
-    """Kept from run to run, for tools that remember something."""
-    trim: Trim | None
-    """Chooses which part of a long history is sent, in place of the agent's own `trim=`."""
     limits: Limits | None
-    sinks: Sequence[Sink | Middleware]
-    """Functions that get every event of this run, or middleware for it."""
 
 
-class ResumeOptions(ReplayOptions[DepsT], Generic[DepsT], total=False):
-    """Options of a resumed run. These three are in place of the agent's own."""
+class Overrides(_ReplayedToo[DepsT], Generic[DepsT], total=False):
+    """Options of `agent.override`. All are in place of the agent's own."""
 
     model: Model | str
     instructions: Instructions
     tools: Tools
+
+
+class ReplayOptions(_ReplayedToo[DepsT], Generic[DepsT], total=False):
+    """Options of a replayed run."""
+
+    store: dict[str, Any]
+    """Kept from run to run, for tools that remember something."""
+    trim: Trim | None
+    """Chooses which part of a long history is sent, in place of the agent's own `trim=`."""
+    sinks: Sequence[Sink | Middleware]
+    """Functions that get every event of this run, or middleware for it."""
+
+
+class ResumeOptions(ReplayOptions[DepsT], Overrides[DepsT], Generic[DepsT], total=False):
+    """Options of a resumed run."""
 
 
 class TurnOptions(ResumeOptions[DepsT], Generic[DepsT], total=False):
@@ -158,158 +146,3 @@ class Options(TurnOptions[DepsT], Generic[DepsT], total=False):
     copied, and repaired if needed."""
     open_calls: OpenCalls | None
     """What to do with open calls at the end of that history, in place of the agent's own `Policy`."""
-
-
-@dataclass(slots=True)
-class Plan:
-    model: Model
-    tools: ToolSource | Toolbox
-    """The same ones in every turn, or a function."""
-    clock: Clock
-    toolsets: tuple[ToolSet, ...] = ()
-    """Where these come from; and, if they were given for this run, those of the agent."""
-    system: System | None = None
-    write_system: Callable[[Callable[[], RunContext[Any]], Toolbox, Language], Awaitable[System | None]] | None = None
-    """Writes it before each request, if the instructions are a function, or guidance is added: for the tools of the
-    request, and the language of the prompt."""
-    choose_limits: LimitsOf | None = None
-    """Chooses the limits at the start of the run."""
-    sampling: Sampling = UNSET
-    reasoning: Effort | None = None
-    schedule: Schedule = Schedule.EAGER
-    several_calls: bool = True
-    on_error: OnError = "continue"
-    on_approval: OnApproval | None = None
-    policy: Policy = field(default_factory=Policy)
-    choice: Choice | None = None
-    """For the first request only: otherwise a forced call would be forced for ever."""
-    output: Output[Any] | None = None
-    output_given: bool = False
-    """It was given for this run: an agent that takes over has it too."""
-    handoffs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The agents that may take over (`Handoff`), by the names of the tools that let them."""
-    language: Language = "en"
-    deps: Any = None
-    store: dict[str, Any] = field(default_factory=dict[str, Any])
-    results: ResultCache = field(default_factory=ResultCache)
-    """Results of tools with `cache`."""
-    order_hint: OrderHint = field(default_factory=OrderHint)
-    trim: Trim | None = None
-    """Chooses which part of the history is sent; the history itself stays complete."""
-    middleware: tuple[Middleware, ...] = ()
-    """The first is the outermost."""
-    ask: Ask = field(init=False)
-    """Asks the model, through all middleware."""
-    preparing: tuple[Middleware, ...] = ()
-    """The middleware that changes what is sent."""
-    check_input: CheckInput | None = None
-    check_output: CheckOutput | None = None
-    """Check the prompt and the final output, if any middleware does."""
-    client_checks: tuple[Middleware, ...] = ()
-    """Those that check calls which run at the client."""
-
-    def __post_init__(self) -> None:
-        self.ask = self.model.stream
-
-    def install(self, middleware: Sequence[Middleware]) -> None:
-        """Puts the middleware between the run and its model, tools and approver."""
-        self.middleware = tuple(middleware)
-        self.ask = wrap_model(self.middleware, self.model)
-        self.on_approval = wrap_approver(self.middleware, self.on_approval)
-        self.check_input = wrap_check(self.middleware, "check_input")
-        self.check_output = wrap_check(self.middleware, "check_output")
-        self.client_checks = tuple([each for each in self.middleware if wraps(each, "check_client_call")])
-        self.preparing = tuple(each for each in self.middleware if wraps(each, "before_request"))
-
-    def remove_middleware(self) -> None:
-        """Breaks the reference cycle between run and middleware, so that nothing is left for the garbage collector."""
-        self.middleware, self.preparing, self.ask = (), (), self.model.stream
-        self.check_input = self.check_output = None
-        self.client_checks = ()
-
-    def known_tools(self) -> frozenset[str] | None:
-        """The names of all tools that the run or its agent has. None if they are not known."""
-        names: set[str] = set()
-        for place, toolset in enumerate(self.toolsets):
-            found = toolset.all_names(run=place == 0)
-            if found is None:
-                return None
-            names |= found
-        return frozenset(names)
-
-    def caller_of(self, toolbox: Toolbox) -> Caller:
-        caller: Caller = ToolCaller(
-            toolbox, self.clock, self.results, self.policy.result_limit, self.policy.tool_errors
-        )
-        return wrap_caller(self.middleware, caller, partial(self._prepare, toolbox)) if self.middleware else caller
-
-    def _prepare(self, toolbox: Toolbox, call: ToolCall) -> Prepared:
-        """A call whose arguments middleware has changed."""
-        prepared = prepare(call, toolbox, self.policy.tool_errors)
-        if self.output is not None and call.name == ANSWER:  # it is read from the history when the run is resumed
-            prepared.refusal = CHANGED_ANSWER
-        return prepared
-
-
-def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
-    """The settings of a run that can be saved: enough to replay it."""
-    choice, policy = plan.choice, plan.policy
-    return {
-        "schedule": plan.schedule.value,
-        "limits": limits_to_json(limits),
-        "several_calls": plan.several_calls,
-        "on_error": plan.on_error,
-        "on_all_failed": policy.on_all_failed,
-        "final_answer": policy.final_answer,
-        "share_all": policy.share_all,
-        "share_rounds": policy.share_rounds,
-        "tool_errors": policy.tool_errors,
-        "tool_retries": policy.tool_retries,
-        "choice": choice.name if isinstance(choice, OneTool) else choice,
-        "language": plan.language,
-        "nudge": policy.nudge,
-        "continue_prompt": policy.continue_prompt,
-        "empty_answer": policy.empty_answer,
-        "background": policy.background,
-        "wait_for_background": policy.wait_for_background,
-        "result_limit": policy.result_limit,
-        "sampling": _sampled(plan.sampling),
-        "reasoning": plan.reasoning,
-        "cache": policy.cache,
-        "output": _output(plan.output) if plan.output is not None else None,
-    }
-
-
-def _output(output: Output[Any]) -> dict[str, Json]:
-    saved: dict[str, Json] = {"tool": ANSWER, "schema": output.schema}
-    if output.free_text:
-        saved["text"] = True
-    return saved if output.via == "auto" else {**saved, "via": output.via}
-
-
-def limits_to_json(limits: Limits) -> dict[str, Json]:
-    """The limits that are set; `limits_from_json` reads them."""
-    limited: dict[str, Json] = {}
-    if limits.rounds is not None:
-        limited["rounds"] = limits.rounds
-    if limits.calls is not None:
-        limited["calls"] = limits.calls
-    if limits.tokens is not None:
-        limited["tokens"] = limits.tokens
-    if limits.seconds is not None:
-        limited["seconds"] = limits.seconds
-    if limits.cost is not None:
-        limited["cost"] = limits.cost
-    limited["final_seconds"] = limits.final_seconds
-    if limits.most_rounds is not None:
-        limited["most_rounds"] = limits.most_rounds
-    if limits.prices is not None:
-        limited["prices"] = asdict(limits.prices)
-    return limited
-
-
-def _sampled(sampling: Sampling) -> dict[str, Json]:
-    if sampling is UNSET or sampling == UNSET:
-        return {}
-    named = ("max_tokens", "temperature", "top_p", "stop", "seed")
-    return {name: value for name in named if (value := getattr(sampling, name)) not in (None, ())}

@@ -19,9 +19,10 @@ from typing import Any, Self, TypeVar, cast
 from unbroken.agent.agent import Agent
 from unbroken.agent.handoffs import Handoff
 from unbroken.agent.limits import limits_of
-from unbroken.agent.options import Instructions, Policy, Trim
+from unbroken.agent.options import Instructions, Trim
 from unbroken.agent.output import ANSWER, DOES_NOT_FIT, Output, why_invalid, why_of
 from unbroken.agent.resuming import reading
+from unbroken.agent.settings import read_header
 from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UserError
 from unbroken.events import (
     AgentChanged,
@@ -40,7 +41,7 @@ from unbroken.tools.caller import fingerprint
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Source
-from unbroken.trajectory.lines import Line, read_sampling
+from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken_wires.deltas import Delta
 from unbroken_wires.messages import Assistant, Json, Message, Request, System, ToolCall, ToolSpec, User
@@ -70,8 +71,7 @@ def agent_of(
     on_approval: OnApproval | None = None,
 ) -> Agent:
     """The agent that replays the run; with a model, the one that resumes it. `tools`: the real tools, if available."""
-    settings = recording.settings
-    if "schedule" not in settings:
+    if "schedule" not in recording.settings:
         what = "could be replayed" if model is None else "could be resumed"
         raise UserError(f"{recording.path} has no agent that {what}: it was made by a gateway, or by a test")
     if model is not None and not recording.requests:
@@ -84,18 +84,13 @@ def agent_of(
             _tools(recording) if tools is None else tools,
             _system(recording),
             name=recording.agent_name,
-            schedule=settings["schedule"],
             limits=limits_of(recording),
             handoffs=_handoffs(recording) if model is None else (),
-            several_calls=settings.get("several_calls", True),
-            on_error=settings.get("on_error", "continue"),
             on_approval=on_approval,
             guidance=False,
-            sampling=read_sampling(settings.get("sampling") or {}),
-            reasoning=settings.get("reasoning"),
             trim=_trim(recording) if model is None else None,
             middleware=[asides] if model is None and (asides := _Asides(recording)).needed else [],
-            policy=Policy(**{name: settings[name] for name in _POLICY if name in settings}),
+            **read_header(recording.settings),
         )
 
 
@@ -119,26 +114,16 @@ def _handoffs(recording: Recording) -> list[Handoff]:
 
 
 def _agent_after(recording: Recording, change: AgentChanged, handoffs: Sequence[Handoff]) -> Agent:
-    settings: Line = change.settings
     return Agent(
         _AbsentModel(change.model),
         _tools(recording),
         _system(recording),
         name=change.agent,
-        output=_output(recording, settings.get("output")),
-        schedule=settings["schedule"],
-        several_calls=settings.get("several_calls", True),
-        on_error=settings.get("on_error", "continue"),
+        output=_output(recording, as_dict(change.settings.get("output"))),
         guidance=False,
-        sampling=read_sampling(settings.get("sampling") or {}),
-        reasoning=settings.get("reasoning"),
         handoffs=handoffs,
-        policy=Policy(**{name: settings[name] for name in _POLICY if name in settings}),
+        **read_header(change.settings),
     )
-
-
-_POLICY = [each.name for each in fields(Policy) if each.name != "open_calls"]
-"""Its fields in a recording."""
 
 
 def _system(recording: Recording) -> Instructions:
@@ -258,11 +243,11 @@ _OF_EVENTS = len(fields(Event))
 
 def output_of(recording: Recording) -> Output[Any] | None:
     with reading(recording):
-        return _output(recording, recording.settings.get("output"))
+        return _output(recording, as_dict(recording.settings.get("output")))
 
 
-def _output(recording: Recording, saved: Line | None) -> Output[Any] | None:
-    if saved is None:
+def _output(recording: Recording, saved: Line) -> Output[Any] | None:
+    if not saved:
         return None
     refused, texts, answer = _refused(recording), _refused_texts(recording), _answer(recording)
 
