@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from unbroken import guardrails
-from unbroken.agent.settings import Settings
+from unbroken.agent.options import Settings
 from unbroken.middleware import Middleware
 
 CheckT = TypeVar("CheckT", bound=Callable[..., Any])

@@ -30,17 +30,17 @@ from unbroken.agent.options import (
     ReplayOptions,
     ResumeOptions,
     Trim,
+    read_arguments,
 )
 from unbroken.agent.output import Output
-from unbroken.agent.plan import Kept, Plan, make_plan
+from unbroken.agent.plan import Kept, make_plan
 from unbroken.agent.prompts import Language, Prompt, to_user
 from unbroken.agent.result import OutputT, Result
 from unbroken.agent.resuming import Saved, prepare_resume, replay_run
 from unbroken.agent.run_lifecycle import Performance, read_history
-from unbroken.agent.settings import read_arguments
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.agent.teams import SAME_DEPS, agent_tool
-from unbroken.agent.toolset import OrderHint, Tools, ToolSet, ToolsFor
+from unbroken.agent.toolset import Tools, ToolSet, ToolsFor
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
@@ -155,7 +155,9 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
     ) -> None:
         handoffs = read_handoffs(options.pop("handoffs", ()))
         self.settings = read_arguments(model, tools, instructions, output, handoffs, options)
-        self._kept = Kept()
+        self._kept = kept = Kept()
+        self.order_hint = kept.order_hint
+        """Which tools ran one after another because they declare nothing, and lost time."""
         self._overrides: ContextVar[Overrides | None] = ContextVar(f"overrides of {self.name}", default=None)
 
     @property
@@ -167,11 +169,6 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
     def model(self) -> Model:
         """Answers the requests of runs that are given no other model."""
         return self.settings.model
-
-    @property
-    def order_hint(self) -> OrderHint:
-        """Which tools ran one after another because they declare nothing, and lost time."""
-        return self._kept.order_hint
 
     if not TYPE_CHECKING:  # type checkers have their own words for it
 
@@ -209,7 +206,7 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
         self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[Options[DepsT]]
     ) -> RunStream[Any]:
         """The same as `run`, as a stream of events: `async for event in agent.stream(…)`."""
-        kind = self._kind(output)
+        kind = self.output_of(output)
         performance = self.prepare(prompt, options, kind)
         return RunStream(performance, performance.messages, kind)
 
@@ -264,7 +261,7 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
         **options: Unpack[ResumeOptions[DepsT]],
     ) -> RunStream[OutputT]:
         """The same as `resume`, as a stream of events."""
-        kind = self._kind(output)
+        kind = self.output_of(output)
         performance = self.prepare_resume(result, answers, options, kind)
         return RunStream(performance, performance.messages, kind)
 
@@ -348,8 +345,8 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
         options = self.overridden(options)
         account = Account(options.get("limits") or self.settings.limits)
-        run_id = options.get("run_id") or os.urandom(6).hex()
-        performance = self.performance(run_id, transcript, account, options, output)
+        id = options.get("run_id") or os.urandom(6).hex()
+        performance = self.performance(id, transcript, account, options, output)
         if prompt is not None:  # last, so that an error leaves the history unchanged
             question = to_user(prompt)
             if transcript.closed:
@@ -362,29 +359,20 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
         self, saved: Saved, answers: Answers, options: ResumeOptions[DepsT], output: Any = None
     ) -> Performance:
         """Prepares the rest of a run that waits or was cut off."""
-        kind = self.settings.output if output is None else output
-        return prepare_resume(self, saved, answers, self.overridden(options), kind)
+        return prepare_resume(self, saved, answers, self.overridden(options), self.output_of(output))
 
     def performance(
         self, id: str, transcript: Transcript, account: Account, options: ResumeOptions[DepsT], output: Any
     ) -> Performance:
         """A run that starts from this history, with this agent's settings and these options."""
-        tools = self._tools(options)
-        plan = partial(make_plan, self.settings, self._kept, options, self._kind(output), account, tools)
+        tools = ToolSet(options["tools"]) if "tools" in options else self.settings.tools
+        plan = partial(make_plan, self.settings, self._kept, options, self.output_of(output), account, tools)
         clock, middleware = self.settings.clock, self.stack(options)
         return Performance(id, plan, clock, tools, transcript, account, middleware, self.settings.name)
 
-    def plan_after(self, before: Plan, account: Account) -> tuple[Plan, ToolSet]:
-        """The plan with which this agent takes over a run, and its tools."""
-        options = self.overridden(cast("ResumeOptions[DepsT]", {}))
-        tools, settings = self._tools(options), self.settings
-        return make_plan(settings, self._kept, options, settings.output, account, tools, before.clock), tools
-
-    def _kind(self, output: Any) -> Output[Any] | None:
+    def output_of(self, output: Any) -> Output[Any] | None:
+        """The type of a run's answer: the given one, or that of all runs."""
         return self.settings.output if output is None else Output[Any].of(output)
-
-    def _tools(self, options: ResumeOptions[DepsT]) -> ToolSet:
-        return ToolSet(options["tools"]) if "tools" in options else self.settings.tools
 
     @contextmanager
     def override(self, **options: Unpack[Overrides]) -> Generator[None]:

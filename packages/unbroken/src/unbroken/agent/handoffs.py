@@ -130,7 +130,8 @@ async def _take_over(run: Run, taken: Taken) -> None:
     agent: Agent[Any, Any] = handoff.agent
     if handoff.filter is not None:
         changing.shown = taken.messages, await filter_history(run, handoff.filter, taken.messages)
-    plan, tools = agent.plan_after(before, run.account)
+    taking = agent.performance(run.id, run.transcript, run.account, agent.overridden({}), None)
+    plan, tools = taking.plan(before.clock), taking.tools
     _keep(before, plan)
     if tools.has_servers:
         await changing.servers.enter_async_context(tools.opened())

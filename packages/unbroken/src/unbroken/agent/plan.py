@@ -6,14 +6,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from unbroken.agent.limits import Account, Limits
-from unbroken.agent.options import Instructions, LimitsOf, ResumeOptions, Trim
+from unbroken.agent.options import Instructions, LimitsOf, ResumeOptions, Settings, Trim, header_of
 from unbroken.agent.output import ANSWER, Output
 from unbroken.agent.prompts import Language, guidance_text, language_of
-from unbroken.agent.settings import Settings, header_of
 from unbroken.agent.toolset import OrderHint, ToolSet, ToolSource
 from unbroken.clock import Clock
 from unbroken.errors import UserError
@@ -46,6 +45,17 @@ _ANSWER = OneTool(ANSWER)
 WriteSystem: TypeAlias = Callable[[Callable[[], RunContext[Any]], Toolbox, Language], Awaitable[System | None]]
 
 
+def _system(settings: Settings, text: str, tools: Toolbox, asked_in: Language, rounds: int | None) -> System | None:
+    """The instructions, with guidance that states how calls run and the actual round limit."""
+    guidance = settings.guidance
+    own = [each for each in tools if each.name != ANSWER and each.name not in settings.handoffs]
+    if guidance and (own or settings.handoffs):
+        asked_in = "zh" if asked_in == "zh" else language_of(text)
+        language = guidance if isinstance(guidance, str) else asked_in
+        text = f"{text}\n\n{guidance_text(language, own, settings.schedule, settings.several_calls, rounds)}".strip()
+    return System.of(text) if text else None
+
+
 @dataclass(slots=True)
 @plain_factories
 class Kept:
@@ -54,8 +64,9 @@ class Kept:
     results: ResultCache = field(default_factory=ResultCache)
     """Results of tools with `cache`."""
     order_hint: OrderHint = field(default_factory=OrderHint)
-    systems: dict[tuple[str, Toolbox, str, int | None], System | None] = field(default_factory=dict["Any", "Any"])
-    """Instructions with their guidance: by the text, the tools, the language of the prompt and the limit of rounds."""
+    system: Callable[[Settings, str, Toolbox, Language, int | None], System | None] = field(
+        default_factory=lambda: lru_cache(MOST_SYSTEMS)(_system)
+    )
 
 
 @dataclass(slots=True)
@@ -165,7 +176,7 @@ def make_plan(
         toolsets=(tools,) if tools is settings.tools else (tools, settings.tools),
         clock=clock,
         system=System.of(text) if text else None,
-        write_system=partial(_write_system, settings, kept, instructions, account) if guided or text is None else None,
+        write_system=_system_writer(settings, kept, instructions, account) if guided or text is None else None,
         language=_language(settings, text),
         choose_limits=None if option("limits") else settings.choose_limits,
         output=output,
@@ -184,37 +195,14 @@ def _language(settings: Settings, instructions: str | None) -> Language:
     return settings.language if instructions is settings.instructions else language_of(instructions or "")
 
 
-async def _write_system(
-    settings: Settings,
-    kept: Kept,
-    instructions: Instructions,
-    account: Account,
-    context: Callable[[], RunContext[Any]],
-    tools: Toolbox,
-    asked_in: Language,
-) -> System | None:
-    if isinstance(instructions, str):
-        return _system(settings, kept, instructions, tools, asked_in, account.limits.rounds)
-    written = instructions(context())
-    text = await written if inspect.isawaitable(written) else written
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-        raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
-    return _system(settings, kept, text, tools, asked_in, account.limits.rounds)
+def _system_writer(settings: Settings, kept: Kept, instructions: Instructions, account: Account) -> WriteSystem:
+    async def write(context: Callable[[], RunContext[Any]], tools: Toolbox, asked_in: Language) -> System | None:
+        text = instructions
+        if not isinstance(text, str):
+            written = text(context())
+            text = await written if inspect.isawaitable(written) else written
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+                raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
+        return kept.system(settings, text, tools, asked_in, account.limits.rounds)
 
-
-def _system(
-    settings: Settings, kept: Kept, text: str, tools: Toolbox, asked_in: Language, rounds: int | None
-) -> System | None:
-    """The instructions, with guidance that states how calls run and the actual round limit."""
-    known, systems = (text, tools, asked_in, rounds), kept.systems
-    if known not in systems:
-        own = [each for each in tools if each.name != ANSWER and each.name not in settings.handoffs]
-        if settings.guidance and (own or settings.handoffs):
-            fixed = settings.guidance if isinstance(settings.guidance, str) else None
-            language = fixed or ("zh" if asked_in == "zh" else language_of(text))
-            guidance = guidance_text(language, own, settings.schedule, settings.several_calls, rounds)
-            text = f"{text}\n\n{guidance}".strip()
-        if len(systems) >= MOST_SYSTEMS:
-            systems.clear()
-        systems[known] = System.of(text) if text else None
-    return systems[known]
+    return write
