@@ -198,6 +198,9 @@ class Settings:
 # From the arguments of an agent
 
 
+_USUAL_LIMITS, _USUAL_POLICY = Limits(), Policy()
+
+
 def read_arguments(
     model: Model | str,
     tools: Tools,
@@ -210,7 +213,7 @@ def read_arguments(
     given = {name: _READ[name](value) if name in _READ else value for name, value in options.items()}
     limits, record, middleware = given.pop("limits", None), given.pop("record", None), given.pop("middleware", ())
     recorder = Recorder(cast("str", record)) if isinstance(record, str | os.PathLike) else record
-    policy: Policy = given.pop("policy", None) or Policy()
+    policy: Policy = given.pop("policy", None) or _USUAL_POLICY
     toolset = ToolSet(tools)
     return Settings(
         model=connect_later(model) if isinstance(model, str) else model,
@@ -221,7 +224,7 @@ def read_arguments(
         policy=policy,
         choice=_choice(policy.choice, toolset.fixed),
         output=None if output is None else Output[Any].of(output),
-        limits=limits if isinstance(limits, Limits) else Limits(),
+        limits=limits if isinstance(limits, Limits) else _USUAL_LIMITS,
         choose_limits=None if isinstance(limits, Limits) else limits,
         middleware=(*(() if recorder is None else (recorder,)), *middleware),
         **given,
@@ -272,15 +275,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
 # In a recording
 
 
-def _output_fields(output: Output[Any] | None) -> Json:
-    if output is None:
-        return None
-    saved: dict[str, Json] = {"tool": ANSWER, "schema": output.schema}
-    if output.free_text:
-        saved["text"] = True
-    return saved if output.via == "auto" else {**saved, "via": output.via}
-
-
 def _as_it_is(value: Any) -> Any:
     return value
 
@@ -294,7 +288,7 @@ SAVED: dict[str, tuple[Callable[[Any], Json], Callable[[Any], Any] | None]] = {
     "language": (_as_it_is, None),
     "sampling": (sampling_fields, lambda saved: read_sampling(saved or {})),
     "reasoning": (_as_it_is, _as_it_is),
-    "output": (_output_fields, None),
+    "output": (lambda output: None if output is None else output.to_json(), None),
 }
 """By the names of `Settings`: how the header of a recording has it, and how that is read as an argument of `Agent`, or
 None if it follows from another or takes more than the header to read. The fields of the policy stand among these."""
