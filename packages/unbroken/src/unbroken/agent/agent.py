@@ -367,8 +367,7 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
         """A run that starts from this history, with this agent's settings and these options."""
         tools = ToolSet(options["tools"]) if "tools" in options else self.settings.tools
         plan = partial(make_plan, self.settings, self._kept, options, self.output_of(output), account, tools)
-        clock, middleware = self.settings.clock, self.stack(options)
-        return Performance(id, plan, clock, tools, transcript, account, middleware, self.settings.name)
+        return Performance(id, plan, self.settings.clock, tools, transcript, account, self.stack(options), self.name)
 
     def output_of(self, output: Any) -> Output[Any] | None:
         """The type of a run's answer: the given one, or that of all runs."""
