@@ -66,9 +66,11 @@ def write_entry(path: str, level: int) -> str:
             made = None if made is None else [with_value(text, found.module) for text in made]
             lines += [code(f"class {path}", made), first_paragraph(node)]
             bases = [written(base) for base in node.bases]
-            if bases := [base for base in bases if not base.startswith(("Protocol", "Generic", "TypedDict"))]:
+            parts = {base: part.node for base in bases if (part := part_of(found, base)) is not None}
+            ignored = ("Protocol", "Generic", "TypedDict", *parts)
+            if bases := [base for base in bases if not base.startswith(ignored)]:
                 lines += [f"Bases: {', '.join(f'`{base}`' for base in bases)}."]
-            lines += [members(node)]
+            lines += ["\n".join(members(each) for each in (node, *parts.values()))]
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             word = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
             taken = [with_value(text, found.module) for text in parameters(node)]
@@ -79,6 +81,13 @@ def write_entry(path: str, level: int) -> str:
         case _:
             raise SystemExit(f"docs/reference: {path} is neither a class, a function nor a value")
     return "\n".join([*lines[:2], *(f"{part}\n" for part in lines[2:] if part)])
+
+
+def part_of(found: Found, base: str) -> Found | None:
+    """A base that says it is a part of the class: what it has is listed with the class."""
+    known = find(found.module, base)
+    is_part = known is not None and isinstance(known.node, ast.ClassDef) and "part of" in first_paragraph(known.node)
+    return known if is_part else None
 
 
 def of_module(tree: ast.Module) -> list[str]:

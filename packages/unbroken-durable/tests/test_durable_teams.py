@@ -121,7 +121,7 @@ def test_a_durable_run_that_was_handed_off_is_continued_by_the_agent_that_took_o
             said = sum(isinstance(message, Assistant) for message in request.messages)
             return [Call("refund", number=said)] if said == 1 else "Refunded."
 
-        tools = agents_of(ledger)["payer"].toolset.fixed
+        tools = agents_of(ledger)["payer"].settings.tools.fixed
         assert tools is not None
         billing = Agent(ScriptedModel(script), tools, "You are billing.", name="billing")
         first = ScriptedModel(Call("transfer_to_billing"), loop_last=True)

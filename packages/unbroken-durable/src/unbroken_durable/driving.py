@@ -93,7 +93,7 @@ async def _resting(agents: Mapping[str, Agent[Any, Any]], journal: Journal, row:
         return Outcome(row.run_id, "waiting", waiting_result(recording), expires=row.expires)
     agent = agents.get(row.agent)
     answered = final_agent(agent, handoffs_of(recording)) if agent is not None else None
-    kind = answered.output_type if answered is not None else None
+    kind = answered.settings.output if answered is not None else None
     return Outcome(row.run_id, "answered", ended_result(recording, kind))
 
 
@@ -140,8 +140,8 @@ class _Drive:
             options["limits"] = limits_from_json(given["limits"])
         performance = agent.prepare(question, options)
         performance.next_seq = 1
-        listening = (each for each in (*agent.sinks, *as_middleware(sinks)) if not each.records)
-        performance.middleware = (*listening, *replace_recorder(agent.middleware, self._recorder))
+        listening = (each for each in (*agent.settings.sinks, *as_middleware(sinks)) if not each.records)
+        performance.middleware = (*listening, *replace_recorder(agent.settings.middleware, self._recorder))
         return performance
 
     def _continue(self, recording: Recording, sinks: Sequence[Sink | Middleware]) -> Performance:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from unbroken.agent.options import limits_to_json
+from unbroken.agent.limits import limits_to_json
 from unbroken.agent.prompts import Prompt, to_user
 from unbroken.agent.streaming import Buffered
 from unbroken.clock import current_clock

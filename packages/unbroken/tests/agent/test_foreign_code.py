@@ -495,7 +495,7 @@ def test_ambiguous_answers_are_refused(answers: Any) -> None:
 
 
 def test_a_schedule_may_be_given_by_its_name() -> None:
-    assert Agent(ScriptedModel("Done."), schedule="parallel").schedule is Schedule.PARALLEL
+    assert Agent(ScriptedModel("Done."), schedule="parallel").settings.schedule is Schedule.PARALLEL
     with pytest.raises(UserError, match="'sequential', 'parallel' or 'eager'"):
         Agent(ScriptedModel("Done."), schedule=cast("Any", "fast"))
 

@@ -77,7 +77,7 @@ def test_another_agent_takes_over_with_the_history() -> None:
     agent = team(desk)
     result, events = play_aloud(agent)
     assert (result.text, result.agent, desk.names) == ("Refunded.", "billing", ["look", "refund"])
-    billing = agent.handoffs["transfer_to_billing"].agent.model
+    billing = agent.settings.handoffs["transfer_to_billing"].agent.model
     assert isinstance(billing, ScriptedModel)
     asked = billing.requests
     assert str(getattr(asked[0].messages[0], "text", "")).startswith("You are billing.")

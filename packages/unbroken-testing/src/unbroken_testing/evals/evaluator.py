@@ -250,7 +250,8 @@ class _TooLong(Exception):
 
 async def _ask(agent: Agent[Any, Any], case: Case, sinks: list[Middleware], course: Course) -> Result[Any]:
     agent = copy(agent)
-    agent.middleware = (*agent.middleware, course)  # innermost: the checks that the agent has now see each call
+    middleware = (*agent.settings.middleware, course)  # innermost: the checks that the agent has now see each call
+    agent.settings = replace(agent.settings, middleware=middleware)
     return await agent.run(case.prompt or None, history=case.messages, limits=case.limits, sinks=sinks)
 
 

@@ -3,9 +3,8 @@ run ends with a `Result`."""
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVa
 
 from typing_extensions import TypeForm
 
-from unbroken import guardrails
+from unbroken.agent.added_checks import AddedChecks
 from unbroken.agent.handoffs import Handoff, make_handoff, read_handoffs
 from unbroken.agent.limits import Account, Limits
 from unbroken.agent.options import (
@@ -26,46 +25,40 @@ from unbroken.agent.options import (
     LimitsOf,
     OnError,
     Options,
-    Plan,
+    Overrides,
     Policy,
     ReplayOptions,
     ResumeOptions,
     Trim,
+    read_arguments,
 )
-from unbroken.agent.output import ANSWER, Output
-from unbroken.agent.prompts import Language, Prompt, guidance_text, language_of, to_user
+from unbroken.agent.output import Output
+from unbroken.agent.plan import Kept, make_plan
+from unbroken.agent.prompts import Language, Prompt, to_user
 from unbroken.agent.result import OutputT, Result
 from unbroken.agent.resuming import Saved, prepare_resume, replay_run
 from unbroken.agent.run_lifecycle import Performance, read_history
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.agent.teams import SAME_DEPS, agent_tool
-from unbroken.agent.toolset import OrderHint, Tools, ToolSet, ToolsFor
+from unbroken.agent.toolset import Tools, ToolSet, ToolsFor
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
 from unbroken.middleware import Middleware, as_middleware
-from unbroken.models.connect import connect, connect_later
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.caller import ResultCache
-from unbroken.tools.context import RunContext
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import AfterCrash, Effect, Tool
-from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.replay import PlayedClock, PlayedTools
-from unbroken_wires.messages import UNSET, Choice, Effort, OneTool, Sampling, System
+from unbroken_wires.messages import Effort, Sampling
 from unbroken_wires.transcript import Transcript
-from unbroken_wires.validation import check_fields, check_options, checked, missing_attribute
+from unbroken_wires.validation import check_options, checked, missing_attribute
 
 T = TypeVar("T")
 GivenDepsT = TypeVar("GivenDepsT")
 OptionsT = TypeVar("OptionsT", bound=ResumeOptions[Any])
-
-_ANSWER = OneTool(ANSWER)
-MOST_SYSTEMS = 64
-"""How many different instructions an agent keeps."""
 
 
 class AgentOptions(TypedDict, Generic[DepsT], total=False):
@@ -90,21 +83,8 @@ class AgentOptions(TypedDict, Generic[DepsT], total=False):
     clock: Clock | None
 
 
-class Overrides(TypedDict, total=False):
-    """Options of `agent.override`."""
-
-    model: Model | str
-    instructions: Instructions
-    tools: Tools
-    limits: Limits
-    deps: Any
-
-
-CheckT = TypeVar("CheckT", bound=Callable[..., Any])
-
-
 @checked
-class Agent(Generic[DepsT, OutputT]):
+class Agent(AddedChecks, Generic[DepsT, OutputT]):
     """Give it a model and tools; `run` takes as many rounds as needed and ends with an answer.
 
     - `tools`: functions, `Tool`s, objects, modules, files, MCP servers; or a function of the run's context.
@@ -170,56 +150,25 @@ class Agent(Generic[DepsT, OutputT]):
         tools: Tools = (),
         instructions: Instructions = "",
         *,
-        name: str = "main",
         output: Any = None,
-        deps: DepsT | None = None,
-        limits: Limits | LimitsOf | None = None,
-        schedule: Schedule | Literal["sequential", "parallel", "eager"] = Schedule.EAGER,
-        several_calls: bool = True,
-        on_error: OnError = "continue",
-        on_approval: OnApproval | None = None,
-        sampling: Sampling | None = None,
-        reasoning: Effort | None = None,
-        guidance: bool | Language = True,
-        trim: Trim | None = None,
-        sinks: Sequence[Sink | Middleware] = (),
-        middleware: Sequence[Middleware] = (),
-        handoffs: Sequence[Agent[Any, Any] | Handoff] = (),
-        record: str | os.PathLike[str] | Recorder | None = None,
-        policy: Policy | None = None,
-        clock: Clock | None = None,
+        **options: Unpack[AgentOptions],
     ) -> None:
-        self.model: Model = connect_later(model) if isinstance(model, str) else model
-        self.name = name
-        self.instructions = instructions
-        self.limits = limits if isinstance(limits, Limits) else Limits()
-        self._choose_limits = None if limits is None or isinstance(limits, Limits) else limits
-        self.schedule = Schedule(schedule)
-        self.policy = policy or Policy()
-        self.toolset = ToolSet(tools)
-        recorder = Recorder(record) if isinstance(record, str | os.PathLike) else record
-        self.sinks = as_middleware(sinks)
-        self.middleware = ((recorder,) if recorder is not None else ()) + tuple(middleware)
-        self.order_hint = OrderHint()
-        self.handoffs = read_handoffs(handoffs)
-        """The agents that may take over, by the names of the tools that let them."""
-        self.output_type = None if output is None else Output[Any].of(output)
-        self._deps = deps
-        self._several_calls = several_calls
-        self._on_error: OnError = on_error
-        self._on_approval = None if on_approval is None else _approver(on_approval)
-        self._choice: Choice | None = _choice(self.policy.choice, self.toolset.fixed)
-        self._sampling = sampling or UNSET
-        check_fields("Sampling", self._sampling)
-        self._reasoning: Effort | None = reasoning
-        self._guidance = bool(guidance)
-        self._language: Language | None = guidance if isinstance(guidance, str) else None
-        self._own_language: Language = language_of(instructions) if isinstance(instructions, str) else "en"
-        self._trim = trim
-        self._clock = clock
-        self._results = ResultCache()
-        self._systems: dict[tuple[str, Toolbox, Language, int | None], System | None] = {}
-        self._overrides: ContextVar[Overrides | None] = ContextVar(f"overrides of {name}", default=None)
+        handoffs = read_handoffs(options.pop("handoffs", ()))
+        self.settings = read_arguments(model, tools, instructions, output, handoffs, options)
+        self._kept = kept = Kept()
+        self.order_hint = kept.order_hint
+        """Which tools ran one after another because they declare nothing, and lost time."""
+        self._overrides: ContextVar[Overrides | None] = ContextVar(f"overrides of {self.name}", default=None)
+
+    @property
+    def name(self) -> str:
+        """`main`, if it was given none. Events, recordings and hand-offs name the agent so."""
+        return self.settings.name
+
+    @property
+    def model(self) -> Model:
+        """Answers the requests of runs that are given no other model."""
+        return self.settings.model
 
     if not TYPE_CHECKING:  # type checkers have their own words for it
 
@@ -257,7 +206,7 @@ class Agent(Generic[DepsT, OutputT]):
         self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[Options[DepsT]]
     ) -> RunStream[Any]:
         """The same as `run`, as a stream of events: `async for event in agent.stream(…)`."""
-        kind = self.output_type if output is None else Output[Any].of(output)
+        kind = self.output_of(output)
         performance = self.prepare(prompt, options, kind)
         return RunStream(performance, performance.messages, kind)
 
@@ -312,7 +261,7 @@ class Agent(Generic[DepsT, OutputT]):
         **options: Unpack[ResumeOptions[DepsT]],
     ) -> RunStream[OutputT]:
         """The same as `resume`, as a stream of events."""
-        kind = self.output_type if output is None else Output[Any].of(output)
+        kind = self.output_of(output)
         performance = self.prepare_resume(result, answers, options, kind)
         return RunStream(performance, performance.messages, kind)
 
@@ -371,74 +320,33 @@ class Agent(Generic[DepsT, OutputT]):
 
     def hand_off_to(self, *agents: Agent[Any, Any] | Handoff) -> None:
         """Adds agents that may take over: for agents that hand off to each other."""
-        self.handoffs = read_handoffs([*self.handoffs.values(), *agents])
-
-    @overload
-    def check_input(self, check: CheckT) -> CheckT: ...
-    @overload
-    def check_input(self, *, parallel: bool = ...) -> Callable[[CheckT], CheckT]: ...
-    def check_input(self, check: Any = None, **options: Any) -> Any:
-        """A decorator for a check of the prompt (`unbroken.guardrails.check_input`)."""
-        return self._add_check(guardrails.check_input, check, options)
-
-    @overload
-    def check_answers(self, check: CheckT) -> CheckT: ...
-    @overload
-    def check_answers(self, *, retries: int = ...) -> Callable[[CheckT], CheckT]: ...
-    def check_answers(self, check: Any = None, **options: Any) -> Any:
-        """A decorator for a check of each answer of the model (`unbroken.guardrails.check_answers`)."""
-        return self._add_check(guardrails.check_answers, check, options)
-
-    @overload
-    def check_calls(self, check: CheckT) -> CheckT: ...
-    @overload
-    def check_calls(self, *, tools: Collection[str] = ...) -> Callable[[CheckT], CheckT]: ...
-    def check_calls(self, check: Any = None, **options: Any) -> Any:
-        """A decorator for a check of each tool call (`unbroken.guardrails.check_calls`)."""
-        return self._add_check(guardrails.check_calls, check, options)
-
-    @overload
-    def check_output(self, check: CheckT) -> CheckT: ...
-    @overload
-    def check_output(self, *, retries: int = ...) -> Callable[[CheckT], CheckT]: ...
-    def check_output(self, check: Any = None, **options: Any) -> Any:
-        """A decorator for a check of the final output (`unbroken.guardrails.check_output`)."""
-        return self._add_check(guardrails.check_output, check, options)
-
-    def _add_check(self, make: Callable[..., Middleware], check: Any, options: dict[str, Any]) -> Any:
-        """The last check is the innermost, as if it stood last in `middleware=`."""
-
-        def add(check: Any) -> Any:
-            self.middleware = (*self.middleware, make(check, **options))
-            return check
-
-        return add if check is None else add(check)
+        self.settings = replace(self.settings, handoffs=read_handoffs([*self.settings.handoffs.values(), *agents]))
 
     async def __aenter__(self) -> Self:
         """Opens the MCP servers among its tools, so that runs share them."""
-        await self.toolset.open()
+        await self.settings.tools.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.toolset.close()
+        await self.settings.tools.close()
 
     def prepare(self, prompt: Prompt | None, options: Options[DepsT], output: Any = None) -> Performance:
         """Prepares a run; call the result to start it."""
         check_options("agent.run", Options, options, unchecked=("history",), also=("prompt", "output"))
         if options.get("run_id") == "":
             raise UserError("agent.run(run_id=''): the id is empty; give one, or leave it out to get a random one")
-        open_calls = options.get("open_calls", self.policy.open_calls)
+        open_calls = options.get("open_calls", self.settings.policy.open_calls)
         # With a new prompt, open calls are answered as not executed; without one, they are executed.
         open_calls = open_calls or ("execute" if prompt is None else "answer")
         transcript = read_history(options.get("history"), open_calls)
         if prompt is None and not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
         options = self.overridden(options)
-        account = Account(options.get("limits") or self.limits)
-        run_id = options.get("run_id") or os.urandom(6).hex()
-        performance = self.performance(run_id, transcript, account, options, output)
+        account = Account(options.get("limits") or self.settings.limits)
+        id = options.get("run_id") or os.urandom(6).hex()
+        performance = self.performance(id, transcript, account, options, output)
         if prompt is not None:  # last, so that an error leaves the history unchanged
             question = to_user(prompt)
             if transcript.closed:
@@ -451,24 +359,26 @@ class Agent(Generic[DepsT, OutputT]):
         self, saved: Saved, answers: Answers, options: ResumeOptions[DepsT], output: Any = None
     ) -> Performance:
         """Prepares the rest of a run that waits or was cut off."""
-        options = self.overridden(options)
-        return prepare_resume(self, saved, answers, options, self.output_type if output is None else output)
+        return prepare_resume(self, saved, answers, self.overridden(options), self.output_of(output))
 
     def performance(
         self, id: str, transcript: Transcript, account: Account, options: ResumeOptions[DepsT], output: Any
     ) -> Performance:
         """A run that starts from this history, with this agent's settings and these options."""
-        kind = self.output_type if output is None else Output[Any].of(output)
-        tools = ToolSet(options["tools"]) if "tools" in options else self.toolset
-        plan = partial(self._plan, options, kind, account, tools)
-        return Performance(id, plan, self._clock, tools, transcript, account, self.stack(options), self.name)
+        tools = ToolSet(options["tools"]) if "tools" in options else self.settings.tools
+        plan = partial(make_plan, self.settings, self._kept, options, self.output_of(output), account, tools)
+        return Performance(id, plan, self.settings.clock, tools, transcript, account, self.stack(options), self.name)
+
+    def output_of(self, output: Any) -> Output[Any] | None:
+        """The type of a run's answer: the given one, or that of all runs."""
+        return self.settings.output if output is None else Output[Any].of(output)
 
     @contextmanager
     def override(self, **options: Unpack[Overrides]) -> Generator[None]:
         """Inside of this block, runs of this agent use this model, these instructions, tools, limits or deps, whatever
         the code that starts them says. For tests: `with agent.override(model=TestModel()): …`"""
         check_options("agent.override", Overrides, options)
-        token = self._overrides.set({**(self._overrides.get() or {}), **options})
+        token = self._overrides.set(cast("Overrides", {**(self._overrides.get() or {}), **options}))
         try:
             yield
         finally:
@@ -479,115 +389,11 @@ class Agent(Generic[DepsT, OutputT]):
         given = self._overrides.get()
         if given is not None:
             options = cast("OptionsT", {**options, **given})
-        limits = options.get("limits")
-        if limits is None or limits.prices is not None or self.limits.prices is None:
+        limits, prices = options.get("limits"), self.settings.limits.prices
+        if limits is None or limits.prices is not None or prices is None:
             return options
-        return cast("OptionsT", {**options, "limits": replace(limits, prices=self.limits.prices)})
+        return cast("OptionsT", {**options, "limits": replace(limits, prices=prices)})
 
     def stack(self, options: ResumeOptions[DepsT]) -> tuple[Middleware, ...]:
         """All middleware of a run, the outermost first. Sinks are outside of the recorder: a replay has them too."""
-        return (*self.sinks, *as_middleware(options.get("sinks", ())), *self.middleware)
-
-    def _system(self, text: str, tools: Toolbox, asked_in: Language, rounds: int | None) -> System | None:
-        """The instructions, with guidance that states how calls run and the actual round limit."""
-        known = text, tools, asked_in, rounds
-        if known not in self._systems:
-            own = [each for each in tools if each.name != ANSWER and each.name not in self.handoffs]
-            if self._guidance and (own or self.handoffs):
-                language = self._language or ("zh" if asked_in == "zh" else language_of(text))
-                guidance = guidance_text(language, own, self.schedule, self._several_calls, rounds)
-                text = f"{text}\n\n{guidance}".strip()
-            if len(self._systems) >= MOST_SYSTEMS:
-                self._systems.clear()
-            self._systems[known] = System.of(text) if text else None
-        return self._systems[known]
-
-    def plan_after(self, before: Plan, account: Account) -> tuple[Plan, ToolSet]:
-        """The plan with which this agent takes over a run, and its tools."""
-        options = self.overridden(cast("ResumeOptions[DepsT]", {}))
-        tools = ToolSet(options["tools"]) if "tools" in options else self.toolset
-        plan = partial(self._plan, options, self.output_type, account, tools)
-        return plan(before.clock), tools
-
-    def _plan(
-        self,
-        options: ResumeOptions[DepsT],
-        output: Output[Any] | None,
-        account: Account,
-        tools: ToolSet,
-        clock: Clock,
-    ) -> Plan:
-        option = options.get
-        instructions = option("instructions", self.instructions)
-        text = instructions if isinstance(instructions, str) else None
-        guided = self._guidance and (tools.offers_tools or bool(self.handoffs))
-        write = partial(self._write_system, instructions, account) if guided or text is None else None
-        model = option("model", self.model)
-        asked = connect(model) if isinstance(model, str) else model
-        return Plan(
-            model=asked,
-            tools=tools.of(asked),
-            toolsets=(tools,) if tools is self.toolset else (tools, self.toolset),
-            clock=clock,
-            system=System.of(text) if text else None,
-            write_system=write,
-            choose_limits=None if option("limits") else self._choose_limits,
-            sampling=self._sampling,
-            reasoning=self._reasoning,
-            schedule=self.schedule,
-            several_calls=self._several_calls,
-            on_error=self._on_error,
-            on_approval=self._on_approval,
-            policy=self.policy,
-            choice=None if output is not None and not output.has_tool and self._choice == _ANSWER else self._choice,
-            output=output,
-            output_given=output is not self.output_type,
-            handoffs=self.handoffs,
-            language=self._language or (self._own_language if text is self.instructions else language_of(text or "")),
-            deps=option("deps", self._deps),
-            store=option("store", {}),
-            results=self._results,
-            order_hint=self.order_hint,
-            trim=option("trim") or self._trim,
-        )
-
-    async def _write_system(
-        self,
-        instructions: Instructions,
-        account: Account,
-        context: Callable[[], RunContext[Any]],
-        tools: Toolbox,
-        asked_in: Language,
-    ) -> System | None:
-        if isinstance(instructions, str):
-            return self._system(instructions, tools, asked_in, account.limits.rounds)
-        written = instructions(context())
-        text = await written if inspect.isawaitable(written) else written
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-            raise UserError(f"the function given as instructions= returned {text!r}, and not a text")
-        return self._system(text, tools, asked_in, account.limits.rounds)
-
-
-def _choice(choice: str | None, toolbox: Toolbox | None) -> Choice | None:
-    if choice is None or choice == "auto" or choice == "none" or choice == "required":
-        return choice
-    if toolbox is not None and choice not in toolbox and choice != ANSWER:
-        known = f"there are: {', '.join(toolbox.names)}" if len(toolbox) else "this agent has none"
-        raise UserError(
-            f"Policy(choice={choice!r}): there is no such tool; {known}; or use 'auto', 'none' or 'required'"
-        )
-    return OneTool(choice)
-
-
-def _approver(function: OnApproval) -> OnApproval:
-    """Refuses a function that cannot be called with the call as its only argument."""
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError as error:
-        name = getattr(function, "__name__", type(function).__name__)
-        raise UserError(
-            f"Agent(on_approval={name}): it is called with one argument, on_approval(call): {error}"
-        ) from None
-    except ValueError:
-        pass  # it has no signature
-    return function
+        return (*self.settings.sinks, *as_middleware(options.get("sinks", ())), *self.settings.middleware)

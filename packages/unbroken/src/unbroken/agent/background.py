@@ -45,15 +45,15 @@ class _Reporter:
 
 def open_futures(run: Run, toolbox: Toolbox) -> None:
     """Prepares the run for background calls, if there may be any; continues those of an earlier part of the run."""
-    plan, policy = run.plan, run.plan.policy
+    plan, policy = run.plan, run.plan.settings.policy
     if run.futures is None and policy.background is None and not (toolbox.background or run.restored):
         return
     foreground = ANSWER if plan.output is not None else ""
     if run.futures is not None:
-        run.futures.configure(plan.schedule, policy.background, foreground, policy.tool_errors)
+        run.futures.configure(plan.settings.schedule, policy.background, foreground, policy.tool_errors)
     else:
         run.futures = Futures(
-            plan.schedule,
+            plan.settings.schedule,
             plan.clock,
             _Reporter(run),
             lambda call: _place(run, call),
@@ -85,7 +85,7 @@ def _restore(run: Run, futures: Futures, saved: BackgroundCall, toolbox: Toolbox
     if saved.result is not None:
         futures.restore(saved, own, CallContext())
         return
-    errors = run.plan.policy.tool_errors
+    errors = run.plan.settings.policy.tool_errors
     if saved.arguments is not None:
         prepared = prepare(replace(saved.call, arguments=saved.arguments), toolbox, errors)
     else:
@@ -126,7 +126,7 @@ async def deliver(run: Run) -> StopReason | None:
     if recorded is not None:
         ready = [future for future in ready if future.handle in recorded]
         await _wait(run, ready, asyncio.ALL_COMPLETED)
-    elif run.plan.on_error == "finish" and any(each.result and ran_and_failed(each.result) for each in ready):
+    elif run.plan.settings.on_error == "finish" and any(each.result and ran_and_failed(each.result) for each in ready):
         await _end_all(run, futures)  # the run ends: all results arrive together
     if futures.refused is not None:
         raise futures.refused
@@ -142,7 +142,7 @@ async def deliver(run: Run) -> StopReason | None:
             _update_records(run, future, result)
     if arrived:
         run.transcript.add(arrival(arrived))
-        if run.plan.on_error == "finish" and any(ran_and_failed(result) for _, result in arrived):
+        if run.plan.settings.on_error == "finish" and any(ran_and_failed(result) for _, result in arrived):
             return "tool_failure"
     return None
 
@@ -182,7 +182,7 @@ async def settle(run: Run, stop: StopReason) -> None:
 
 
 async def _end_all(run: Run, futures: Futures) -> None:
-    if not run.plan.policy.wait_for_background:
+    if not run.plan.settings.policy.wait_for_background:
         futures.halt(f"cancelled: {ENDED}")
     await _wait(run, futures.open(), asyncio.ALL_COMPLETED)
 

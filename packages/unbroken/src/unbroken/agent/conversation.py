@@ -100,7 +100,7 @@ class Conversation(Generic[DepsT, OutputT]):
         check_options("Conversation.stream", TurnOptions, options, also=("prompt", "output"))
         asked = None if prompt is None else to_user(prompt)
 
-        kind = self.agent.output_type if output is None else Output[Any].of(output)
+        kind = self.agent.output_of(output)
 
         async def perform(sinks: Sequence[Sink], outermost: Sequence[Middleware]) -> Result[Any]:
             return await self._perform(self._next(asked, options, kind), sinks, outermost)
@@ -129,7 +129,7 @@ class Conversation(Generic[DepsT, OutputT]):
         self, answers: Answers, *, output: Any = None, **options: Unpack[ResumeOptions[DepsT]]
     ) -> RunStream[OutputT]:
         """The same as `resume`, as a stream of events. Raises at once if no call waits."""
-        kind = self.agent.output_type if output is None else Output[Any].of(output)
+        kind = self.agent.output_of(output)
         performance = self._rest(answers, options, kind)
         return RunStream(partial(self._perform, performance), performance.messages, kind)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from unbroken.agent.handoff_state import Changing, Taken
 from unbroken.agent.limits import models_of
-from unbroken.agent.options import Plan, Trim, settings_of
+from unbroken.agent.options import Trim
 from unbroken.agent.outgoing import filter_history
+from unbroken.agent.plan import Plan
 from unbroken.agent.run import Run
 from unbroken.errors import UserError
 from unbroken.events import AgentChanged
@@ -78,7 +79,7 @@ def read_handoffs(given: Iterable[Agent[Any, Any] | Handoff]) -> dict[str, Hando
 def refuse_handoff(run: Run, name: str, others: Iterable[Prepared]) -> str:
     """Why a call may not hand the run off; empty if it may, or if it does something else. `others` are the calls before
     it in its message."""
-    handoffs, changing = run.plan.handoffs, run.changing
+    handoffs, changing = run.plan.settings.handoffs, run.changing
     if name not in handoffs or changing is None:
         return ""
     if len(changing.taken) >= changing.most:
@@ -92,7 +93,7 @@ async def change_agent(run: Run) -> None:
     message = run.transcript.messages[-1]
     if not isinstance(message, ToolMessage):
         return
-    handoffs = run.plan.handoffs
+    handoffs = run.plan.settings.handoffs
     name = next((each.name for each in message.results if each.name in handoffs and not each.error), None)
     if name is not None:
         count = len(run.transcript.messages)
@@ -103,7 +104,7 @@ async def change_agent(run: Run) -> None:
 async def change_agent_again(run: Run, taken: Sequence[Taken], report: bool) -> None:
     """The agents take over that did so in an earlier part of the run."""
     for each in taken:
-        if each.tool not in run.plan.handoffs:
+        if each.tool not in run.plan.settings.handoffs:
             raise UserError(
                 f"resume: the run was handed off with `{each.tool}`, and agent `{run.agent}` has no such hand-off: add "
                 f"it to Agent(handoffs=[…])"
@@ -116,7 +117,7 @@ async def change_agent_again(run: Run, taken: Sequence[Taken], report: bool) -> 
 def final_agent(agent: Agent[Any, Any], taken: Iterable[Taken]) -> Agent[Any, Any] | None:
     """The agent that answers after these hand-offs; None if there is none any more."""
     for each in taken:
-        handoff = agent.handoffs.get(each.tool)
+        handoff = agent.settings.handoffs.get(each.tool)
         if handoff is None:
             return None
         agent = handoff.agent
@@ -124,17 +125,18 @@ def final_agent(agent: Agent[Any, Any], taken: Iterable[Taken]) -> Agent[Any, An
 
 
 async def _take_over(run: Run, taken: Taken) -> None:
-    handoff, before, changing = run.plan.handoffs[taken.tool], run.plan, run.changing
+    handoff, before, changing = run.plan.settings.handoffs[taken.tool], run.plan, run.changing
     assert changing is not None
     agent: Agent[Any, Any] = handoff.agent
     if handoff.filter is not None:
         changing.shown = taken.messages, await filter_history(run, handoff.filter, taken.messages)
-    plan, tools = agent.plan_after(before, run.account)
+    taking = agent.performance(run.id, run.transcript, run.account, agent.overridden({}), None)
+    plan, tools = taking.plan(before.clock), taking.tools
     _keep(before, plan)
     if tools.has_servers:
         await changing.servers.enter_async_context(tools.opened())
     await run.account.load_prices(models_of(plan.model), plan.clock)
-    middleware = [*changing.own, *_start(changing, agent.middleware)]
+    middleware = [*changing.own, *_start(changing, agent.settings.middleware)]
     asked = plan.on_approval
     plan.install(middleware)
     # An approver that the run had is wrapped already.
@@ -167,4 +169,4 @@ def _start(changing: Changing, middleware: Iterable[Middleware]) -> list[Middlew
 
 def _report(run: Run, tool: str) -> None:
     plan = run.plan
-    run.emitter.emit(AgentChanged, run.agent, plan.model.name, tool, settings_of(plan, run.account.limits))
+    run.emitter.emit(AgentChanged, run.agent, plan.model.name, tool, plan.header(run.account.limits))

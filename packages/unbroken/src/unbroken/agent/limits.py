@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
 from typing import Any, Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, has_list, i
 from unbroken.tools.caller import Prepared
 from unbroken.trajectory.recording import Recording
 from unbroken_wires.frozen import plain_factories
-from unbroken_wires.messages import Message, ToolMessage, Usage
+from unbroken_wires.messages import Json, Message, ToolMessage, Usage
 from unbroken_wires.validation import checked
 
 NOTHING_USED = Usage()
@@ -90,12 +90,16 @@ class Limits:
     most_rounds: int | None = None
 
     def __post_init__(self) -> None:
-        for limit in ("rounds", "calls", "tokens", "seconds", "cost", "final_seconds", "most_rounds"):
+        for limit in _LIMITS:
             value = getattr(self, limit)
             if value is not None and value < 0:
                 raise UserError(f"Limits({limit}={value}): a limit is 0 or more, or None for none")
         if self.most_rounds is not None and (self.rounds is None or self.most_rounds < self.rounds):
             raise UserError(f"Limits(rounds={self.rounds}, most_rounds={self.most_rounds}): expected `rounds`, or more")
+
+
+_LIMITS = tuple(each.name for each in fields(Limits) if each.name != "prices")
+"""Those that are numbers."""
 
 
 @dataclass(slots=True)
@@ -287,6 +291,12 @@ def limits_of(recording: Recording) -> Limits:
         return limits_from_json(recording.settings.get("limits") or {})
     except TypeError as error:
         raise UserError(f"the limits of {recording.path} cannot be read: {error}") from None
+
+
+def limits_to_json(limits: Limits) -> dict[str, Json]:
+    """The limits that are set; `limits_from_json` reads them."""
+    limited: dict[str, Json] = {name: value for name in _LIMITS if (value := getattr(limits, name)) is not None}
+    return limited if limits.prices is None else {**limited, "prices": asdict(limits.prices)}
 
 
 def limits_from_json(saved: Mapping[str, Any]) -> Limits:

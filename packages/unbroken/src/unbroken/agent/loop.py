@@ -76,7 +76,7 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
     stop = run.stop
     if not run.transcript.closed:
         stop = await finish_round(run, decisions)
-        if stop is None and run.plan.handoffs:
+        if stop is None and run.plan.settings.handoffs:
             await change_agent(run)
         if stop != "waiting":
             _add_question(run)
@@ -90,7 +90,7 @@ async def _play(run: Run, decisions: Decisions | None) -> Ending:
             raise_broken(run)
         if turn.message.calls:
             stop = turn.stop if turn.stop != "answered" else await background.accept_output(run)
-            if stop is None and run.plan.handoffs:
+            if stop is None and run.plan.settings.handoffs:
                 await change_agent(run)
         elif turn.stop is not None:
             return await _end_with_text(run, turn.stop, turn.message.text)
@@ -112,9 +112,9 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
         return Ending("", stop, pending=run.pending)
     if run.output:
         return _give_output(run)
-    if not run.plan.policy.final_answer and run.plan.output is None:
+    if not run.plan.settings.policy.final_answer and run.plan.output is None:
         return Ending("", stop, cut_off=True)
-    if stop == "tool_failure" and run.plan.policy.on_all_failed == "stop":
+    if stop == "tool_failure" and run.plan.settings.policy.on_all_failed == "stop":
         return _end_with_own_text(run, ALL_FAILED, stop)
     return await give_final_answer(run, stop)
 
@@ -152,7 +152,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     request = await write_request(run, toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final, run.prefix.changed)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
-    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, run.futures)
+    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.settings.schedule, run.futures)
     batch = run.batch(toolbox, observer, run.plan.on_approval)
     listener = Listener(run, toolbox, batch, observer, closed)
     try:
@@ -204,7 +204,7 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     await _recall_output(run, everything)
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
-    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, run.futures)
+    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.settings.schedule, run.futures)
     numbers = {each.call.id: _renumber(run, each, observer) for each in prepared}
     observer.reopen([*numbers.values()])
     if decisions is None and run.plan.client_checks:
@@ -212,7 +212,7 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     # If only some calls are answered, the rest keeps waiting; without a handler it would be denied.
     waits = None if decisions is None else _keep_waiting
     batch = run.batch(toolbox, observer, run.plan.on_approval or waits)
-    if run.plan.on_error == "finish" and any(map(ran_and_failed, run.transcript.answered)):
+    if run.plan.settings.on_error == "finish" and any(map(ran_and_failed, run.transcript.answered)):
         batch.halt(EARLIER_FAILED)
     try:
         async with batch:
@@ -229,7 +229,7 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
 
 def _ends_the_rounds(run: Run, calls: Sequence[Prepared]) -> bool:
     """Does a call that cannot run end the rounds? A wrong typed answer is corrected instead."""
-    return run.plan.on_error == "finish" and any(each.unfit and each.call.name != ANSWER for each in calls)
+    return run.plan.settings.on_error == "finish" and any(each.unfit and each.call.name != ANSWER for each in calls)
 
 
 def _renumber(run: Run, prepared: Prepared, observer: RoundReporter) -> int:
@@ -265,7 +265,7 @@ def _plan_round(
             prepared.refusal = REPEATED
         elif run.retries and run.out_of_retries(call.name):
             prepared.refusal = NO_MORE_RETRIES.format(name=call.name, count=_times(run.retries[call.name]))
-        elif run.plan.handoffs and (refusal := refuse_handoff(run, call.name, planned)):
+        elif run.plan.settings.handoffs and (refusal := refuse_handoff(run, call.name, planned)):
             prepared.refusal = refusal
         planned.append(prepared)
     number_identical(planned)
@@ -288,8 +288,8 @@ async def _run_calls(
     given = [*earlier, *answered]
     repetition, order = run.repetition, batch.order
     took = order.seconds()
-    if len(prepared) > 1 and run.plan.schedule is Schedule.EAGER:
-        run.plan.order_hint.note(prepared, took)
+    if len(prepared) > 1 and run.plan.settings.schedule is Schedule.EAGER:
+        run.plan.kept.order_hint.note(prepared, took)
     for each, result, seconds in zip(prepared, results, took, strict=True):
         if result is not None:
             if not repetition.calm and repetition.verdict(each) == "remind":
@@ -316,11 +316,13 @@ async def _run_calls(
         return None  # the account reports it next
     if repeated:
         return "loop"
-    if run.plan.on_error == "finish" and (batch.failed or any(map(ran_and_failed, earlier))):
+    if run.plan.settings.on_error == "finish" and (batch.failed or any(map(ran_and_failed, earlier))):
         return "tool_failure"
     if _ends_the_rounds(run, prepared):
         return "tool_failure"
-    if run.plan.policy.on_all_failed == "stop" and all(ran_and_failed(r) and r.outcome != "retry" for r in given):
+    if run.plan.settings.policy.on_all_failed == "stop" and all(
+        ran_and_failed(r) and r.outcome != "retry" for r in given
+    ):
         return "tool_failure"
     return None
 
@@ -355,10 +357,10 @@ async def _is_answer(run: Run, turn: Turn) -> bool:
             run.nudge = True
             run.nudges += 1
             return False
-        if output is not None or run.plan.policy.empty_answer is None:
+        if output is not None or run.plan.settings.policy.empty_answer is None:
             raise _silent(run, turn)
-        _end_with_own_text(run, run.plan.policy.empty_answer, "answered")
-        turn.message = Assistant(run.plan.policy.empty_answer)
+        _end_with_own_text(run, run.plan.settings.policy.empty_answer, "answered")
+        turn.message = Assistant(run.plan.settings.policy.empty_answer)
         return True
     run.empty_answers = 0
     run.nudge = False
@@ -454,7 +456,7 @@ def _correct(run: Run, why: str, verdict: Verdict | None, cause: BaseException |
         run.corrections += 1
         return
     if verdict is not None and verdict.meaning == "length":
-        most = run.plan.sampling.max_tokens
+        most = run.plan.settings.sampling.max_tokens
         limit = "" if most is None else f" of {most} tokens"
         why = f"it was cut off at its length limit{limit}; raise `max_tokens`, or ask for a shorter answer"
     raise AnswerInvalid(invalid(run.plan.model.name, why)) from cause

@@ -1,42 +1,37 @@
-"""The options of one run, `Policy` for options that are rarely changed, and the plan that a run makes from them."""
+"""What an agent can be given (`Settings`, and `Policy` for what is rarely changed), what a recording has of it, and the
+options of one run."""
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, TypedDict
+from dataclasses import dataclass, fields
+from typing import Any, Generic, Literal, TypeAlias, TypedDict, cast
 
 from typing_extensions import TypeVar
 
-from unbroken.agent.limits import Limits
+from unbroken.agent.limits import Limits, limits_to_json
 from unbroken.agent.output import ANSWER, Output
-from unbroken.agent.prompts import Language
-from unbroken.agent.toolset import OrderHint, Tools, ToolSet, ToolSource
+from unbroken.agent.prompts import Language, language_of
+from unbroken.agent.toolset import Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
-from unbroken.middleware import (
-    Ask,
-    CheckInput,
-    CheckOutput,
-    Middleware,
-    wrap_approver,
-    wrap_caller,
-    wrap_check,
-    wrap_model,
-    wraps,
-)
+from unbroken.middleware import Middleware, as_middleware
+from unbroken.models.connect import connect_later
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.caller import NOT_EXECUTED, Caller, Prepared, ResultCache, ToolCaller, ToolErrors, prepare
+from unbroken.tools.caller import ToolErrors
 from unbroken.tools.context import RunContext
 from unbroken.tools.results import RESULT_LIMIT
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
-from unbroken_wires.messages import UNSET, Choice, Effort, Json, Message, OneTool, Sampling, System, ToolCall
+from unbroken.trajectory.lines import Line, read_sampling, sampling_fields
+from unbroken.trajectory.recorder import Recorder
+from unbroken_wires.messages import UNSET, Choice, Effort, Json, Message, OneTool, Sampling
 from unbroken_wires.transcript import Transcript
-from unbroken_wires.validation import checked
+from unbroken_wires.validation import check_fields, checked
 from unbroken_wires.wires.chain import StoredHistory
 
 DepsT = TypeVar("DepsT", default=Any)
@@ -57,8 +52,6 @@ Instructions: TypeAlias = str | Callable[[RunContext[Any]], str | Awaitable[str]
 """A text, or a function of the run's context, called before each request."""
 LimitsOf: TypeAlias = Callable[[RunContext[Any]], Limits | Awaitable[Limits]]
 """A function of the run's context, called at the start of a run."""
-
-CHANGED_ANSWER = f"{NOT_EXECUTED}: a typed answer is changed in `check_output`, and not in `call_tool`"
 
 NOTHING: Answers = {}
 
@@ -122,26 +115,33 @@ class Policy:
             raise UserError(f"Policy(background={self.background:g}): expected seconds from 0, or None for none")
 
 
-class ReplayOptions(TypedDict, Generic[DepsT], total=False):
-    """Options of a replayed run."""
-
+class _ReplayedToo(TypedDict, Generic[DepsT], total=False):
     deps: DepsT
     """What tools find in `CallContext.deps`."""
-    store: dict[str, Any]
-    """Kept from run to run, for tools that remember something."""
-    trim: Trim | None
-    """Chooses which part of a long history is sent, in place of the agent's own `trim=`."""
     limits: Limits | None
-    sinks: Sequence[Sink | Middleware]
-    """Functions that get every event of this run, or middleware for it."""
 
 
-class ResumeOptions(ReplayOptions[DepsT], Generic[DepsT], total=False):
-    """Options of a resumed run. These three are in place of the agent's own."""
+class Overrides(_ReplayedToo[DepsT], Generic[DepsT], total=False):
+    """Options of `agent.override`. All are in place of the agent's own."""
 
     model: Model | str
     instructions: Instructions
     tools: Tools
+
+
+class ReplayOptions(_ReplayedToo[DepsT], Generic[DepsT], total=False):
+    """Options of a replayed run."""
+
+    store: dict[str, Any]
+    """Kept from run to run, for tools that remember something."""
+    trim: Trim | None
+    """Chooses which part of a long history is sent, in place of the agent's own `trim=`."""
+    sinks: Sequence[Sink | Middleware]
+    """Functions that get every event of this run, or middleware for it."""
+
+
+class ResumeOptions(ReplayOptions[DepsT], Overrides[DepsT], Generic[DepsT], total=False):
+    """Options of a resumed run."""
 
 
 class TurnOptions(ResumeOptions[DepsT], Generic[DepsT], total=False):
@@ -160,156 +160,154 @@ class Options(TurnOptions[DepsT], Generic[DepsT], total=False):
     """What to do with open calls at the end of that history, in place of the agent's own `Policy`."""
 
 
-@dataclass(slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, eq=False)
+class Settings:
+    """The arguments of `Agent` by their names, and what follows from them."""
+
     model: Model
-    tools: ToolSource | Toolbox
-    """The same ones in every turn, or a function."""
-    clock: Clock
-    toolsets: tuple[ToolSet, ...] = ()
-    """Where these come from; and, if they were given for this run, those of the agent."""
-    system: System | None = None
-    write_system: Callable[[Callable[[], RunContext[Any]], Toolbox, Language], Awaitable[System | None]] | None = None
-    """Writes it before each request, if the instructions are a function, or guidance is added: for the tools of the
-    request, and the language of the prompt."""
+    tools: ToolSet
+    instructions: Instructions
+    language: Language
+    """Of the instructions."""
+    handoffs: Mapping[str, Any]
+    """`Handoff`s by the names of their tools."""
+    limits: Limits
+    policy: Policy
+    choice: Choice | None
+    """That of the policy. For the first request only: otherwise a forced call would be forced for ever."""
+    name: str = "main"
+    output: Output[Any] | None = None
+    deps: Any = None
     choose_limits: LimitsOf | None = None
-    """Chooses the limits at the start of the run."""
-    sampling: Sampling = UNSET
-    reasoning: Effort | None = None
+    """Chooses the limits at the start of a run."""
     schedule: Schedule = Schedule.EAGER
     several_calls: bool = True
     on_error: OnError = "continue"
     on_approval: OnApproval | None = None
-    policy: Policy = field(default_factory=Policy)
-    choice: Choice | None = None
-    """For the first request only: otherwise a forced call would be forced for ever."""
-    output: Output[Any] | None = None
-    output_given: bool = False
-    """It was given for this run: an agent that takes over has it too."""
-    handoffs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The agents that may take over (`Handoff`), by the names of the tools that let them."""
-    language: Language = "en"
-    deps: Any = None
-    store: dict[str, Any] = field(default_factory=dict[str, Any])
-    results: ResultCache = field(default_factory=ResultCache)
-    """Results of tools with `cache`."""
-    order_hint: OrderHint = field(default_factory=OrderHint)
+    sampling: Sampling = UNSET
+    reasoning: Effort | None = None
+    guidance: bool | Language = True
     trim: Trim | None = None
     """Chooses which part of the history is sent; the history itself stays complete."""
+    sinks: tuple[Middleware, ...] = ()
     middleware: tuple[Middleware, ...] = ()
-    """The first is the outermost."""
-    ask: Ask = field(init=False)
-    """Asks the model, through all middleware."""
-    preparing: tuple[Middleware, ...] = ()
-    """The middleware that changes what is sent."""
-    check_input: CheckInput | None = None
-    check_output: CheckOutput | None = None
-    """Check the prompt and the final output, if any middleware does."""
-    client_checks: tuple[Middleware, ...] = ()
-    """Those that check calls which run at the client."""
+    """The first is the outermost; the recorder is outside of the others."""
+    clock: Clock | None = None
 
-    def __post_init__(self) -> None:
-        self.ask = self.model.stream
 
-    def install(self, middleware: Sequence[Middleware]) -> None:
-        """Puts the middleware between the run and its model, tools and approver."""
-        self.middleware = tuple(middleware)
-        self.ask = wrap_model(self.middleware, self.model)
-        self.on_approval = wrap_approver(self.middleware, self.on_approval)
-        self.check_input = wrap_check(self.middleware, "check_input")
-        self.check_output = wrap_check(self.middleware, "check_output")
-        self.client_checks = tuple([each for each in self.middleware if wraps(each, "check_client_call")])
-        self.preparing = tuple(each for each in self.middleware if wraps(each, "before_request"))
+# From the arguments of an agent
 
-    def remove_middleware(self) -> None:
-        """Breaks the reference cycle between run and middleware, so that nothing is left for the garbage collector."""
-        self.middleware, self.preparing, self.ask = (), (), self.model.stream
-        self.check_input = self.check_output = None
-        self.client_checks = ()
 
-    def known_tools(self) -> frozenset[str] | None:
-        """The names of all tools that the run or its agent has. None if they are not known."""
-        names: set[str] = set()
-        for place, toolset in enumerate(self.toolsets):
-            found = toolset.all_names(run=place == 0)
-            if found is None:
-                return None
-            names |= found
-        return frozenset(names)
+_USUAL_LIMITS, _USUAL_POLICY = Limits(), Policy()
 
-    def caller_of(self, toolbox: Toolbox) -> Caller:
-        caller: Caller = ToolCaller(
-            toolbox, self.clock, self.results, self.policy.result_limit, self.policy.tool_errors
+
+def read_arguments(
+    model: Model | str,
+    tools: Tools,
+    instructions: Instructions,
+    output: Any,
+    handoffs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Settings:
+    """The settings of a new agent. `options` are its other arguments by name."""
+    given = {name: _READ[name](value) if name in _READ else value for name, value in options.items()}
+    limits, record, middleware = given.pop("limits", None), given.pop("record", None), given.pop("middleware", ())
+    recorder = Recorder(cast("str", record)) if isinstance(record, str | os.PathLike) else record
+    policy: Policy = given.pop("policy", None) or _USUAL_POLICY
+    toolset = ToolSet(tools)
+    return Settings(
+        model=connect_later(model) if isinstance(model, str) else model,
+        tools=toolset,
+        instructions=instructions,
+        language=language_of(instructions) if isinstance(instructions, str) else "en",
+        handoffs=handoffs,
+        policy=policy,
+        choice=_choice(policy.choice, toolset.fixed),
+        output=None if output is None else Output[Any].of(output),
+        limits=limits if isinstance(limits, Limits) else _USUAL_LIMITS,
+        choose_limits=None if isinstance(limits, Limits) else limits,
+        middleware=(*(() if recorder is None else (recorder,)), *middleware),
+        **given,
+    )
+
+
+def _choice(choice: str | None, toolbox: Toolbox | None) -> Choice | None:
+    if choice in (None, "auto", "none", "required"):
+        return choice
+    if toolbox is not None and choice not in toolbox and choice != ANSWER:
+        known = f"there are: {', '.join(toolbox.names)}" if len(toolbox) else "this agent has none"
+        raise UserError(
+            f"Policy(choice={choice!r}): there is no such tool; {known}; or use 'auto', 'none' or 'required'"
         )
-        return wrap_caller(self.middleware, caller, partial(self._prepare, toolbox)) if self.middleware else caller
-
-    def _prepare(self, toolbox: Toolbox, call: ToolCall) -> Prepared:
-        """A call whose arguments middleware has changed."""
-        prepared = prepare(call, toolbox, self.policy.tool_errors)
-        if self.output is not None and call.name == ANSWER:  # it is read from the history when the run is resumed
-            prepared.refusal = CHANGED_ANSWER
-        return prepared
+    return OneTool(choice)
 
 
-def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
-    """The settings of a run that can be saved: enough to replay it."""
-    choice, policy = plan.choice, plan.policy
-    return {
-        "schedule": plan.schedule.value,
-        "limits": limits_to_json(limits),
-        "several_calls": plan.several_calls,
-        "on_error": plan.on_error,
-        "on_all_failed": policy.on_all_failed,
-        "final_answer": policy.final_answer,
-        "share_all": policy.share_all,
-        "share_rounds": policy.share_rounds,
-        "tool_errors": policy.tool_errors,
-        "tool_retries": policy.tool_retries,
-        "choice": choice.name if isinstance(choice, OneTool) else choice,
-        "language": plan.language,
-        "nudge": policy.nudge,
-        "continue_prompt": policy.continue_prompt,
-        "empty_answer": policy.empty_answer,
-        "background": policy.background,
-        "wait_for_background": policy.wait_for_background,
-        "result_limit": policy.result_limit,
-        "sampling": _sampled(plan.sampling),
-        "reasoning": plan.reasoning,
-        "cache": policy.cache,
-        "output": _output(plan.output) if plan.output is not None else None,
-    }
+def _checked_sampling(sampling: Sampling | None) -> Sampling:
+    check_fields("Sampling", sampling or UNSET)
+    return sampling or UNSET
 
 
-def _output(output: Output[Any]) -> dict[str, Json]:
-    saved: dict[str, Json] = {"tool": ANSWER, "schema": output.schema}
-    if output.free_text:
-        saved["text"] = True
-    return saved if output.via == "auto" else {**saved, "via": output.via}
+def _approver(function: OnApproval | None) -> OnApproval | None:
+    """Refuses a function that cannot be called with the call as its only argument."""
+    if function is None:
+        return None
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UserError(
+            f"Agent(on_approval={name}): it is called with one argument, on_approval(call): {error}"
+        ) from None
+    except ValueError:
+        pass  # it has no signature
+    return function
 
 
-def limits_to_json(limits: Limits) -> dict[str, Json]:
-    """The limits that are set; `limits_from_json` reads them."""
-    limited: dict[str, Json] = {}
-    if limits.rounds is not None:
-        limited["rounds"] = limits.rounds
-    if limits.calls is not None:
-        limited["calls"] = limits.calls
-    if limits.tokens is not None:
-        limited["tokens"] = limits.tokens
-    if limits.seconds is not None:
-        limited["seconds"] = limits.seconds
-    if limits.cost is not None:
-        limited["cost"] = limits.cost
-    limited["final_seconds"] = limits.final_seconds
-    if limits.most_rounds is not None:
-        limited["most_rounds"] = limits.most_rounds
-    if limits.prices is not None:
-        limited["prices"] = asdict(limits.prices)
-    return limited
+_READ: dict[str, Callable[[Any], Any]] = {
+    "schedule": Schedule,
+    "on_approval": _approver,
+    "sampling": _checked_sampling,
+    "sinks": as_middleware,
+}
+"""How an argument becomes a setting, if it is not one already."""
 
 
-def _sampled(sampling: Sampling) -> dict[str, Json]:
-    if sampling is UNSET or sampling == UNSET:
-        return {}
-    named = ("max_tokens", "temperature", "top_p", "stop", "seed")
-    return {name: value for name in named if (value := getattr(sampling, name)) not in (None, ())}
+# In a recording
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+SAVED: dict[str, tuple[Callable[[Any], Json], Callable[[Any], Any] | None]] = {
+    "schedule": (lambda schedule: schedule.value, _as_it_is),
+    "limits": (limits_to_json, None),
+    "several_calls": (_as_it_is, _as_it_is),
+    "on_error": (_as_it_is, _as_it_is),
+    "choice": (lambda choice: choice.name if isinstance(choice, OneTool) else choice, None),
+    "language": (_as_it_is, None),
+    "sampling": (sampling_fields, lambda saved: read_sampling(saved or {})),
+    "reasoning": (_as_it_is, _as_it_is),
+    "output": (lambda output: None if output is None else output.to_json(), None),
+}
+"""By the names of `Settings`: how the header of a recording has it, and how that is read as an argument of `Agent`, or
+None if it follows from another or takes more than the header to read. The fields of the policy stand among these."""
+SAVED_POLICY = [each.name for each in fields(Policy) if each.name not in ("agent_depth", "most_handoffs", "open_calls")]
+"""Those that a replay needs."""
+
+
+def header_of(settings: Settings, **of_the_run: Any) -> dict[str, Json]:
+    """What a recording has of the settings: enough to replay the run. `of_the_run`: those that are its own."""
+    header: dict[str, Json] = {name: getattr(settings.policy, name) for name in SAVED_POLICY}
+    for name, (write, _) in SAVED.items():
+        header[name] = write(of_the_run[name] if name in of_the_run else getattr(settings, name))
+    return header
+
+
+def read_header(header: Line) -> dict[str, Any]:
+    """The arguments of `Agent` that the header of a recording has, or a hand-off in it."""
+    given: dict[str, Any] = {"policy": Policy(**{name: header[name] for name in SAVED_POLICY if name in header})}
+    for name, (_, read) in SAVED.items():
+        if read is not None and name in header:
+            given[name] = read(header[name])
+    return given

@@ -74,11 +74,11 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         messages,
         tools,
         choice,
-        None if plan.several_calls else False,
+        None if plan.settings.several_calls else False,
         final,
-        reasoning=plan.reasoning,
-        cache=plan.policy.cache,
-        sampling=plan.sampling,
+        reasoning=plan.settings.reasoning,
+        cache=plan.settings.policy.cache,
+        sampling=plan.settings.sampling,
         taken=taken,
         server_tools=toolbox.server_tools,
         pieces=False,
@@ -274,12 +274,12 @@ class _Aside:
         that of its other requests, so a cache has it. For another model there is nothing in a cache."""
         plan = self._run.plan
         system = () if plan.system is None else (plan.system,)
-        cached = model is None and plan.policy.cache
+        cached = model is None and plan.settings.policy.cache
         return Request(
             (*system, *messages),
             self._toolbox.specs,
             final=not cached,  # a tool choice would make Anthropic's cache useless
-            reasoning=plan.reasoning if cached else None,
+            reasoning=plan.settings.reasoning if cached else None,
             cache=cached,
             server_tools=self._toolbox.server_tools if model is None else (),
             pieces=False,

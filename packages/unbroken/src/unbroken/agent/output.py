@@ -125,6 +125,13 @@ class Output(Generic[T]):
         """Whether every answer is plain text."""
         return self.free_text and self.schema["properties"] == _TEXT
 
+    def to_json(self) -> dict[str, Json]:
+        """What a recording has of it, for `of_schema`."""
+        saved: dict[str, Json] = {"tool": ANSWER, "schema": self.schema}
+        if self.free_text:
+            saved["text"] = True
+        return saved if self.via == "auto" else {**saved, "via": self.via}
+
     def correction(self, why: str) -> str:
         """What the model reads if its answer does not fit."""
         how = f"call `{ANSWER}`, or write" if self.has_tool else "write"

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar, cast
 from unbroken.agent.agent import Agent
 from unbroken.agent.handoffs import Handoff
 from unbroken.agent.limits import limits_of
-from unbroken.agent.options import Instructions, Policy, Trim
+from unbroken.agent.options import Instructions, Trim, read_header
 from unbroken.agent.output import ANSWER, DOES_NOT_FIT, Output, why_invalid, why_of
 from unbroken.agent.resuming import reading
 from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UserError
@@ -40,7 +40,7 @@ from unbroken.tools.caller import fingerprint
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Source
-from unbroken.trajectory.lines import Line, read_sampling
+from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken_wires.deltas import Delta
 from unbroken_wires.messages import Assistant, Json, Message, Request, System, ToolCall, ToolSpec, User
@@ -70,8 +70,7 @@ def agent_of(
     on_approval: OnApproval | None = None,
 ) -> Agent:
     """The agent that replays the run; with a model, the one that resumes it. `tools`: the real tools, if available."""
-    settings = recording.settings
-    if "schedule" not in settings:
+    if "schedule" not in recording.settings:
         what = "could be replayed" if model is None else "could be resumed"
         raise UserError(f"{recording.path} has no agent that {what}: it was made by a gateway, or by a test")
     if model is not None and not recording.requests:
@@ -84,18 +83,13 @@ def agent_of(
             _tools(recording) if tools is None else tools,
             _system(recording),
             name=recording.agent_name,
-            schedule=settings["schedule"],
             limits=limits_of(recording),
             handoffs=_handoffs(recording) if model is None else (),
-            several_calls=settings.get("several_calls", True),
-            on_error=settings.get("on_error", "continue"),
             on_approval=on_approval,
             guidance=False,
-            sampling=read_sampling(settings.get("sampling") or {}),
-            reasoning=settings.get("reasoning"),
             trim=_trim(recording) if model is None else None,
             middleware=[asides] if model is None and (asides := _Asides(recording)).needed else [],
-            policy=Policy(**{name: settings[name] for name in _POLICY if name in settings}),
+            **read_header(recording.settings),
         )
 
 
@@ -110,35 +104,23 @@ def _handoffs(recording: Recording) -> list[Handoff]:
     for place in range(len(changes), -1, -1):
         turn = changes[place - 1].turn + 1 if place else 0
         then = changes[place] if place < len(changes) else None
-        agent = nobody if then is None else _agent_after(recording, then, following)
+        agent = nobody
+        if then is not None:
+            agent = Agent(
+                _AbsentModel(then.model),
+                _tools(recording),
+                _system(recording),
+                name=then.agent,
+                output=_output(recording, as_dict(then.settings.get("output"))),
+                guidance=False,
+                handoffs=following,
+                **read_header(then.settings),
+            )
         following = [
             Handoff(agent if then is not None and saved["name"] == then.tool else nobody, _stub(saved, {}, set()))
             for saved in _at(offered, turn)
         ]
     return following
-
-
-def _agent_after(recording: Recording, change: AgentChanged, handoffs: Sequence[Handoff]) -> Agent:
-    settings: Line = change.settings
-    return Agent(
-        _AbsentModel(change.model),
-        _tools(recording),
-        _system(recording),
-        name=change.agent,
-        output=_output(recording, settings.get("output")),
-        schedule=settings["schedule"],
-        several_calls=settings.get("several_calls", True),
-        on_error=settings.get("on_error", "continue"),
-        guidance=False,
-        sampling=read_sampling(settings.get("sampling") or {}),
-        reasoning=settings.get("reasoning"),
-        handoffs=handoffs,
-        policy=Policy(**{name: settings[name] for name in _POLICY if name in settings}),
-    )
-
-
-_POLICY = [each.name for each in fields(Policy) if each.name != "open_calls"]
-"""Its fields in a recording."""
 
 
 def _system(recording: Recording) -> Instructions:
@@ -157,21 +139,15 @@ def _system_of(request: RecordedRequest) -> str:
 def _trim(recording: Recording) -> Trim | None:
     """The part of the history that each request sent, if it was not all of it."""
     sent: list[tuple[Message, ...] | None] = []
-    history: list[Line] = []
-    known, place = False, 0
-    for line in recording.lines:
-        if line["line"] == "history":
-            history, known = [*history[: line["keep"]], *line["messages"]], True
-        elif line["line"] == "request":
-            request, state = recording.requests[place], as_dict(line.get("state"))
-            place += 1
-            if state.get("aside"):
-                continue  # `_Asides` repeats it
-            messages = [message for message in request.messages if message.get("role") != "system"]
-            if state.get("nudge"):
-                messages = messages[:-1]
-            sent.append(from_json(messages) if known and messages != history else None)
-            known = False
+    known: list[Line] | None = None
+    for state, request, history in _requests(recording):
+        if state.get("aside"):
+            continue  # `_Asides` repeats it
+        messages = [message for message in request.messages if message.get("role") != "system"]
+        if state.get("nudge"):
+            messages = messages[:-1]
+        sent.append(from_json(messages) if history is not known and messages != history else None)
+        known = history
     if not any(sent):
         return None
     coming = iter(sent)
@@ -230,25 +206,29 @@ class _Asides(Middleware):
                     request.add(message)
 
 
-def _asides(recording: Recording) -> Iterator[_Aside]:
-    histories: list[list[Line]] = []
-    history: list[Line] = []
-    asked: list[tuple[int, RecordedRequest]] = []
+def _requests(recording: Recording) -> Iterator[tuple[Line, RecordedRequest, list[Line] | None]]:
+    """Each request with the state of the run, and its history as far as it was recorded by then."""
+    history: list[Line] | None = None
+    requests = iter(recording.requests)
     for line in recording.lines:
         if line["line"] == "history":
-            history = [*history[: line["keep"]], *line["messages"]]
+            history = [*(history or ())[: line["keep"]], *line["messages"]]
         elif line["line"] == "request":
-            if as_dict(line.get("state")).get("aside"):
-                asked.append((len(histories), recording.requests[len(histories)]))
-            histories.append(history)
-    for place, request in asked:
-        following = histories[place + 1] if place + 1 < len(histories) else histories[place]
+            yield as_dict(line.get("state")), next(requests), history
+
+
+def _asides(recording: Recording) -> Iterator[_Aside]:
+    made = [*_requests(recording)]
+    for place, (state, request, history) in enumerate(made):
+        if not state.get("aside"):
+            continue
+        _, _, following = made[min(place + 1, len(made) - 1)]
         is_system = bool(request.messages) and request.messages[0].get("role") == "system"
         yield _Aside(
             request.turn,
             from_json(list(request.messages[1:] if is_system else request.messages)),
             bool(request.fields.get("final")),
-            from_json(following[len(histories[place]) :]),
+            from_json((following or [])[len(history or ()) :]),
             [event for event in recording.events if isinstance(event, Compacted) and event.turn == request.turn],
         )
 
@@ -258,11 +238,11 @@ _OF_EVENTS = len(fields(Event))
 
 def output_of(recording: Recording) -> Output[Any] | None:
     with reading(recording):
-        return _output(recording, recording.settings.get("output"))
+        return _output(recording, as_dict(recording.settings.get("output")))
 
 
-def _output(recording: Recording, saved: Line | None) -> Output[Any] | None:
-    if saved is None:
+def _output(recording: Recording, saved: Line) -> Output[Any] | None:
+    if not saved:
         return None
     refused, texts, answer = _refused(recording), _refused_texts(recording), _answer(recording)
 
@@ -364,18 +344,15 @@ def _stub(saved: Line, refused: dict[str, str], asked: set[str]) -> Tool:
         spec,
         None if saved.get("client") else run,
         signature,
-        effect=saved.get("effect", "write"),
-        timeout=saved.get("timeout"),
         key=(lambda arguments: _mark(name, arguments)) if saved.get("key") else None,
-        overlap=saved.get("overlap"),
-        dedupe=saved.get("dedupe"),
-        retries=saved.get("retries", 0),
-        repeat=saved.get("repeat", False),
         approve=approve if saved.get("approve") == "sometimes" else bool(saved.get("approve")),
         after_crash="wait" if saved.get("after_crash") == "wait" else None,
-        role=saved.get("role", ""),
-        background=saved.get("background"),
+        **{each: saved[each] for each in _DECLARED if each in saved},
     )
+
+
+_DECLARED = ("effect", "timeout", "overlap", "dedupe", "retries", "repeat", "role", "background")
+"""What a tool declares, as far as it is recorded as it is."""
 
 
 def _mark(name: str, arguments: dict[str, Any]) -> str:

@@ -86,7 +86,7 @@ async def listen(run: Run, request: Request, listener: Listener) -> Turn:
     if verdict.failed:
         raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.verdicts))
     listener.emit_rest(message)
-    if not plan.several_calls and len(message.calls) > 1:
+    if not plan.settings.several_calls and len(message.calls) > 1:
         run.emitter.emit(CallsIgnored, [call.name for call in message.calls[1:]])
         for call in message.calls[1:]:
             listener.drop(call, ONLY_ONE)
@@ -187,7 +187,7 @@ class Listener:
         run, index = self._run, call.index
         self._response.calls[index] = call
         number = self.number(call)
-        if self._closed or (index and not run.plan.several_calls):
+        if self._closed or (index and not run.plan.settings.several_calls):
             return
         prepared = run.prepare(call, self._toolbox)
         prepared.number = number
@@ -257,7 +257,7 @@ class Listener:
     def shown_message(self) -> Assistant:
         """What listeners have received so far: nothing yet of a retry."""
         received = self._response.message
-        if not self._run.plan.several_calls:
+        if not self._run.plan.settings.several_calls:
             received = replace(received, calls=received.calls[:1])
         if self._shown is None:
             return received

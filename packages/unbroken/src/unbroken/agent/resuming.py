@@ -86,7 +86,7 @@ def prepare_durable(
     """Prepares the rest of a run whose recording is in a journal. `journal` is the middleware that records it there.
     Calls of tools that are gone are answered so."""
     with reading(recording):
-        return _prepare_recorded(agent, recording, answers, options, agent.output_type, journal=journal)
+        return _prepare_recorded(agent, recording, answers, options, agent.settings.output, journal=journal)
 
 
 def prepare_inner(
@@ -99,7 +99,7 @@ def prepare_inner(
 ) -> Performance:
     """Prepares the rest of a run inside of another one, whose recording has it."""
     with reading(recording):
-        return _prepare_recorded(agent, recording, answers, options, agent.output_type, saved, journal)
+        return _prepare_recorded(agent, recording, answers, options, agent.settings.output, saved, journal)
 
 
 def _prepare_waiting(
@@ -117,15 +117,15 @@ def _prepare_waiting(
     if strict:
         _refuse_untyped(result.structured and not result.handoffs, output)
     transcript = result.transcript()
-    limits = options.get("limits") or agent.limits
+    limits = options.get("limits") or agent.settings.limits
     account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
     performance = agent.performance(result.run, transcript, account, options, output)
     performance.decisions = dict(result.decided)
     tools, answering = performance.tools.fixed, final_agent(agent, result.handoffs)
     if result.handoffs:
-        tools = None if answering is None else answering.toolset.fixed
-    if tools is not None and answering is not None and answering.handoffs:
-        tools = Toolbox(tools, *(handoff.tool for handoff in answering.handoffs.values()))
+        tools = None if answering is None else answering.settings.tools.fixed
+    if tools is not None and answering is not None and answering.settings.handoffs:
+        tools = Toolbox(tools, *(handoff.tool for handoff in answering.settings.handoffs.values()))
     answers, performance.inner_answers = _split_answers(result, answers, earlier)
     decisions = _decisions(transcript, answers, tools)
     if strict:
@@ -156,7 +156,7 @@ def _prepare_recorded(
             waiting = unmasked(waiting, saved)
         asked = {call.id for call in waiting.transcript().open}
         said = {id: each for id, each in cut.decisions.items() if id in asked}
-        limits = limits_of(recording) if saved is None else agent.limits
+        limits = limits_of(recording) if saved is None else agent.settings.limits
         given: ResumeOptions = {"limits": limits, **options}
         known = {id: combine(said.get(id), answer) for id, answer in answers.items()}
         earlier = said.keys() - known.keys()
@@ -181,8 +181,8 @@ def _prepare_recorded(
         performance.background = background = cut.background_calls(interrupted=True)
         performance.records = records_of(recording, cut.messages, background)
         performance.verdicts = verdicts_of(recording)
-    sinks = (*agent.sinks, *as_middleware(options.get("sinks", ())))
-    performance.middleware = continued(sinks, agent.middleware, recording, continuation, journal)
+    sinks = (*agent.settings.sinks, *as_middleware(options.get("sinks", ())))
+    performance.middleware = continued(sinks, agent.settings.middleware, recording, continuation, journal)
     continuation.others = performance.middleware
     performance.next_seq, performance.continued = cut.next_seq, True
     performance.next_call = cut.next_call
@@ -395,8 +395,8 @@ def replay_run(
         }
         performance = agent.prepare(None if question is None else question.parts, given, output)
         # The recording takes the recorder's place. The replay itself is recorded only if its `sinks` do so.
-        replayed = replace_recorder(agent.middleware, playback)
-        performance.middleware = (*agent.sinks, *as_middleware(options.get("sinks", ())), *replayed)
+        replayed = replace_recorder(agent.settings.middleware, playback)
+        performance.middleware = (*agent.settings.sinks, *as_middleware(options.get("sinks", ())), *replayed)
         performance.earlier = playback
         account = performance.account
         account.recorded = _costs(recorded)

@@ -15,7 +15,7 @@ from unbroken.agent.checking import take_output
 from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.handoff_state import Changing
 from unbroken.agent.limits import Account, Limits, Repetition, StopReason
-from unbroken.agent.options import Plan
+from unbroken.agent.plan import Plan
 from unbroken.agent.prompts import CONTINUE, TIME_IS_UP, Language, language_of
 from unbroken.agent.server_calls import ServerCalls
 from unbroken.errors import UnbrokenError, UserError, Vetoed
@@ -306,22 +306,26 @@ class Run:
     @property
     def awaits_results(self) -> bool:
         """Are there background calls whose results the model has to read before the run may end?"""
-        return self.futures is not None and self.plan.policy.wait_for_background and bool(self.futures.undelivered())
+        return (
+            self.futures is not None
+            and self.plan.settings.policy.wait_for_background
+            and bool(self.futures.undelivered())
+        )
 
     def prepare(self, call: ToolCall, toolbox: Toolbox) -> Prepared:
         """Everything needed to run the call. Handles of background calls in its arguments are replaced later."""
         held = self.futures.prepare(call, toolbox) if self.futures is not None else None
-        return held or prepare(call, toolbox, self.plan.policy.tool_errors)
+        return held or prepare(call, toolbox, self.plan.settings.policy.tool_errors)
 
     @property
     def may_nudge(self) -> bool:
-        return self.plan.policy.nudge and self.nudges < NUDGES
+        return self.plan.settings.policy.nudge and self.nudges < NUDGES
 
     def nudge_text(self, said: str = "") -> str:
         """The text that asks the model to continue, in the language of its answer, or else of the prompt."""
         plan = self.plan
-        if plan.policy.continue_prompt:
-            return plan.policy.continue_prompt
+        if plan.settings.policy.continue_prompt:
+            return plan.settings.policy.continue_prompt
         return CONTINUE["zh" if plan.language == "zh" else language_of(said or self._asked)]
 
     @property
@@ -390,8 +394,8 @@ class Run:
             raise
         except (Exception, SystemExit) as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
-        if self.plan.handoffs:
-            tools = Toolbox(tools, *(handoff.tool for handoff in self.plan.handoffs.values()))
+        if self.plan.settings.handoffs:
+            tools = Toolbox(tools, *(handoff.tool for handoff in self.plan.settings.handoffs.values()))
         if self.plan.output is not None and self.plan.output.has_tool:
             tools = Toolbox(tools, self.plan.output.tool(partial(take_output, self)))
         tools.refuse_deps(self.plan.deps)
@@ -406,7 +410,7 @@ class Run:
 
     def out_of_retries(self, tool: str) -> bool:
         asked = self.retries.get(tool, 0)
-        return asked > 0 and asked >= self.plan.policy.tool_retries
+        return asked > 0 and asked >= self.plan.settings.policy.tool_retries
 
     def run_context(self) -> RunContext[Any]:
         """What functions of the agent know about the run."""
@@ -461,21 +465,21 @@ class Run:
     def batch(self, toolbox: Toolbox, observer: RoundReporter, on_approval: OnApproval | None) -> Batch:
         """A batch for the calls of one message; it is halted at the time limit of the run."""
         plan = self.plan
-        if plan.policy.share_rounds and self.shared is None:
+        if plan.settings.policy.share_rounds and self.shared is None:
             self.shared = EarlierCalls()
             if self.records and not (self.changing is not None and self.changing.taken):  # all are of this agent
                 calls = [prepare(record.call, toolbox) for record in self.records]
                 self.shared.resume(calls, [record.result for record in self.records])
         batch = Batch(
-            plan.schedule,
+            plan.settings.schedule,
             plan.caller_of(toolbox),
-            lambda call: prepare(call, toolbox, plan.policy.tool_errors),
+            lambda call: prepare(call, toolbox, plan.settings.policy.tool_errors),
             self.context,
             observer,
             plan.clock,
             on_approval=on_approval,
-            stop_on_failure=plan.on_error == "finish",
-            share_all=plan.policy.share_all,
+            stop_on_failure=plan.settings.on_error == "finish",
+            share_all=plan.settings.policy.share_all,
             futures=self.futures,
         )
         if self.account.deadline is not None:
@@ -502,7 +506,7 @@ class Run:
             store=plan.store,
             say=self.emitter.emit,
             retries=self.retries,
-            most_retries=plan.policy.tool_retries,
+            most_retries=plan.settings.policy.tool_retries,
             spend=self.account.spend,
             approver=plan.on_approval,
             ask_model=self.ask_model,
@@ -520,10 +524,10 @@ class Run:
         """Is the result known from an identical call? Then this one is answered without its tool."""
         if context.ran_before is not None or (self.earlier is not None and self.earlier.replays_tools):
             return
-        if self.shared is not None and self.plan.policy.share_rounds:
+        if self.shared is not None and self.plan.settings.policy.share_rounds:
             context.known = self.shared.find(prepared)
         if context.known is None and tool.cache is not None:
-            context.known = self.plan.results.find(tool, prepared.call, context, self.plan.clock.elapsed())
+            context.known = self.plan.kept.results.find(tool, prepared.call, context, self.plan.clock.elapsed())
         if context.known is not None:
             context.ran_before = 0.0
 

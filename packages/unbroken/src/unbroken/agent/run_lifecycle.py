@@ -15,7 +15,8 @@ from unbroken.agent.handoff_state import Changing, read_taken
 from unbroken.agent.handoffs import change_agent_again
 from unbroken.agent.limits import NOTHING_USED, Account, models_of
 from unbroken.agent.loop import Decisions, play
-from unbroken.agent.options import OpenCalls, Plan, settings_of
+from unbroken.agent.options import OpenCalls
+from unbroken.agent.plan import Plan
 from unbroken.agent.result import Result, verdict_to_json
 from unbroken.agent.run import CallRecord, Earlier, Ending, Run
 from unbroken.agent.saved_state import recall, saved_state
@@ -103,7 +104,9 @@ class Performance:
             question=self.question,
             earlier=self.earlier,
             path=self.path or self.name,
-            depth=plan.policy.agent_depth if self.depth is None else min(self.depth, plan.policy.agent_depth),
+            depth=plan.settings.policy.agent_depth
+            if self.depth is None
+            else min(self.depth, plan.settings.policy.agent_depth),
             inner_answers=self.inner_answers,
             restored=self.background,
         )
@@ -121,7 +124,7 @@ class Performance:
             self.account.spend(self.account.priced(self.lost, plan.model.name, plan.clock))
         middleware = self._start(run, (*outermost, *self.middleware, *as_middleware(sinks)))
         self.account.start(plan.clock)
-        emitter.emit(RunStarted, plan.model.name, plan.schedule.value)
+        emitter.emit(RunStarted, plan.model.name, plan.settings.schedule.value)
         try:
             if self.tools.has_servers or run.changing is not None:
                 ending = await self._play_with_servers(run)
@@ -163,9 +166,9 @@ class Performance:
         plan = run.plan
         started: list[Middleware] = []
         about = partial(self._about, run)
-        if plan.handoffs or self._was_handed_off():
+        if plan.settings.handoffs or self._was_handed_off():
             own = list[Middleware]()
-            most = plan.policy.most_handoffs
+            most = plan.settings.policy.most_handoffs
             run.changing = Changing(most, about, tuple(middleware), own, started, AsyncExitStack())
         if not middleware:
             return started
@@ -190,7 +193,7 @@ class Performance:
             self.name,
             plan.model.name,
             plan.clock,
-            settings_of(plan, self.account.limits),
+            plan.header(self.account.limits),
             self.transcript.messages,
             self.question,
             resumed=self.continued or self.before is not None,

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from unbroken.agent.options import Options, Plan, ResumeOptions
+from unbroken.agent.options import Options, ResumeOptions
+from unbroken.agent.plan import Plan
 from unbroken.agent.recorded_results import ended_result, waiting_result
 from unbroken.agent.result import Result, inside_id
 from unbroken.agent.resuming import prepare_inner, prepare_resume
@@ -69,7 +70,7 @@ def agent_tool(
     async def delegate(context: CallContext[Any], task: str) -> str | ToolResult:
         host = context.host if isinstance(context.host, Run) else None
         if host is not None and host.depth < 1:
-            words = TOO_DEEP.format(path=f"{host.path}/{name}", limit=host.plan.policy.agent_depth)
+            words = TOO_DEEP.format(path=f"{host.path}/{name}", limit=host.plan.settings.policy.agent_depth)
             return ToolResult(context.call_id, to_parts(f"Error: {words}"), error=True, ended_as="not_executed")
         if host is None:
             return await _run_alone(agent, name, context, task)
@@ -134,7 +135,7 @@ class _InnerRun:
         if recorded is not None:
             return self._continue(recorded, saved, answers, options)
         if saved is not None:
-            performance = prepare_resume(self.agent, saved, answers, options, self.agent.output_type)
+            performance = prepare_resume(self.agent, saved, answers, options, self.agent.settings.output)
         else:
             fresh: Options = {**options, "run_id": self.context.key}
             performance = self.agent.prepare(task, fresh)

@@ -57,7 +57,17 @@ from unbroken_wires.deltas import (
     UsageReported,
     Verdict,
 )
-from unbroken_wires.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolCall, ToolSpec, Usage
+from unbroken_wires.messages import (
+    UNSET,
+    Assistant,
+    OneTool,
+    Request,
+    Sampling,
+    ServerCall,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
 from unbroken_wires.server_tools import server_tool_to_json
 from unbroken_wires.transcript import from_json, to_json
 from unbroken_wires.transcript.saved import read_call, write_call
@@ -281,9 +291,8 @@ def request_fields(request: Request) -> Line:
         line["reasoning"] = request.reasoning
     if request.cache:
         line["cache"] = True
-    if request.sampling != _USUAL:
-        sampling = fields_of(request.sampling)
-        line["sampling"] = {name: value for name, value in sampling.items() if value not in (None, (), [])}
+    if sampling := sampling_fields(request.sampling):
+        line["sampling"] = sampling
     if request.extra:
         line["extra"] = request.extra
     if request.server_tools:
@@ -293,9 +302,6 @@ def request_fields(request: Request) -> Line:
     if request.wire:
         line["wire"] = request.wire
     return line
-
-
-_USUAL = Sampling()
 
 
 def spec_fields(spec: ToolSpec) -> Line:
@@ -325,6 +331,13 @@ def tool_fields(tool: Tool) -> Line:
         **({"role": tool.role} if tool.role else {}),
         "background": tool.background,
     }
+
+
+def sampling_fields(sampling: Sampling) -> Line:
+    """Those that are set."""
+    if sampling is UNSET:
+        return {}
+    return {name: value for name, value in fields_of(sampling).items() if value not in (None, (), [])}
 
 
 def read_sampling(saved: Line) -> Sampling:

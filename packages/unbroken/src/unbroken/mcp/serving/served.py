@@ -153,7 +153,7 @@ class ServedAgent:
             name=self.name,
             description=description or "Give a task to an agent with tools of its own, and get its answer.",
             input_schema={"type": "object", "properties": properties, "required": ["prompt"]},
-            output_schema=None if agent.output_type is None else dict(agent.output_type.schema),
+            output_schema=None if agent.settings.output is None else dict(agent.settings.output.schema),
         )
 
     async def call(
@@ -179,7 +179,7 @@ class ServedAgent:
         if not result.pending:
             return self._answer(result)
         names = ", ".join(f"`{call.name}`" for call in result.pending)
-        box = self.agent.toolset.fixed
+        box = self.agent.settings.tools.fixed
         if any(box is not None and (one := box.get(call.name)) and one.function is None for call in result.pending):
             return write_failure(f"the agent waits for the result of {names}, which runs at the client of the agent")
         if not can_ask(context) or context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
@@ -187,7 +187,7 @@ class ServedAgent:
         return questions(result.pending, self._waiting.keep(params, result))
 
     def _answer(self, result: Result[Any]) -> types.CallToolResult:
-        kind = self.agent.output_type
+        kind = self.agent.settings.output
         if kind is None:
             return types.CallToolResult(content=[types.TextContent(text=well_formed(result.text))])
         return write_typed(kind.text_of(result.output), kind.object_of(result.output))
