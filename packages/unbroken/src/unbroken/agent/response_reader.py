@@ -5,8 +5,9 @@ broken answer with its retry. Rounds and limits are decided in `loop`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.limits import StopReason
@@ -41,6 +42,9 @@ from unbroken_wires.messages import Assistant, Request, ToolCall, Usage
 
 BROKE_OFF = "the answer broke off"
 ONLY_ONE = "only one call at a time was asked for"
+
+Refuse: TypeAlias = Callable[[Prepared, int], str]
+"""Why a call at this place of its message may not run; empty if it may."""
 WITHDRAWN = "it was no call of its own"
 
 
@@ -51,8 +55,12 @@ class Turn:
     message: Assistant
     verdict: Verdict
     stop: StopReason | None = None
-    announces: bool = False
-    """The answer announces a call that it does not make."""
+    closed: bool = False
+    """No calls were possible in it."""
+    unfinished: str = ""
+    """Why a text is not the last word, if it is not."""
+    value: tuple[Any, ...] = ()
+    """The value of a typed answer, once it is read."""
 
 
 async def listen(run: Run, request: Request, listener: Listener) -> Turn:
@@ -98,11 +106,11 @@ class Listener:
     """Handles the deltas of one response, in order."""
 
     __slots__ = (
-        "_allowed",
         "_batch",
         "_closed",
         "_numbers",
         "_observer",
+        "_refusals",
         "_response",
         "_run",
         "_shown",
@@ -112,13 +120,22 @@ class Listener:
         "usage",
     )
 
-    def __init__(self, run: Run, toolbox: Toolbox, batch: Batch, observer: RoundReporter, closed: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        toolbox: Toolbox,
+        batch: Batch,
+        observer: RoundReporter,
+        *,
+        closed: bool,
+        refusals: Sequence[Refuse],
+    ) -> None:
         self._run = run
         self._toolbox = toolbox
         self._batch = batch
         self._observer = observer
         self._closed = closed
-        self._allowed = run.account.calls_left
+        self._refusals = refusals
         self._response = PartialResponse()
         shown = run.earlier.shown_of(run.emitter.turn) if run.earlier is not None else None
         self._shown: tuple[Shown, Shown] | None = None if shown is None else (Shown(shown[0]), Shown(shown[1]))
@@ -191,13 +208,11 @@ class Listener:
             return
         prepared = run.prepare(call, self._toolbox)
         prepared.number = number
-        if (
-            run.repetition.verdict(prepared) != "refuse"
-            and (self._allowed is None or index < self._allowed)
-            and not (run.retries and run.out_of_retries(call.name))
-        ):
-            self.prepared[index] = prepared
-            self._batch.submit(prepared)
+        for refuse in self._refusals:
+            if refuse(prepared, index):
+                return
+        self.prepared[index] = prepared
+        self._batch.submit(prepared)
 
     def _take_other(self, delta: Delta) -> None:
         run, batch, response = self._run, self._batch, self._response

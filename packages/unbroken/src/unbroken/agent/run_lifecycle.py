@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any, cast
 
 from unbroken.agent.emitter import Emitter
-from unbroken.agent.handoff_state import Changing, read_taken
-from unbroken.agent.handoffs import change_agent_again
+from unbroken.agent.handoffs import Changing, read_taken
 from unbroken.agent.limits import NOTHING_USED, Account, models_of
-from unbroken.agent.loop import Decisions, play
+from unbroken.agent.loop import play
 from unbroken.agent.options import OpenCalls, Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
+from unbroken.agent.rounds import Decisions
+from unbroken.agent.rules.handoffs import change_agent_again
 from unbroken.agent.run import CallRecord, Earlier, Ending, Run
 from unbroken.agent.saved_state import recall, saved_state
 from unbroken.agent.toolset import ToolSet
