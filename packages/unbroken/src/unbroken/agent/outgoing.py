@@ -44,9 +44,9 @@ ASIDE = "aside"
 
 async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
     """The next request of the run. With `final`, the model may not call tools."""
-    if run.plan.write_system is not None:
-        await _write_system(run, toolbox)
     plan, history, tools = run.plan, run.transcript.messages, toolbox.specs
+    if plan.write_system is not None:
+        await _write_system(run, toolbox)
     messages = history
     taken: frozenset[str] = frozenset()
     if (

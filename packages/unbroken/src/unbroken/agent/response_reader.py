@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
 
 from unbroken.agent.emitter import RoundReporter
-from unbroken.agent.limits import StopReason
 from unbroken.agent.prompts import TIME_IS_UP
 from unbroken.agent.run import Run
+from unbroken.agent.turns import Refuse, Turn
 from unbroken.errors import ChainBroken, ProviderError, UnbrokenError, Vetoed
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
 from unbroken.models.model import close, refuse_single
@@ -42,25 +41,7 @@ from unbroken_wires.messages import Assistant, Request, ToolCall, Usage
 
 BROKE_OFF = "the answer broke off"
 ONLY_ONE = "only one call at a time was asked for"
-
-Refuse: TypeAlias = Callable[[Prepared, int], str]
-"""Why a call at this place of its message may not run; empty if it may."""
 WITHDRAWN = "it was no call of its own"
-
-
-@dataclass(slots=True)
-class Turn:
-    """The outcome of one request. `stop` is why no round may follow."""
-
-    message: Assistant
-    verdict: Verdict
-    stop: StopReason | None = None
-    closed: bool = False
-    """No calls were possible in it."""
-    unfinished: str = ""
-    """Why a text is not the last word, if it is not."""
-    value: tuple[Any, ...] = ()
-    """The value of a typed answer, once it is read."""
 
 
 async def listen(run: Run, request: Request, listener: Listener) -> Turn:
@@ -108,6 +89,7 @@ class Listener:
     __slots__ = (
         "_batch",
         "_closed",
+        "_may_run",
         "_numbers",
         "_observer",
         "_refusals",
@@ -128,14 +110,15 @@ class Listener:
         observer: RoundReporter,
         *,
         closed: bool,
-        refusals: Sequence[Refuse],
+        may_run: Sequence[Callable[[Run, bool], Refuse | None]],
     ) -> None:
         self._run = run
         self._toolbox = toolbox
         self._batch = batch
         self._observer = observer
         self._closed = closed
-        self._refusals = refusals
+        self._may_run = may_run
+        self._refusals: list[Refuse] | None = None
         self._response = PartialResponse()
         shown = run.earlier.shown_of(run.emitter.turn) if run.earlier is not None else None
         self._shown: tuple[Shown, Shown] | None = None if shown is None else (Shown(shown[0]), Shown(shown[1]))
@@ -208,11 +191,19 @@ class Listener:
             return
         prepared = run.prepare(call, self._toolbox)
         prepared.number = number
-        for refuse in self._refusals:
+        for refuse in self.refusals:
             if refuse(prepared, index):
                 return
         self.prepared[index] = prepared
         self._batch.submit(prepared)
+
+    @property
+    def refusals(self) -> list[Refuse]:
+        """What refuses calls of this response, if anything does. It is decided when the first of them is complete."""
+        if self._refusals is None:
+            found = [may_run(self._run, self._closed) for may_run in self._may_run]
+            self._refusals = [refuse for refuse in found if refuse is not None]
+        return self._refusals
 
     def _take_other(self, delta: Delta) -> None:
         run, batch, response = self._run, self._batch, self._response

@@ -13,12 +13,13 @@ from typing import TypeAlias
 from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.limits import StopReason
 from unbroken.agent.outgoing import write_request
-from unbroken.agent.response_reader import BROKE_OFF, Listener, Refuse, Turn, listen
-from unbroken.agent.rules.questions import Round, Rules
+from unbroken.agent.response_reader import BROKE_OFF, Listener, listen
+from unbroken.agent.rules.composing import Rules
 from unbroken.agent.run import Run
+from unbroken.agent.turns import Round, Turn
 from unbroken.events import RequestSent, TextFinished
 from unbroken.tools.approval import Approval, Wait
-from unbroken.tools.caller import Prepared, number_identical, ran_and_failed
+from unbroken.tools.caller import Prepared, number_identical
 from unbroken.tools.execution import NOT_ASKED_AGAIN, NOT_IN_MESSAGE, Batch
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
@@ -32,13 +33,15 @@ Decisions: TypeAlias = Mapping[str, Approval | ToolResult]
 async def play_round(run: Run, rules: Rules, final: bool = False) -> Turn:
     """Makes one request and runs the calls of its response; results are in call order."""
     run.next_turn()
-    toolbox = await _tools(run, rules)
+    toolbox = await run.toolbox(rules.offer)
+    for prepare in rules.prepare:
+        prepare(run, toolbox)
     request = await write_request(run, toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final, run.prefix.changed)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, run.futures)
     batch = run.batch(toolbox, observer, run.plan.on_approval)
-    listener = Listener(run, toolbox, batch, observer, closed=closed, refusals=_refusals(run, rules, closed))
+    listener = Listener(run, toolbox, batch, observer, closed=closed, may_run=rules.may_run)
     try:
         async with batch:
             turn = await listen(run, request, listener)
@@ -51,7 +54,11 @@ async def play_round(run: Run, rules: Rules, final: bool = False) -> Turn:
                 numbers = [listener.number(call) for call in message.calls]
                 observer.detected(message.calls, numbers, run.account.request_cost)
                 run.drop_earlier(observer)
-                prepared = await _plan(run, rules, toolbox, message.calls, listener, closed)
+                for bind in rules.bind:
+                    await bind(run, listener.prepared, toolbox)
+                prepared = _plan_round(run, rules, toolbox, message.calls, listener)
+                for check in rules.check_calls:
+                    await check(run, prepared)
                 turn.stop = await _run_calls(run, rules, batch, prepared, prepared, {}, turn.verdict)
                 observer.drop_loose(NOT_IN_MESSAGE)
             else:
@@ -62,22 +69,12 @@ async def play_round(run: Run, rules: Rules, final: bool = False) -> Turn:
         _leave_valid(run, batch, observer, listener, error)
         raise
     if not message.calls:
+        turn.stop = turn.stop or "answered"
         for hear in rules.heard:
             hear(run, turn)
     elif turn.stop != "waiting":
         observer.ended(run.account.round_cost)
     return turn
-
-
-async def _tools(run: Run, rules: Rules) -> Toolbox:
-    toolbox = await run.toolbox([tool for offer in rules.offer for tool in offer(run)])
-    for prepare in rules.prepare:
-        prepare(run, toolbox)
-    return toolbox
-
-
-def _refusals(run: Run, rules: Rules, closed: bool) -> list[Refuse]:
-    return [refuse for may_run in rules.may_run if (refuse := may_run(run, closed)) is not None]
 
 
 def _finish_text(run: Run, rules: Rules, turn: Turn, toolbox: Toolbox) -> None:
@@ -90,20 +87,20 @@ def _finish_text(run: Run, rules: Rules, turn: Turn, toolbox: Toolbox) -> None:
         run.emitter.emit(TextFinished, message.text, final, run.account.request_cost)
 
 
-async def _plan(
-    run: Run, rules: Rules, toolbox: Toolbox, calls: Sequence[ToolCall], listener: Listener, closed: bool
+def _plan_round(
+    run: Run, rules: Rules, toolbox: Toolbox, calls: Sequence[ToolCall], listener: Listener
 ) -> list[Prepared]:
     """The entry of each call, in call order, and which calls may not run."""
-    for bind in rules.bind:
-        await bind(run, listener.prepared, toolbox)
-    refusals = _refusals(run, rules, closed)
     planned: list[Prepared] = []
+    refusals = listener.refusals
     for place, call in enumerate(calls):
         prepared = listener.prepared.get(call.index)
         if prepared is None or prepared.call is not call:
             prepared = run.prepare(call, toolbox)
             prepared.number = listener.number(call)
-        why = next((why for refuse in refusals if (why := refuse(prepared, place))), "")
+        why = ""
+        for refuse in refusals:
+            why = why or refuse(prepared, place)
         for refuse in rules.in_message:
             why = why or refuse(run, prepared, planned)
         prepared.refusal = why or prepared.refusal
@@ -111,8 +108,6 @@ async def _plan(
     number_identical(planned)
     run.mark_uncertain(planned)
     run.account.take_calls(len(calls))
-    for check in rules.check_calls:
-        await check(run, planned)
     return planned
 
 
@@ -132,21 +127,9 @@ async def _run_calls(
     took = batch.order.seconds()
     if len(prepared) > 1 and run.plan.schedule is Schedule.EAGER:
         run.plan.order_hint.note(prepared, took)
-    remarked = results
-    for remark in rules.remark:
-        remarked = remark(run, prepared, remarked)
-    run.add_results(prepared, results, remarked, took)
-    answered = [result for result in results if result is not None]
-    done = Round(
-        calls,
-        [*earlier, *answered],
-        batch.order,
-        waits=len(answered) < len(results),
-        failed=batch.failed or any(map(ran_and_failed, earlier)),
-        out_of_time=batch.out_of_time,
-        verdict=verdict,
-    )
-    for rule in rules.after_round:
+    run.add_results(prepared, results, took)
+    done = Round(calls, earlier, [*earlier, *filter(None, results)], batch, verdict)
+    for rule in rules.end_round if batch.out_of_time else rules.end_round + rules.go_on:
         if (stop := rule(run, done)) is not None:
             return stop
     return None
@@ -156,7 +139,9 @@ async def finish_round(run: Run, rules: Rules, decisions: Decisions | None) -> S
     """Runs the calls that a run was waiting for, with the decisions about them; or, without decisions, the open
     calls of a given history."""
     run.emitter.turn = max(run.account.requests - 1, 0)
-    toolbox = await _tools(run, rules)
+    toolbox = await run.toolbox(rules.offer)
+    for prepare in rules.prepare:
+        prepare(run, toolbox)
     message = run.transcript.messages[-1]
     calls = [run.prepare(call, toolbox) for call in message.calls] if isinstance(message, Assistant) else []
     number_identical(calls)

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from unbroken.agent.aside import ask_aside, estimate
 from unbroken.agent.emitter import Emitter, RoundReporter
@@ -17,6 +17,7 @@ from unbroken.agent.options import Plan
 from unbroken.agent.prompts import TIME_IS_UP, Language
 from unbroken.agent.rules.repetition import Repetition
 from unbroken.agent.server_calls import ServerCalls
+from unbroken.agent.turns import Again
 from unbroken.errors import UnbrokenError, UserError, Vetoed
 from unbroken.events import RequestRetried
 from unbroken.middleware import blaming
@@ -95,28 +96,6 @@ class Earlier(Protocol):
         """The handles of the background calls whose results the history got after this turn. None if that is still to
         be decided."""
         ...
-
-
-@dataclass(slots=True)
-class Ending:
-    text: str
-    stop_reason: StopReason
-    finish: str | None = None
-    """The provider's own finish reason of its last answer."""
-    pending: tuple[ToolCall, ...] = ()
-    cut_off: bool = False
-    """It ended without an answer of the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """What the model wrote is not the answer: it is asked again."""
-
-    why: Literal["paused", "silent", "announced", "misfit", "refused"]
-    reply: str = ""
-    """What the model reads after that."""
-    keeps: bool = True
-    """What it wrote stays in the history."""
 
 
 @quick
@@ -343,22 +322,22 @@ class Run:
         self.account.rounds += counts
 
     def add_results(
-        self,
-        calls: Sequence[Prepared],
-        results: Sequence[ToolResult | None],
-        remarked: Sequence[ToolResult | None],
-        seconds: Sequence[float],
+        self, calls: Sequence[Prepared], results: Sequence[ToolResult | None], took: Sequence[float]
     ) -> None:
-        """The results of these calls, and what the model reads of them; None stands for one that waits."""
-        for each, result, took in zip(calls, remarked, seconds, strict=True):
+        """The results of these calls; None stands for one that waits."""
+        given = results if self.repetition.calm else self.repetition.remind(calls, results)
+        for each, result, seconds in zip(calls, given, took, strict=True):
             if result is not None:
                 self.transcript.answer(result if result.exception is None else replace(result, exception=None))
                 if result.ended_as == "retry":
-                    self.retries[each.call.name] = self.retries.get(each.call.name, 0) + 1
-                self.records.append(CallRecord(each.call, result, self.emitter.turn, took))
+                    self.count_retry(each.call.name)
+                self.records.append(CallRecord(each.call, result, self.emitter.turn, seconds))
         if self.shared is not None:
             self.shared.end_round(calls, results)
         self.repetition.next_round(calls)
+
+    def count_retry(self, name: str) -> None:
+        self.retries[name] = self.retries.get(name, 0) + 1
 
     def add_question(self) -> None:
         """The prompt follows the results of the open calls of the given history."""
@@ -421,8 +400,8 @@ class Run:
             return None
         return max(deadline - self.plan.clock.elapsed(), 0.0) + self.account.limits.final_seconds
 
-    async def toolbox(self, others: Sequence[Tool]) -> Toolbox:
-        """The tools of the next round: those of the agent, and others that its features bring."""
+    async def toolbox(self, offers: Sequence[Callable[[Run], Sequence[Tool]]]) -> Toolbox:
+        """The tools of the next round: those of the agent, and others that its features offer."""
         tools = self.plan.tools
         try:
             tools = tools if isinstance(tools, Toolbox) else await tools(self.run_context(), self.transcript)
@@ -430,8 +409,8 @@ class Run:
             raise
         except (Exception, SystemExit) as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
-        if others:
-            tools = Toolbox(tools, *others)
+        if offers:
+            tools = Toolbox(tools, *(tool for offer in offers for tool in offer(self)))
         tools.refuse_deps(self.plan.deps)
         for middleware in self.plan.middleware:
             with blaming(middleware, "on_tools"):

@@ -18,9 +18,10 @@ from unbroken.agent.options import OpenCalls, Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
 from unbroken.agent.rounds import Decisions
 from unbroken.agent.rules.handoffs import change_agent_again
-from unbroken.agent.run import CallRecord, Earlier, Ending, Run
+from unbroken.agent.run import CallRecord, Earlier, Run
 from unbroken.agent.saved_state import recall, saved_state
 from unbroken.agent.toolset import ToolSet
+from unbroken.agent.turns import Ending
 from unbroken.clock import Clock, current_clock
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink

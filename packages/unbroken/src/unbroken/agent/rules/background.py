@@ -15,9 +15,8 @@ from unbroken.agent.emitter import report_finished, report_started
 from unbroken.agent.limits import StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import TIME_IS_UP
-from unbroken.agent.response_reader import Turn
-from unbroken.agent.rules.questions import Unfinished
 from unbroken.agent.run import Run
+from unbroken.agent.turns import Turn, Unfinished
 from unbroken.events import ResultArrived
 from unbroken.tools.approval import refused
 from unbroken.tools.caller import Prepared, fingerprint, prepare, ran_and_failed
@@ -77,14 +76,9 @@ def open_futures(run: Run, toolbox: Toolbox) -> None:
 
 def _place(run: Run, call: ToolCall) -> int:
     """The number of this call among all calls of the history: handles stay different in a long conversation."""
-    number = 0
-    for message in run.transcript.messages:
-        if isinstance(message, Assistant):
-            calls = message.calls
-            number += len(calls)
-    last = next(message for message in reversed(run.transcript.messages) if isinstance(message, Assistant))
-    ids = [each.id for each in last.calls]
-    return number - len(ids) + (ids.index(call.id) if call.id in ids else len(ids)) + 1
+    *before, last = [message.calls for message in run.transcript.messages if isinstance(message, Assistant)]
+    ids = [each.id for each in last]
+    return sum(map(len, before)) + (ids.index(call.id) if call.id in ids else len(ids)) + 1
 
 
 def _restore(run: Run, futures: Futures, saved: BackgroundCall, toolbox: Toolbox) -> None:
@@ -146,7 +140,7 @@ async def deliver(run: Run) -> StopReason | None:
             run.emitter.emit(ResultArrived, prepared.number, future.call.id, future.call.name, future.handle)
             arrived.append((future.handle, result))
             if result.outcome == "retry":
-                run.retries[result.name] = run.retries.get(result.name, 0) + 1
+                run.count_retry(result.name)
             _update_records(run, future, result)
     if arrived:
         run.transcript.add(arrival(arrived))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from unbroken.agent.limits import StopReason
 from unbroken.agent.prompts import BUDGET_EXHAUSTED, FINAL_REFUSED
-from unbroken.agent.response_reader import Refuse
 from unbroken.agent.run import Run
+from unbroken.agent.turns import Refuse
 from unbroken.events import LimitReached
 from unbroken.tools.caller import Prepared
 
@@ -16,28 +14,29 @@ NO_MORE_RETRIES = "not executed: `{name}` has asked for a retry {count}"
 
 def refuse_calls(run: Run, closed: bool) -> Refuse | None:
     """Calls that the limit on calls does not allow, or the request. A typed answer is no call that counts."""
-    allowed = 0 if closed else run.account.calls_left
-    if allowed is None:
+    account = run.account
+    if not closed and account.calls_left is None:
         return None
     why = FINAL_REFUSED[run.plan.language] if closed else BUDGET_EXHAUSTED
 
     def refuse(prepared: Prepared, place: int) -> str:
-        return "" if place < allowed or run.plan.is_answer(prepared.call) else why
+        allowed = not closed and place < (account.calls_left or 0)  # other runs in the same one may have used some
+        return "" if allowed or run.plan.is_answer(prepared.call) else why
 
     return refuse
 
 
 def refuse_retries(run: Run, closed: bool) -> Refuse | None:
     """Calls of tools that have asked for as many retries as they may."""
-    return _refuse_retried(run.retries, run.plan.policy.tool_retries) if run.retries else None
+    if not run.retries:
+        return None
 
-
-def _refuse_retried(retries: Mapping[str, int], most: int) -> Refuse:
     def refuse(prepared: Prepared, place: int) -> str:
         name = prepared.call.name
-        count = retries.get(name, 0)
+        count = run.retries.get(name, 0)
         return NO_MORE_RETRIES.format(name=name, count=times(count)) if 0 < count >= most else ""
 
+    most = run.plan.policy.tool_retries
     return refuse
 
 

@@ -1,31 +1,48 @@
-"""How a run ends without an answer of its model: it waits, it was vetoed, a limit leaves the text so far, or there is
-nothing but a text of ours."""
+"""How a run ends without an answer of its model: it waits, it was vetoed, calls failed, a limit leaves the text so far,
+or there is nothing but a text of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
 from unbroken.agent.limits import StopReason
-from unbroken.agent.prompts import NO_ANSWER
+from unbroken.agent.output import ANSWER
+from unbroken.agent.prompts import ALL_FAILED, NO_ANSWER
 from unbroken.agent.rules.guardrails import refuse_prompt
-from unbroken.agent.rules.questions import Round
-from unbroken.agent.run import Ending, Run
+from unbroken.agent.run import Run
+from unbroken.agent.turns import Ending, Round
 from unbroken.errors import PromptVetoed, Vetoed
 from unbroken.events import TextAdded, TextFinished, TextReplaced
-from unbroken.tools.caller import not_executed
+from unbroken.tools.caller import not_executed, ran_and_failed
 from unbroken_wires.messages import Assistant
 
 
 def wait(run: Run, done: Round) -> StopReason | None:
     """Some calls need a decision from outside."""
-    if not done.waits:
+    if len(done.results) == len(done.calls):
         return None
-    run.wait_for(done.order)
+    run.wait_for(done.batch.order)
     return "waiting"
 
 
 def end_waiting(run: Run, stop: StopReason) -> Ending | None:
     return Ending("", stop, pending=run.pending) if stop == "waiting" else None
+
+
+def stop_after_failure(run: Run, done: Round) -> StopReason | None:
+    """A call that cannot run is a failure too. A wrong typed answer is corrected instead."""
+    failed = done.batch.failed or any(map(ran_and_failed, done.earlier))
+    unfit = any(each.unfit and each.call.name != ANSWER for each in done.calls)
+    return "tool_failure" if failed or unfit else None
+
+
+def stop_if_all_failed(run: Run, done: Round) -> StopReason | None:
+    failed = all(ran_and_failed(result) and result.outcome != "retry" for result in done.results)
+    return "tool_failure" if failed else None
+
+
+def end_if_all_failed(run: Run, stop: StopReason) -> Ending | None:
+    return end_with_own_text(run, ALL_FAILED, stop) if stop == "tool_failure" else None
 
 
 def end_without_text(run: Run, stop: StopReason) -> Ending:

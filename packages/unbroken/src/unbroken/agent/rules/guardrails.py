@@ -7,9 +7,8 @@ from typing import Any
 
 from unbroken.agent.limits import StopReason
 from unbroken.agent.prompts import REFUSED_PROMPT
-from unbroken.agent.response_reader import Turn
-from unbroken.agent.rules.questions import Round
-from unbroken.agent.run import Again, Run
+from unbroken.agent.run import Run
+from unbroken.agent.turns import Again, Round, Turn
 from unbroken.errors import AnswerInvalid, PromptVetoed, UnbrokenError, Vetoed
 from unbroken.events import Checked, TextFinished, TextReplaced
 from unbroken.middleware import blaming

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from unbroken.agent.announced_calls import announces
 from unbroken.agent.prompts import CONTINUE, language_of
-from unbroken.agent.response_reader import Turn
 from unbroken.agent.rules.budgets import times
-from unbroken.agent.rules.questions import Instead, Unfinished
-from unbroken.agent.run import Again, Run
+from unbroken.agent.run import Run
+from unbroken.agent.turns import Again, Instead, Turn, Unfinished
 from unbroken.errors import ChainBroken
 from unbroken.tools.toolbox import Toolbox
 

@@ -48,7 +48,7 @@ class Repetition:
     def refuse(self, prepared: Prepared, place: int) -> str:
         return REPEATED if self.of(prepared) >= REFUSE_AT else ""
 
-    def remind(self, calls: Sequence[Prepared], results: list[ToolResult | None]) -> list[ToolResult | None]:
+    def remind(self, calls: Sequence[Prepared], results: Sequence[ToolResult | None]) -> list[ToolResult | None]:
         """The results of these calls, before they are counted, with a reminder where one is due."""
         return [
             result

@@ -8,10 +8,9 @@ from typing import Any
 
 from unbroken.agent.limits import StopReason
 from unbroken.agent.output import ANSWER, CUT_OFF, Output, invalid
-from unbroken.agent.response_reader import Turn
 from unbroken.agent.rules.guardrails import checked_output
-from unbroken.agent.rules.questions import Round
-from unbroken.agent.run import Again, Ending, Run
+from unbroken.agent.run import Run
+from unbroken.agent.turns import Again, Ending, Round, Turn
 from unbroken.errors import AnswerInvalid, UnbrokenError
 from unbroken.tools.caller import Prepared
 from unbroken.tools.results import Retry, ToolFailed
