@@ -29,12 +29,7 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
             await begin(run)
         stop = run.stop
         if not run.transcript.closed:
-            stop = await finish_round(run, rules, decisions)
-            for change in rules.change:
-                stop = await change(run, stop)
-                rules = rules_of(run)
-            if stop != "waiting":
-                run.add_question()
+            stop, rules = await _finish_calls(run, rules, decisions)
         while True:
             for limit in rules.limit:
                 stop = stop or limit(run)
@@ -68,6 +63,16 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     for close in rules.close:
         await close(run, None)
     return ending
+
+
+async def _finish_calls(run: Run, rules: Rules, decisions: Decisions | None) -> tuple[StopReason | None, Rules]:
+    """The history ends in open calls. Their results come before the prompt."""
+    stop = await finish_round(run, rules, decisions)
+    for change in rules.change:
+        stop = await change(run, stop)
+    if stop != "waiting":
+        run.add_question()
+    return stop, rules_of(run)
 
 
 async def _judge_answer(run: Run, rules: Rules, turn: Turn, stop: StopReason) -> Ending | None:
@@ -111,13 +116,10 @@ async def _give_final_answer(run: Run, rules: Rules, stop: StopReason) -> Ending
                 turn = await play_round(run, rules, final=True)
                 text = turn.message.text.strip()
                 said = text or said
-                if (ending := _ending(run, rules, stop)) is not None:
-                    return ending
-                if (
-                    text
-                    and not turn.message.calls
-                    and (ending := await _judge_answer(run, rules, turn, stop)) is not None
-                ):
+                ending = _ending(run, rules, stop)
+                if ending is None and text and not turn.message.calls:
+                    ending = await _judge_answer(run, rules, turn, stop)
+                if ending is not None:
                     return ending
                 said = "" if run.refused else said
                 run.nudge = True
