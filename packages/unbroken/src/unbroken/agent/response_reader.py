@@ -43,6 +43,8 @@ BROKE_OFF = "the answer broke off"
 ONLY_ONE = "only one call at a time was asked for"
 WITHDRAWN = "it was no call of its own"
 
+_TEXTS = TextDelta, ReasoningDelta
+
 
 async def listen(run: Run, request: Request, listener: Listener) -> Turn:
     """Reads the response to its end. Calls go to the batch as they become complete."""
@@ -153,7 +155,7 @@ class Listener:
             if texts:
                 self._take_text(kind, texts)
                 texts = []
-            if isinstance(delta, (TextDelta, ReasoningDelta)):
+            if isinstance(delta, _TEXTS):
                 kind = type(delta)
                 texts.append(delta.text)
             elif isinstance(delta, CallReady):
@@ -201,8 +203,8 @@ class Listener:
     def refusals(self) -> list[Refuse]:
         """What refuses calls of this response, if anything does. It is decided when the first of them is complete."""
         if self._refusals is None:
-            found = [may_run(self._run, self._closed) for may_run in self._may_run]
-            self._refusals = [refuse for refuse in found if refuse is not None]
+            run, closed = self._run, self._closed
+            self._refusals = [refuse for may_run in self._may_run if (refuse := may_run(run, closed)) is not None]
         return self._refusals
 
     def _take_other(self, delta: Delta) -> None:

@@ -37,17 +37,18 @@ async def play_round(run: Run, rules: Rules, final: bool = False) -> Turn:
     for prepare in rules.prepare:
         prepare(run, toolbox)
     request = await write_request(run, toolbox, final)
-    run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final, run.prefix.changed)
+    emitter, plan = run.emitter, run.plan
+    emitter.emit(RequestSent, len(request.messages), len(request.tools), final, run.prefix.changed)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
-    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, run.futures)
-    batch = run.batch(toolbox, observer, run.plan.on_approval)
+    observer = RoundReporter(emitter, plan.clock, plan.schedule, run.futures)
+    batch = run.batch(toolbox, observer, plan.on_approval)
     listener = Listener(run, toolbox, batch, observer, closed=closed, may_run=rules.may_run)
     try:
         async with batch:
             turn = await listen(run, request, listener)
             turn.closed = closed or not request.tools
             message = turn.message
-            if message.text:
+            if message.text and (rules.unfinished or emitter.has_listeners):
                 _finish_text(run, rules, turn, toolbox)
             if message.calls:
                 run.add_calls(message, counts=not closed)

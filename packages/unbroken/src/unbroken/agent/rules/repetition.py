@@ -23,7 +23,7 @@ class Repetition:
     """Counts, for each call of the last round, how many rounds in a row have made it."""
 
     def __init__(self) -> None:
-        self._streaks: dict[str, int] = {}
+        self._streaks: Mapping[str, int] = {}
         self.calm = True
         """No call of the last round is near a reminder, so the next ones need not be checked one by one."""
 
@@ -39,7 +39,7 @@ class Repetition:
         return {call: count for call, count in self._streaks.items() if count > 1}
 
     def recall(self, streaks: Mapping[str, int]) -> None:
-        self._streaks = dict(streaks)
+        self._streaks = streaks
         self.calm = max(self._streaks.values(), default=0) < REMIND_AT - 1
 
     def next_round(self, calls: Sequence[Prepared]) -> None:
