@@ -44,6 +44,7 @@ ONLY_ONE = "only one call at a time was asked for"
 WITHDRAWN = "it was no call of its own"
 
 _TEXTS = TextDelta, ReasoningDelta
+_SEVERAL = list, tuple
 
 
 async def listen(run: Run, request: Request, listener: Listener) -> Turn:
@@ -137,7 +138,7 @@ class Listener:
         arriving, name = self._run.plan.ask(request), self._run.plan.model.name
         try:
             async for deltas in arriving:
-                if not isinstance(deltas, (list, tuple)):
+                if not isinstance(deltas, _SEVERAL):
                     refuse_single(name, deltas)
                 self._take(deltas)
         except BaseException:

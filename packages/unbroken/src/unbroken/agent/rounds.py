@@ -129,7 +129,7 @@ async def _run_calls(
     if len(prepared) > 1 and run.plan.schedule is Schedule.EAGER:
         run.plan.order_hint.note(prepared, took)
     run.add_results(prepared, results, took)
-    done = Round(calls, earlier, [*earlier, *filter(None, results)], batch, verdict)
+    done = Round(calls, earlier, results, batch, verdict)
     for rule in rules.end_round if batch.out_of_time else rules.end_round + rules.go_on:
         if (stop := rule(run, done)) is not None:
             return stop

@@ -40,11 +40,15 @@ class Round:
     calls: Sequence[Prepared]
     earlier: Sequence[ToolResult]
     """Results that the history had already."""
-    results: Sequence[ToolResult]
-    """All that there are: some calls may wait for a decision from outside."""
+    given: Sequence[ToolResult | None]
+    """Those of the other calls. None stands for one that waits for a decision from outside."""
     batch: Batch
     verdict: Verdict | None
     """How the response ended; None for the calls of a given history."""
+
+    @property
+    def results(self) -> list[ToolResult]:
+        return [*self.earlier, *filter(None, self.given)]
 
 
 @dataclass(frozen=True, slots=True)

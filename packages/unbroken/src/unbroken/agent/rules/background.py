@@ -45,9 +45,10 @@ class _Reporter:
 
 def may_have_any(run: Run) -> bool:
     """May calls of the agent that runs now go to the background, or are some there already?"""
-    plan = run.plan
-    known = isinstance(plan.tools, Toolbox) and not plan.tools.background
-    return not known or plan.policy.background is not None or run.futures is not None or bool(run.restored)
+    tools = run.plan.tools
+    if run.plan.policy.background is not None or not isinstance(tools, Toolbox) or tools.background:
+        return True
+    return run.futures is not None or bool(run.restored)
 
 
 def open_futures(run: Run, toolbox: Toolbox) -> None:

@@ -19,7 +19,7 @@ from unbroken_wires.messages import Assistant
 
 def wait(run: Run, done: Round) -> StopReason | None:
     """Some calls need a decision from outside."""
-    if len(done.results) == len(done.calls):
+    if all(done.given):
         return None
     run.wait_for(done.batch.order)
     return "waiting"
