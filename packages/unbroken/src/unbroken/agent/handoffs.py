@@ -1,51 +1,89 @@
-"""Hand-offs: another agent takes over a run with its history. The model calls a tool such as `transfer_to_billing`, and
-from the next request on the other agent's model, instructions, tools and output type apply. The run keeps its limits,
-dependencies, approver, middleware and listeners.
-
-The change follows from the history alone (which call succeeded), so a replayed or resumed run makes it again."""
+"""Hand-offs as an agent declares them and a run remembers them: which agents may take over, the tool with which the
+model lets them, and which of them have. `rules.handoffs` makes the change."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
-from unbroken.agent.handoff_state import Changing, Taken
-from unbroken.agent.limits import models_of
-from unbroken.agent.options import Trim
-from unbroken.agent.outgoing import filter_history
+from unbroken.agent.limits import Account
+from unbroken.agent.options import ResumeOptions, Settings, Trim
 from unbroken.agent.plan import Plan
-from unbroken.agent.run import Run
+from unbroken.agent.toolset import ToolSet
+from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.events import AgentChanged
-from unbroken.middleware import Middleware, start, wrap_approver
-from unbroken.tools.caller import Prepared
+from unbroken.middleware import Middleware, RunStart
 from unbroken.tools.tool import Tool, tool
-from unbroken_wires.messages import ToolMessage
-
-if TYPE_CHECKING:
-    from unbroken.agent.agent import Agent
-
-NO_MORE = (
-    "not executed: the conversation was handed over {most} times, and Policy(most_handoffs={most}) allows no more: "
-    "answer with what you have"
-)
-HANDED_OFF = "not executed: `{name}` hands the conversation over already"
+from unbroken_wires.messages import Message
+from unbroken_wires.transcript import Transcript
 
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class Taking(Protocol):
+    """A run that another agent takes over, as that agent prepares it."""
+
+    plan: Callable[[Clock], Plan]
+    tools: ToolSet
+
+
+class NextAgent(Protocol):
+    """What a hand-off needs of the `Agent` that takes over."""
+
+    settings: Settings
+
+    @property
+    def name(self) -> str: ...
+
+    def overridden(self, options: ResumeOptions[Any]) -> ResumeOptions[Any]: ...
+
+    def performance(
+        self, id: str, transcript: Transcript, account: Account, options: ResumeOptions[Any], output: Any
+    ) -> Taking: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
     """An agent that may take over, and the tool with which the model lets it."""
 
-    agent: Agent[Any, Any]
+    agent: NextAgent
     tool: Tool
     filter: Trim | None = None
 
 
-def make_handoff(agent: Agent[Any, Any], name: str, description: str, filter: Trim | None) -> Handoff:
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A hand-off that has taken place: its tool, and how many messages the history had then."""
+
+    tool: str
+    messages: int
+
+
+@dataclass(slots=True)
+class Changing:
+    """What a run has to know so that other agents can take it over."""
+
+    most: int
+    """How often they may."""
+    about: Callable[[], RunStart]
+    """What is known of the run, for the middleware of those agents."""
+    known: tuple[Middleware, ...]
+    """The middleware of the run itself."""
+    own: list[Middleware]
+    """The same, started."""
+    ends: list[Middleware]
+    """What has to be ended with the run."""
+    servers: AsyncExitStack
+    """Closes the servers of the tools of those agents."""
+    taken: list[Taken] = field(default_factory=list[Taken])
+    shown: tuple[int, tuple[Message, ...]] | None = None
+    """What the agent sees in place of so many messages of the history, if a filter chose that."""
+
+
+def make_handoff(agent: NextAgent, name: str, description: str, filter: Trim | None) -> Handoff:
     if agent.name == "main" and not name:
         raise UserError(
             "handoffs=[…]: an agent that takes over needs a name: Agent(…, name='billing'), or other.as_handoff('…')"
@@ -65,7 +103,7 @@ def make_handoff(agent: Agent[Any, Any], name: str, description: str, filter: Tr
     return Handoff(agent, replace(made(transfer), role="handoff"), filter)
 
 
-def read_handoffs(given: Iterable[Agent[Any, Any] | Handoff]) -> dict[str, Handoff]:
+def read_handoffs(given: Iterable[NextAgent | Handoff]) -> dict[str, Handoff]:
     """By the names of their tools."""
     found: dict[str, Handoff] = {}
     for each in given:
@@ -76,45 +114,14 @@ def read_handoffs(given: Iterable[Agent[Any, Any] | Handoff]) -> dict[str, Hando
     return found
 
 
-def refuse_handoff(run: Run, name: str, others: Iterable[Prepared]) -> str:
-    """Why a call may not hand the run off; empty if it may, or if it does something else. `others` are the calls before
-    it in its message."""
-    handoffs, changing = run.plan.settings.handoffs, run.changing
-    if name not in handoffs or changing is None:
-        return ""
-    if len(changing.taken) >= changing.most:
-        return NO_MORE.format(most=changing.most)
-    first = next((each.call.name for each in others if each.call.name in handoffs and not each.refusal), None)
-    return "" if first is None else HANDED_OFF.format(name=first)
+def read_taken(saved: object) -> tuple[Taken, ...]:
+    """Hand-offs in their saved form."""
+    if not isinstance(saved, list):
+        return ()
+    return tuple(Taken(str(each["tool"]), int(each["messages"])) for each in cast("list[dict[str, Any]]", saved))
 
 
-async def change_agent(run: Run) -> None:
-    """After a round: the agent that it handed the run off to takes over, if it did."""
-    message = run.transcript.messages[-1]
-    if not isinstance(message, ToolMessage):
-        return
-    handoffs = run.plan.settings.handoffs
-    name = next((each.name for each in message.results if each.name in handoffs and not each.error), None)
-    if name is not None:
-        count = len(run.transcript.messages)
-        await _take_over(run, Taken(name, count))
-        _report(run, name)
-
-
-async def change_agent_again(run: Run, taken: Sequence[Taken], report: bool) -> None:
-    """The agents take over that did so in an earlier part of the run."""
-    for each in taken:
-        if each.tool not in run.plan.settings.handoffs:
-            raise UserError(
-                f"resume: the run was handed off with `{each.tool}`, and agent `{run.agent}` has no such hand-off: add "
-                f"it to Agent(handoffs=[…])"
-            )
-        await _take_over(run, each)
-    if taken and report:
-        _report(run, taken[-1].tool)
-
-
-def final_agent(agent: Agent[Any, Any], taken: Iterable[Taken]) -> Agent[Any, Any] | None:
+def final_agent(agent: NextAgent, taken: Iterable[Taken]) -> NextAgent | None:
     """The agent that answers after these hand-offs; None if there is none any more."""
     for each in taken:
         handoff = agent.settings.handoffs.get(each.tool)
@@ -122,51 +129,3 @@ def final_agent(agent: Agent[Any, Any], taken: Iterable[Taken]) -> Agent[Any, An
             return None
         agent = handoff.agent
     return agent
-
-
-async def _take_over(run: Run, taken: Taken) -> None:
-    handoff, before, changing = run.plan.settings.handoffs[taken.tool], run.plan, run.changing
-    assert changing is not None
-    agent: Agent[Any, Any] = handoff.agent
-    if handoff.filter is not None:
-        changing.shown = taken.messages, await filter_history(run, handoff.filter, taken.messages)
-    taking = agent.performance(run.id, run.transcript, run.account, agent.overridden({}), None)
-    plan, tools = taking.plan(before.clock), taking.tools
-    _keep(before, plan)
-    if tools.has_servers:
-        await changing.servers.enter_async_context(tools.opened())
-    await run.account.load_prices(models_of(plan.model), plan.clock)
-    middleware = [*changing.own, *_start(changing, agent.settings.middleware)]
-    asked = plan.on_approval
-    plan.install(middleware)
-    # An approver that the run had is wrapped already.
-    plan.on_approval = asked if asked is before.on_approval else wrap_approver(middleware, asked)
-    run.emitter.listen(middleware)
-    before.remove_middleware()
-    run.plan, run.agent, run.corrections = plan, agent.name, 0
-    run.path = "/".join([*run.path.split("/")[:-1], agent.name])
-    changing.taken.append(taken)
-
-
-def _keep(before: Plan, plan: Plan) -> None:
-    """What stays the same in a run that is handed off."""
-    plan.store = before.store
-    plan.deps = plan.deps if before.deps is None else before.deps
-    plan.on_approval = plan.on_approval or before.on_approval
-    plan.trim = plan.trim or before.trim
-    if before.output_given:
-        plan.output, plan.output_given = before.output, True
-
-
-def _start(changing: Changing, middleware: Iterable[Middleware]) -> list[Middleware]:
-    """Starts the middleware of an agent that takes over, except what the run has already. Nothing of it records: the
-    run has its own recorder."""
-    own = [each for each in middleware if not each.records and not any(each is known for known in changing.known)]
-    first = len(changing.ends)
-    start(own, changing.about, changing.ends)
-    return changing.ends[first:]
-
-
-def _report(run: Run, tool: str) -> None:
-    plan = run.plan
-    run.emitter.emit(AgentChanged, run.agent, plan.model.name, tool, plan.header(run.account.limits))

@@ -11,7 +11,6 @@ from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.models.model import Model
 from unbroken.models.pricing import EXTRA, ModelPrices, find_prices, has_list, is_loaded, load_prices
-from unbroken.tools.caller import Prepared
 from unbroken.trajectory.recording import Recording
 from unbroken_wires.frozen import plain_factories
 from unbroken_wires.messages import Json, Message, ToolMessage, Usage
@@ -151,6 +150,11 @@ class Account:
         if self.outer is None or (outside := self.outer.calls_left) is None:
             return left
         return outside if left is None else min(left, outside)
+
+    def take_calls(self, count: int) -> None:
+        """Counts the calls of a message, as far as they may run."""
+        left = self.calls_left
+        self.count_calls(count if left is None else min(count, left))
 
     def count_calls(self, count: int) -> None:
         """Counts calls, also for the run that runs this one as a tool."""
@@ -305,50 +309,3 @@ def limits_from_json(saved: Mapping[str, Any]) -> Limits:
     if (prices := known.get("prices")) is not None:
         known["prices"] = Prices(**prices)
     return Limits(**known)
-
-
-# Is the model stuck? If it repeats the same call in round after round, it is reminded, then the call is refused.
-
-
-REMIND_AT = 3
-REFUSE_AT = 5
-
-REMINDER = (
-    "[You have made this same call {count} times in a row. Its result will not change: use what you have, or try "
-    "something else.]"
-)
-REPEATED = "not executed: repeated"
-
-
-class Repetition:
-    """Counts, for each call of the last round, how many rounds in a row have made it."""
-
-    def __init__(self) -> None:
-        self._streaks: dict[str, int] = {}
-        self.calm = True
-        """No call of the last round is near a reminder, so the next ones need not be checked one by one."""
-
-    def of(self, prepared: Prepared) -> int:
-        """How many times in a row it was made, including this time."""
-        if prepared.tool is not None and prepared.tool.repeat:
-            return 1
-        return self._streaks.get(prepared.fingerprint, 0) + 1
-
-    def verdict(self, prepared: Prepared) -> Literal["", "remind", "refuse"]:
-        if self.calm:
-            return ""
-        count = self.of(prepared)
-        return "refuse" if count >= REFUSE_AT else "remind" if count >= REMIND_AT else ""
-
-    @property
-    def streaks(self) -> dict[str, int]:
-        """The calls that were made more than once in a row."""
-        return {call: count for call, count in self._streaks.items() if count > 1}
-
-    def recall(self, streaks: Mapping[str, int]) -> None:
-        self._streaks = dict(streaks)
-        self.calm = max(self._streaks.values(), default=0) < REMIND_AT - 1
-
-    def next_round(self, calls: Sequence[Prepared]) -> None:
-        self._streaks = {call.fingerprint: self.of(call) for call in calls}
-        self.calm = max(self._streaks.values(), default=0) < REMIND_AT - 1

@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unbroken.agent.aside import estimate
 from unbroken.agent.options import Trim
 from unbroken.agent.output import ANSWER
-from unbroken.agent.prompts import ANSWER_NOW
+from unbroken.agent.prompts import ANSWER_NOW, language_of
+from unbroken.agent.rules.nudges import nudge_text
+from unbroken.agent.run import Run
 from unbroken.errors import ProviderError, TimedOut, UnbrokenError, UserError
 from unbroken.events import RequestSent
 from unbroken.middleware import AsideAnswer, Middleware, NextRequest, blaming, wrap_model
@@ -36,9 +38,6 @@ from unbroken_wires.transcript import repair
 from unbroken_wires.transcript.shorten import CHARACTERS_PER_TOKEN, characters
 from unbroken_wires.transcript.summaries import is_prompt, sent_part
 
-if TYPE_CHECKING:
-    from unbroken.agent.run import Run
-
 ASIDE = "aside"
 """In the notes of a run: how many requests were made beside its rounds."""
 
@@ -46,6 +45,8 @@ ASIDE = "aside"
 async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
     """The next request of the run. With `final`, the model may not call tools."""
     plan, history, tools = run.plan, run.transcript.messages, toolbox.specs
+    if plan.write_system is not None:
+        await _write_system(run, toolbox)
     messages = history
     taken: frozenset[str] = frozenset()
     if (
@@ -63,7 +64,7 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         keeps = messages is history and plan.write_system and getattr(plan.model, "later_system", False)
         messages = run.prefix.instruct(plan.system, messages, run.agent) if keeps else (plan.system, *messages)
     if run.nudge:
-        messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else run.nudge_text()))
+        messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else nudge_text(run)))
     choice, output = plan.choice, plan.output
     if choice is not None and run.account.requests - run.notes.get("aside", 0) != 1:
         choice = None
@@ -86,6 +87,22 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         insists=run.nudge,
         appended=messages if run.prefix.intact else None,
     )
+
+
+async def _write_system(run: Run, toolbox: Toolbox) -> None:
+    """The instructions of the next request, if they are a function or guidance is added."""
+    plan = run.plan
+    if plan.write_system is None:
+        return
+    run.asked_in = run.asked_in or language_of(run.last_prompt)
+    try:
+        written = await plan.write_system(run.run_context, toolbox, run.asked_in)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the function given as instructions= failed: {in_words(error)}") from error
+    if written is not plan.system and written != plan.system:
+        plan.system = written
 
 
 def _calls_of(message: Message) -> tuple[ToolCall, ...]:

@@ -144,10 +144,18 @@ class Plan:
         caller: Caller = ToolCaller(toolbox, self.clock, self.kept.results, policy.result_limit, policy.tool_errors)
         return wrap_caller(self.middleware, caller, partial(self._prepare, toolbox)) if self.middleware else caller
 
+    def text_of(self, output: Any) -> str:
+        """The final output as text."""
+        return str(output) if self.output is None else self.output.text_of(output)
+
+    def is_answer(self, call: ToolCall) -> bool:
+        """Is it the typed answer, given as a call?"""
+        return self.output is not None and call.name == ANSWER
+
     def _prepare(self, toolbox: Toolbox, call: ToolCall) -> Prepared:
         """A call whose arguments middleware has changed."""
         prepared = prepare(call, toolbox, self.settings.policy.tool_errors)
-        if self.output is not None and call.name == ANSWER:  # it is read from the history when the run is resumed
+        if self.is_answer(call):  # it is read from the history when the run is resumed
             prepared.refusal = CHANGED_ANSWER
         return prepared
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from unbroken.agent.handoff_state import Taken, read_taken
+from unbroken.agent.handoffs import Taken, read_taken
 from unbroken.agent.limits import NOTHING_USED, StopReason, limits_of
 from unbroken.agent.output import Output
 from unbroken.agent.result import Result

@@ -5,13 +5,13 @@ broken answer with its retry. Rounds and limits are decided in `loop`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from unbroken.agent.emitter import RoundReporter
-from unbroken.agent.limits import StopReason
 from unbroken.agent.prompts import TIME_IS_UP
 from unbroken.agent.run import Run
+from unbroken.agent.turns import Refuse, Turn
 from unbroken.errors import ChainBroken, ProviderError, UnbrokenError, Vetoed
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
 from unbroken.models.model import close, refuse_single
@@ -43,16 +43,8 @@ BROKE_OFF = "the answer broke off"
 ONLY_ONE = "only one call at a time was asked for"
 WITHDRAWN = "it was no call of its own"
 
-
-@dataclass(slots=True)
-class Turn:
-    """The outcome of one request. `stop` is why no round may follow."""
-
-    message: Assistant
-    verdict: Verdict
-    stop: StopReason | None = None
-    announces: bool = False
-    """The answer announces a call that it does not make."""
+_TEXTS = TextDelta, ReasoningDelta
+_SEVERAL = list, tuple
 
 
 async def listen(run: Run, request: Request, listener: Listener) -> Turn:
@@ -98,11 +90,12 @@ class Listener:
     """Handles the deltas of one response, in order."""
 
     __slots__ = (
-        "_allowed",
         "_batch",
         "_closed",
+        "_may_run",
         "_numbers",
         "_observer",
+        "_refusals",
         "_response",
         "_run",
         "_shown",
@@ -112,13 +105,23 @@ class Listener:
         "usage",
     )
 
-    def __init__(self, run: Run, toolbox: Toolbox, batch: Batch, observer: RoundReporter, closed: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        toolbox: Toolbox,
+        batch: Batch,
+        observer: RoundReporter,
+        *,
+        closed: bool,
+        may_run: Sequence[Callable[[Run, bool], Refuse | None]],
+    ) -> None:
         self._run = run
         self._toolbox = toolbox
         self._batch = batch
         self._observer = observer
         self._closed = closed
-        self._allowed = run.account.calls_left
+        self._may_run = may_run
+        self._refusals: list[Refuse] | None = None
         self._response = PartialResponse()
         shown = run.earlier.shown_of(run.emitter.turn) if run.earlier is not None else None
         self._shown: tuple[Shown, Shown] | None = None if shown is None else (Shown(shown[0]), Shown(shown[1]))
@@ -135,7 +138,7 @@ class Listener:
         arriving, name = self._run.plan.ask(request), self._run.plan.model.name
         try:
             async for deltas in arriving:
-                if not isinstance(deltas, (list, tuple)):
+                if not isinstance(deltas, _SEVERAL):
                     refuse_single(name, deltas)
                 self._take(deltas)
         except BaseException:
@@ -153,7 +156,7 @@ class Listener:
             if texts:
                 self._take_text(kind, texts)
                 texts = []
-            if isinstance(delta, (TextDelta, ReasoningDelta)):
+            if isinstance(delta, _TEXTS):
                 kind = type(delta)
                 texts.append(delta.text)
             elif isinstance(delta, CallReady):
@@ -191,13 +194,19 @@ class Listener:
             return
         prepared = run.prepare(call, self._toolbox)
         prepared.number = number
-        if (
-            run.repetition.verdict(prepared) != "refuse"
-            and (self._allowed is None or index < self._allowed)
-            and not (run.retries and run.out_of_retries(call.name))
-        ):
-            self.prepared[index] = prepared
-            self._batch.submit(prepared)
+        for refuse in self.refusals:
+            if refuse(prepared, index):
+                return
+        self.prepared[index] = prepared
+        self._batch.submit(prepared)
+
+    @property
+    def refusals(self) -> list[Refuse]:
+        """What refuses calls of this response, if anything does. It is decided when the first of them is complete."""
+        if self._refusals is None:
+            run, closed = self._run, self._closed
+            self._refusals = [refuse for may_run in self._may_run if (refuse := may_run(run, closed)) is not None]
+        return self._refusals
 
     def _take_other(self, delta: Delta) -> None:
         run, batch, response = self._run, self._batch, self._response

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from unbroken.agent.handoff_state import Taken, read_taken
+from unbroken.agent.handoffs import Taken, read_taken
 from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError

@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol
 
 from unbroken.agent.aside import ask_aside, estimate
-from unbroken.agent.checking import take_output
 from unbroken.agent.emitter import Emitter, RoundReporter
-from unbroken.agent.handoff_state import Changing
-from unbroken.agent.limits import Account, Limits, Repetition, StopReason
+from unbroken.agent.handoffs import Changing
+from unbroken.agent.limits import Account, Limits, StopReason
 from unbroken.agent.plan import Plan
-from unbroken.agent.prompts import CONTINUE, TIME_IS_UP, Language, language_of
+from unbroken.agent.prompts import TIME_IS_UP, Language
+from unbroken.agent.rules.repetition import Repetition
 from unbroken.agent.server_calls import ServerCalls
+from unbroken.agent.turns import Again
 from unbroken.errors import UnbrokenError, UserError, Vetoed
-from unbroken.events import LimitReached, RequestRetried
+from unbroken.events import RequestRetried
 from unbroken.middleware import blaming
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.caller import Prepared, in_words, prepare
+from unbroken.tools.caller import Prepared, in_words, prepare, ran_and_failed
 from unbroken.tools.context import CallContext, RunContext
+from unbroken.tools.entry import EARLIER_FAILED
 from unbroken.tools.execution import Batch
 from unbroken.tools.futures import Futures
 from unbroken.tools.handles import BackgroundCall
@@ -53,9 +54,6 @@ from unbroken_wires.transcript.shorten import characters
 from unbroken_wires.transcript.summaries import is_prompt
 
 LOG = logging.getLogger("unbroken.chain")
-
-NUDGES = 3
-"""How often in a run a model is asked to continue after an empty answer or an announced call."""
 
 NOT_RESUMED = "the run was resumed, and this call is not in the answer that it resumed with"
 
@@ -98,17 +96,6 @@ class Earlier(Protocol):
         """The handles of the background calls whose results the history got after this turn. None if that is still to
         be decided."""
         ...
-
-
-@dataclass(slots=True)
-class Ending:
-    text: str
-    stop_reason: StopReason
-    finish: str | None = None
-    """The provider's own finish reason of its last answer."""
-    pending: tuple[ToolCall, ...] = ()
-    cut_off: bool = False
-    """It ended without an answer of the model."""
 
 
 @quick
@@ -317,20 +304,59 @@ class Run:
         held = self.futures.prepare(call, toolbox) if self.futures is not None else None
         return held or prepare(call, toolbox, self.plan.settings.policy.tool_errors)
 
-    @property
-    def may_nudge(self) -> bool:
-        return self.plan.settings.policy.nudge and self.nudges < NUDGES
+    def ask_again(self, message: Assistant, again: Again) -> None:
+        """This message is not the answer."""
+        why = again.why
+        if why == "paused":
+            self.pauses += 1
+        else:
+            self.nudge = why == "silent"
+            self.empty_answers = self.empty_answers + 1 if self.nudge else 0
+            self.nudges += why in ("silent", "announced")
+            self.corrections += why == "misfit"
+        if again.keeps:
+            self.transcript.add(message)
+        if again.reply:
+            self.transcript.add(User.of(again.reply))
 
-    def nudge_text(self, said: str = "") -> str:
-        """The text that asks the model to continue, in the language of its answer, or else of the prompt."""
-        plan = self.plan
-        if plan.settings.policy.continue_prompt:
-            return plan.settings.policy.continue_prompt
-        return CONTINUE["zh" if plan.language == "zh" else language_of(said or self._asked)]
+    def add_calls(self, message: Assistant, counts: bool) -> None:
+        """This message has calls; `counts`: its request was no final one, so this is a round."""
+        self.nudge, self.empty_answers = False, 0
+        self.transcript.add(message)
+        self.account.rounds += counts
+
+    def add_results(
+        self, calls: Sequence[Prepared], results: Sequence[ToolResult | None], took: Sequence[float]
+    ) -> None:
+        """The results of these calls; None stands for one that waits."""
+        given = results if self.repetition.calm else self.repetition.remind(calls, results)
+        for each, result, seconds in zip(calls, given, took, strict=True):
+            if result is not None:
+                self.transcript.answer(result if result.exception is None else replace(result, exception=None))
+                if result.ended_as == "retry":
+                    self.count_retry(each.call.name)
+                self.records.append(CallRecord(each.call, result, self.emitter.turn, seconds))
+        if self.shared is not None:
+            self.shared.end_round(calls, results)
+        self.repetition.next_round(calls)
+
+    def count_retry(self, name: str) -> None:
+        self.retries[name] = self.retries.get(name, 0) + 1
+
+    def add_question(self) -> None:
+        """The prompt follows the results of the open calls of the given history."""
+        if self.question is not None:
+            self.transcript.add(self.question)
+            self.question = None
 
     @property
-    def _asked(self) -> str:
-        """The text of the last prompt."""
+    def cut_off_last(self) -> bool:
+        """Does the history end in an answer that was cut off?"""
+        return bool(self.cut_off) and isinstance(self.transcript.messages[-1], Assistant)
+
+    @property
+    def last_prompt(self) -> str:
+        """Its text."""
         return next((message.text for message in reversed(self.transcript.messages) if is_prompt(message)), "")
 
     def attempt_failed(self, verdict: Verdict, wait: float, elsewhere: bool, calls: int, streamed: bool) -> None:
@@ -371,14 +397,6 @@ class Run:
                 returns += len(message.results)
         return calls, returns + len(self.transcript.answered)
 
-    def limit(self) -> StopReason | None:
-        """The limit that prevents another round."""
-        reached = self.account.reached(self.plan.clock, self.transcript.messages)
-        if reached is None:
-            return None
-        self.emitter.emit(LimitReached, *reached)
-        return reached[0]
-
     def time_left(self) -> float | None:
         """Seconds until a response must have ended: up to `final_seconds` beyond the limit."""
         deadline = self.account.deadline
@@ -386,7 +404,8 @@ class Run:
             return None
         return max(deadline - self.plan.clock.elapsed(), 0.0) + self.account.limits.final_seconds
 
-    async def toolbox(self) -> Toolbox:
+    async def toolbox(self, offers: Sequence[Callable[[Run], Sequence[Tool]]]) -> Toolbox:
+        """The tools of the next round: those of the agent, and others that its features offer."""
         tools = self.plan.tools
         try:
             tools = tools if isinstance(tools, Toolbox) else await tools(self.run_context(), self.transcript)
@@ -394,10 +413,8 @@ class Run:
             raise
         except (Exception, SystemExit) as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
-        if self.plan.settings.handoffs:
-            tools = Toolbox(tools, *(handoff.tool for handoff in self.plan.settings.handoffs.values()))
-        if self.plan.output is not None and self.plan.output.has_tool:
-            tools = Toolbox(tools, self.plan.output.tool(partial(take_output, self)))
+        if offers:
+            tools = Toolbox(tools, *(tool for offer in offers for tool in offer(self)))
         tools.refuse_deps(self.plan.deps)
         for middleware in self.plan.middleware:
             with blaming(middleware, "on_tools"):
@@ -407,10 +424,6 @@ class Run:
     def veto(self, error: Vetoed) -> None:
         """A check of a call ends the run when the round is over."""
         self.vetoed = self.vetoed or error
-
-    def out_of_retries(self, tool: str) -> bool:
-        asked = self.retries.get(tool, 0)
-        return asked > 0 and asked >= self.plan.settings.policy.tool_retries
 
     def run_context(self) -> RunContext[Any]:
         """What functions of the agent know about the run."""
@@ -425,21 +438,6 @@ class Run:
             own_messages(self.transcript.messages),
             self.account.usage,
         )
-
-    async def write_system(self, toolbox: Toolbox) -> None:
-        """The instructions of the next request, if they are a function or guidance is added."""
-        plan = self.plan
-        if plan.write_system is None:
-            return
-        self.asked_in = self.asked_in or language_of(self._asked)
-        try:
-            written = await plan.write_system(self.run_context, toolbox, self.asked_in)
-        except UserError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise UserError(f"the function given as instructions= failed: {in_words(error)}") from error
-        if written is not plan.system and written != plan.system:
-            plan.system = written
 
     async def choose_limits(self) -> None:
         """The limits of a run that starts, if they are a function."""
@@ -482,6 +480,8 @@ class Run:
             share_all=plan.settings.policy.share_all,
             futures=self.futures,
         )
+        if plan.settings.on_error == "finish" and any(map(ran_and_failed, self.transcript.answered)):
+            batch.halt(EARLIER_FAILED)
         if self.account.deadline is not None:
             batch.halt_after(max(self.account.deadline - plan.clock.elapsed(), 0.0), TIME_IS_UP, self.report_time_up)
         return batch

@@ -11,16 +11,18 @@ from functools import partial
 from typing import Any, cast
 
 from unbroken.agent.emitter import Emitter
-from unbroken.agent.handoff_state import Changing, read_taken
-from unbroken.agent.handoffs import change_agent_again
+from unbroken.agent.handoffs import Changing, read_taken
 from unbroken.agent.limits import NOTHING_USED, Account, models_of
-from unbroken.agent.loop import Decisions, play
+from unbroken.agent.loop import play
 from unbroken.agent.options import OpenCalls
 from unbroken.agent.plan import Plan
 from unbroken.agent.result import Result, verdict_to_json
-from unbroken.agent.run import CallRecord, Earlier, Ending, Run
+from unbroken.agent.rounds import Decisions
+from unbroken.agent.rules.handoffs import change_agent_again
+from unbroken.agent.run import CallRecord, Earlier, Run
 from unbroken.agent.saved_state import recall, saved_state
 from unbroken.agent.toolset import ToolSet
+from unbroken.agent.turns import Ending
 from unbroken.clock import Clock, current_clock
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink

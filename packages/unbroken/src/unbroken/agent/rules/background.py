@@ -15,8 +15,8 @@ from unbroken.agent.emitter import report_finished, report_started
 from unbroken.agent.limits import StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import TIME_IS_UP
-from unbroken.agent.response_reader import Turn
 from unbroken.agent.run import Run
+from unbroken.agent.turns import Turn, Unfinished
 from unbroken.events import ResultArrived
 from unbroken.tools.approval import refused
 from unbroken.tools.caller import Prepared, fingerprint, prepare, ran_and_failed
@@ -41,6 +41,14 @@ class _Reporter:
 
     def finished(self, prepared: Prepared, result: ToolResult, seconds: float) -> None:
         report_finished(self._emitter, prepared, result, seconds)
+
+
+def may_have_any(run: Run) -> bool:
+    """May calls of the agent that runs now go to the background, or are some there already?"""
+    tools = run.plan.tools
+    if run.plan.settings.policy.background is not None or not isinstance(tools, Toolbox) or tools.background:
+        return True
+    return run.futures is not None or bool(run.restored)
 
 
 def open_futures(run: Run, toolbox: Toolbox) -> None:
@@ -69,14 +77,9 @@ def open_futures(run: Run, toolbox: Toolbox) -> None:
 
 def _place(run: Run, call: ToolCall) -> int:
     """The number of this call among all calls of the history: handles stay different in a long conversation."""
-    number = 0
-    for message in run.transcript.messages:
-        if isinstance(message, Assistant):
-            calls = message.calls
-            number += len(calls)
-    last = next(message for message in reversed(run.transcript.messages) if isinstance(message, Assistant))
-    ids = [each.id for each in last.calls]
-    return number - len(ids) + (ids.index(call.id) if call.id in ids else len(ids)) + 1
+    *before, last = [message.calls for message in run.transcript.messages if isinstance(message, Assistant)]
+    ids = [each.id for each in last]
+    return sum(map(len, before)) + (ids.index(call.id) if call.id in ids else len(ids)) + 1
 
 
 def _restore(run: Run, futures: Futures, saved: BackgroundCall, toolbox: Toolbox) -> None:
@@ -138,7 +141,7 @@ async def deliver(run: Run) -> StopReason | None:
             run.emitter.emit(ResultArrived, prepared.number, future.call.id, future.call.name, future.handle)
             arrived.append((future.handle, result))
             if result.outcome == "retry":
-                run.retries[result.name] = run.retries.get(result.name, 0) + 1
+                run.count_retry(result.name)
             _update_records(run, future, result)
     if arrived:
         run.transcript.add(arrival(arrived))
@@ -147,25 +150,23 @@ async def deliver(run: Run) -> StopReason | None:
     return None
 
 
+def awaited(run: Run, turn: Turn, toolbox: Toolbox) -> Unfinished:
+    return "awaited" if run.awaits_results else ""
+
+
 async def wait_for_first(run: Run, turn: Turn) -> bool:
     """The model has answered while calls are in the background: waits for the first of them, so that the model is asked
-    again with its result. False if there is nothing to wait for."""
-    if not run.awaits_results or run.futures is None or turn.verdict.meaning == "paused":
+    again with its result. An answer that was given as a call is dropped. False if there is nothing to wait for."""
+    if not run.awaits_results or run.futures is None:
         return False
-    if turn.message.text.strip():
+    if turn.message.calls:
+        run.output.clear()
+    elif turn.verdict.meaning == "paused":
+        return False
+    elif turn.message.text.strip():
         run.transcript.add(turn.message)
     await _wait(run, run.futures.undelivered(), asyncio.FIRST_COMPLETED)
     return True
-
-
-async def accept_output(run: Run) -> StopReason | None:
-    """The model has given a typed answer. If calls are in the background, it is dropped: waits for the first of them,
-    so that the next request has its result."""
-    if not run.awaits_results or run.futures is None:
-        return "answered"
-    run.output.clear()
-    await _wait(run, run.futures.undelivered(), asyncio.FIRST_COMPLETED)
-    return None
 
 
 async def settle(run: Run, stop: StopReason) -> None:
@@ -187,7 +188,7 @@ async def _end_all(run: Run, futures: Futures) -> None:
     await _wait(run, futures.open(), asyncio.ALL_COMPLETED)
 
 
-async def end(run: Run, error: BaseException | None = None) -> None:
+async def end(run: Run, error: BaseException | None) -> None:
     """The run is over: nothing of it continues. `error` is what ended it."""
     futures = run.futures
     if futures is None:
@@ -205,10 +206,14 @@ async def end(run: Run, error: BaseException | None = None) -> None:
         raise cancelled
 
 
-async def wait_for_approvable(run: Run, calls: Iterable[Prepared]) -> None:
+async def bind(run: Run, calls: dict[int, Prepared], toolbox: Toolbox) -> None:
     """An approver sees the arguments that a call will have: waits for the results that they refer to."""
-    if run.futures is not None and (waiting := run.futures.awaited(calls)):
+    if run.futures is not None and (waiting := run.futures.awaited(calls.values())):
         await _wait(run, waiting, asyncio.ALL_COMPLETED)
+    for index, each in calls.items():
+        if each.asks and each.references:
+            calls[index] = run.prepare(each.call, toolbox)
+            calls[index].number = each.number
 
 
 async def _wait(run: Run, futures: Iterable[Future], when: str) -> None:
