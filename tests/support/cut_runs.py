@@ -373,11 +373,14 @@ def in_flight(recording: Recording) -> set[str]:
     return {*open_calls.values()}
 
 
-def some_places(last: int, many: int | None, seed: int, *, always: int | None = None) -> Sequence[int]:
-    """So many numbers from 1 to the last; all of them if `many` is None, and when fuzzing. `always`: no more than these
-    in any case."""
-    most = always if always is not None else None if settings().max_examples > FEW else many
-    return range(1, last + 1) if most is None else sorted(Random(seed).sample(range(1, last + 1), min(most, last)))
+def some_places(last: int, many: int | None, seed: int, uncut: Ended, *, always: bool = False) -> Sequence[int]:
+    """So many places from 1 to the last, at most half of them where something happened in the world: most are where
+    nothing did. All places if `many` is None, and when fuzzing, unless it is `always` so many."""
+    if many is None or (settings().max_examples > FEW and not always):
+        return range(1, last + 1)
+    dice, eventful = Random(seed), sorted({each.stored for each in uncut.world.happened if 0 < each.stored <= last})
+    places = dice.sample(eventful, min(many // 2, len(eventful)))
+    return sorted({*places, *dice.sample(range(1, last + 1), min(many - len(places), last))})
 
 
 def check_uncut(plan: Plan, uncut: Ended) -> None:

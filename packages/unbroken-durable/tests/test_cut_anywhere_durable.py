@@ -106,7 +106,7 @@ def check_cut(plan: Plan, uncut: Ended, log: bytes, number: int, database: Path)
 def test_a_durable_run_is_driven_on_from_any_transaction(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as name:
         uncut, log = play(plan, Path(name))
-        for number in some_places(stored(Path(name) / "whole.db"), 5, seed):
+        for number in some_places(stored(Path(name) / "whole.db"), 5, seed, uncut):
             check_cut(plan, uncut, log, number, Path(name) / f"{number}.db")
 
 
@@ -115,5 +115,5 @@ def test_a_durable_run_is_driven_on_from_any_transaction(plan: Plan, seed: int) 
 def test_a_durable_run_with_calls_in_the_background_is_driven_on(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as name:
         uncut, log = play(plan, Path(name))
-        for number in some_places(stored(Path(name) / "whole.db"), 5, seed):
+        for number in some_places(stored(Path(name) / "whole.db"), 5, seed, uncut):
             check_cut(plan, uncut, log, number, Path(name) / f"{number}.db")

@@ -161,10 +161,8 @@ class JournalRecorder(Middleware):
             self._run.lose()
         self.target.close()
 
-    async def late_result(self, context: CallContext[Any]) -> ToolResult | None:
-        if context.call_id not in self.open_calls:
-            return None
-        return await self._journal.late_result(self.target.run, context.key)
+    async def late_result(self, key: str) -> ToolResult | None:
+        return await self._journal.late_result(self.target.run, key)
 
     def detach(self) -> None:
         """Nothing more of this drive enters the journal."""
@@ -290,7 +288,7 @@ class DurableRunRecorder(RunRecorder):
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         if self._held_back and context.number not in self._active:
             await _until_cancelled()
-        if (late := await self._drive.late_result(context)) is not None:
+        if call.id in self._drive.open_calls and (late := await self._drive.late_result(context.key)) is not None:
             context.ran_before = 0.0
             call_next = _known(replace(late, call_id=call.id))
         result = await super().call_tool(call, context, call_next)

@@ -89,7 +89,7 @@ def check_cuts(plan: Plan, many: int | None, seed: int, *, with_last: bool) -> N
     """Cuts after so many of the lines; None: after every one."""
     with TemporaryDirectory() as name:
         uncut = play(plan, Path(name) / "run.jsonl")
-        for lines in some_places(lines_of(uncut.world.path), many, seed):
+        for lines in some_places(lines_of(uncut.world.path), many, seed, uncut):
             check_cut(plan, uncut, lines, Path(name) / f"{lines}.jsonl", with_last=with_last)
 
 
@@ -144,7 +144,7 @@ def carry_on_in_a_child(tell: Tell, plan: Plan, world: World) -> None:
 def test_a_run_is_continued_in_a_new_process(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as name:
         uncut = play(plan, Path(name) / "run.jsonl")
-        for lines in some_places(lines_of(uncut.world.path) - 1, 2, seed, always=2):
+        for lines in some_places(lines_of(uncut.world.path) - 1, 2, seed, uncut, always=True):
             world = cut(uncut.world, lines, Path(name) / f"{lines}.jsonl")
             open_calls = in_flight(read_recording(world.path))
             child = Child(carry_on_in_a_child, plan, world)
