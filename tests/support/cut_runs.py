@@ -119,7 +119,7 @@ class Plan:
 # Drawing one
 
 DURATIONS = st.sampled_from([0.0, 0.0, 0.1, 0.4])
-DECISIONS = st.sampled_from(["allow", "allow", "deny", "edit"])
+DECISIONS: st.SearchStrategy[Decision] = st.sampled_from(["allow", "allow", "deny", "edit"])
 
 
 @st.composite
