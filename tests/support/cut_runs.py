@@ -123,15 +123,17 @@ DECISIONS: st.SearchStrategy[Decision] = st.sampled_from(["allow", "allow", "den
 
 
 @st.composite
-def plans(draw: st.DrawFn, background: bool = False, rounds: int = 3, calls: int = 4) -> Plan:
+def plans(
+    draw: st.DrawFn, background: bool = False, rounds: int = 3, calls: int = 4, inner: Sequence[str] = INSIDE
+) -> Plan:
     """`background`: with calls that continue in the background. `rounds`, `calls`: at most so many, and calls in each
-    round."""
+    round. `inner`: what agents that run as tools may call."""
     numbers = iter(range(1_000))
 
     def planned(kinds: Sequence[str]) -> Planned:
         kind, number = draw(st.sampled_from(kinds)), next(numbers)
         asks = kind == "ask"
-        inside = [planned(INSIDE) for _ in range(draw(st.integers(1, 3)))] if kind == "clerk" else []
+        inside = [planned(inner) for _ in range(draw(st.integers(1, 3)))] if kind == "clerk" else []
         return Planned(
             kind,
             number,
@@ -399,9 +401,8 @@ def check_continued(plan: Plan, continued: Ended, uncut: Ended, open_calls: Coll
     assert (continued.text, continued.output) == (uncut.text, uncut.output)
     unknown = {id for id, outcome, _ in continued.calls if outcome == "unknown"}
     assert unknown <= {call.id for call in plan.calls if call.tool in UNSAFE} & {*open_calls}
-    assert [call for call in continued.calls if call[0] not in unknown] == [
-        call for call in uncut.calls if call[0] not in unknown
-    ]
+    differ = {*continued.calls} ^ {*uncut.calls}
+    assert not (wrong := [call for call in differ if call[0] not in unknown]), wrong
     assert [id for id, _, _ in continued.calls] == [id for id, _, _ in uncut.calls]
     if not plan.has_background:  # the result of one arrives when it arrives
         assert without(continued.messages, unknown) == without(uncut.messages, unknown)

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cut_runs import (
+    INSIDE,
     PROMPT,
     Ended,
     Plan,
@@ -33,6 +34,10 @@ from unbroken_durable import Journal, drive, open_journal
 from unbroken_testing import run_virtual
 
 
+INNER = [name for name in INSIDE if name != "browse"]
+"""A client's answer to an inner call is recorded with the id that the outer run has for it, and cannot be read back."""
+
+
 def transactions(database: Path) -> list[int]:
     """Where each of them ends in the log beside the database."""
     log = Path(f"{database}-wal")
@@ -52,7 +57,7 @@ def stored(database: Path) -> int:
 
 async def drive_on(plan: Plan, world: World, journal: Journal) -> Ended:
     """Drives the run, each time with a new agent, until it has an answer."""
-    while True:
+    for _ in range(20):  # a run that waited for ever would be a violation, too
         outcome = await drive({"main": agent_of(plan, world)}, journal, "r")
         if outcome.state != "waiting":
             assert outcome.result is not None, outcome
@@ -60,6 +65,7 @@ async def drive_on(plan: Plan, world: World, journal: Journal) -> Ended:
         row = await journal.run("r")
         uncertain = [call.id for call in row.pending if call.uncertain]
         await journal.answer("r", answers_to(row.pending, uncertain, world))
+    raise AssertionError("the run waits again and again")
 
 
 def play(plan: Plan, folder: Path) -> tuple[Ended, bytes]:
@@ -102,7 +108,7 @@ def check_cut(plan: Plan, uncut: Ended, log: bytes, number: int, database: Path)
 
 
 @settings(max_examples=fewer(10))
-@given(plans(), st.integers(0, 1_000_000))
+@given(plans(inner=INNER), st.integers(0, 1_000_000))
 def test_a_durable_run_is_driven_on_from_any_transaction(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as name:
         uncut, log = play(plan, Path(name))
@@ -111,7 +117,7 @@ def test_a_durable_run_is_driven_on_from_any_transaction(plan: Plan, seed: int) 
 
 
 @settings(max_examples=fewer(5))
-@given(plans(background=True), st.integers(0, 1_000_000))
+@given(plans(background=True, inner=INNER), st.integers(0, 1_000_000))
 def test_a_durable_run_with_calls_in_the_background_is_driven_on(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as name:
         uncut, log = play(plan, Path(name))
