@@ -33,7 +33,6 @@ from unbroken.errors import UserError
 from unbroken_durable import Journal, drive, open_journal
 from unbroken_testing import run_virtual
 
-
 INNER = [name for name in INSIDE if name != "browse"]
 """A client's answer to an inner call is recorded with the id that the outer run has for it, and cannot be read back."""
 
