@@ -379,10 +379,14 @@ class Database:
             return False
         return (row.number, row.drives) in self._held if driver == self.driver else self.is_locked(driver)
 
-    def history(self, run: int) -> tuple[bytes, dict[int, dict[str, Any]]]:
-        """The recording of a run so far, and all answers."""
+    def history(self, run: int) -> tuple[bytes, dict[int, dict[str, Any]], dict[str, bytes]]:
+        """The recording of a run so far, all answers, and what `late_results` has for it."""
         with self.transaction(writes=False):
-            return b"".join(self._chunks(run, 0)), self._answers(run)
+            return b"".join(self._chunks(run, 0)), self._answers(run), self._late_results(run)
+
+    def _late_results(self, run: int) -> dict[str, bytes]:
+        rows = self.query("SELECT key, line FROM unbroken_late_results WHERE run = ?", run)
+        return {str(key): bytes(line) for key, line in rows}
 
     def release(self, run: int, token: int, state: State, now: float) -> None:
         """The driver leaves the run in this state, if it is still its own."""
@@ -442,8 +446,10 @@ class Database:
             return Superseded(
                 f"run `{run_id}` was taken over by another driver: nothing more of this one is stored", run_id
             )
-        if each.state in ("answered", "cancelled") and self.change("DELETE FROM unbroken_jobs WHERE run = ?", each.run):
-            self.change("DELETE FROM unbroken_progress WHERE run = ?", each.run)
+        if each.state in ("answered", "cancelled"):
+            self.change("DELETE FROM unbroken_late_results WHERE run = ?", each.run)
+            if self.change("DELETE FROM unbroken_jobs WHERE run = ?", each.run):
+                self.change("DELETE FROM unbroken_progress WHERE run = ?", each.run)
         if not each.data:
             return None
         data, large, texts = take_out(each.data)
@@ -464,9 +470,10 @@ class Database:
         return None
 
     def _look_for_answers(self, each: Append) -> None:
-        """A call that the run waits for now may have been answered while it was driven."""
-        answered = self._answers(each.run)
-        if any(call["call"] in answered for call in json.loads(each.pending)):
+        """A call that the run waits for now may have been answered while it was driven, or its result come in late."""
+        answered, pending = self._answers(each.run), json.loads(each.pending)
+        late = any(call.get("uncertain") for call in pending) and bool(self._late_results(each.run))
+        if late or any(call["call"] in answered for call in pending):
             self.change("UPDATE unbroken_runs SET state = 'ready' WHERE number = ?", each.run)
 
     def progress(self, runs: Sequence[int]) -> dict[int, tuple[int, int, State]]:

@@ -24,7 +24,7 @@ from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.execution import LEFT
 from unbroken.trajectory.recording import Recording
 from unbroken_durable.answers import expired_answers, read_answers
-from unbroken_durable.errors import Superseded
+from unbroken_durable.errors import JournalUnavailable, Superseded
 from unbroken_durable.journal import Journal
 from unbroken_durable.recorder import JournalRecorder
 from unbroken_durable.records import Claim, PendingCall, RunRow, State
@@ -32,6 +32,9 @@ from unbroken_durable.run_lines import parse
 from unbroken_wires.messages import User
 from unbroken_wires.transcript import from_json
 from unbroken_wires.validation import checked
+
+FINISHING = 5.0
+"""Seconds for which writes that run may end when the run has another driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ class _Drive:
         self._task: asyncio.Task[Result[Any]] | None = None
         self._stop = stop
         self._stopped = False
+        self._finishing: asyncio.Task[None] | None = None
 
     def _begin(self, sinks: Sequence[Sink | Middleware]) -> Performance:
         given, agent = self._claim.input, self._agent
@@ -170,8 +174,9 @@ class _Drive:
             await asyncio.shield(self._leave_after(task))
             raise
         finally:
-            if stopping is not None:
-                stopping.cancel()
+            for waiting in (stopping, self._finishing):
+                if waiting is not None:
+                    waiting.cancel()
         if self._stopped and self._recorder.target.error is None:
             await self._leave_after(task)
             return Outcome(self._claim.row.run_id, "ready", changed=self._recorder.changed)
@@ -203,19 +208,40 @@ class _Drive:
             task.exception()  # the next driver continues the run
         with suppress(OSError):
             await self._recorder.target.stored()
+        await self._recorder.target.handed_in()
         await self._journal.leave(self._claim, "ready" if self._stopped else None)
 
     def _superseded(self) -> None:
         target, run_id = self._recorder.target, self._claim.row.run_id
-        target.close()
-        target.error = target.error or Superseded(f"run `{run_id}` was taken over by another driver", run_id)
-        self._lose()
+        if target.error is None:
+            target.error = Superseded(f"run `{run_id}` was taken over by another driver", run_id)
+            self._lose()
 
     def _lose(self) -> None:
         """The run is no longer this driver's."""
         self._journal.left.add(self._claim.row.run_id)
+        if isinstance(self._recorder.target.error, Superseded):
+            self._recorder.lose()
+            if self._recorder.is_writing:
+                self._finishing = asyncio.create_task(self._finish_writes())
+                return
+        self._cancel()
+
+    def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel(LEFT)
+
+    async def _finish_writes(self) -> None:
+        """Whether a cancelled write took effect would be unknown. So it may end, for a while, and its result is handed
+        in; unless somebody has cancelled the run."""
+        with suppress(JournalUnavailable, TimeoutError):
+            if (await self._journal.run(self._claim.row.run_id)).state != "cancelled":
+                idle = asyncio.Event()
+                self._recorder.on_stopped = idle.set
+                self._recorder.stop()
+                async with asyncio.timeout(FINISHING):
+                    await idle.wait()
+        self._cancel()
 
     async def _outcome(self, task: asyncio.Task[Result[Any]]) -> Outcome:
         target, run_id = self._recorder.target, self._claim.row.run_id
@@ -223,6 +249,7 @@ class _Drive:
             await target.stored()
         except OSError:
             assert target.error is not None
+            await target.handed_in()
             if isinstance(target.error, Superseded):
                 row = await self._journal.run(run_id)
                 if row.state == "cancelled":

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -29,6 +31,7 @@ from unbroken_durable.database import Database, Disconnected, Drivable, NewRun, 
 from unbroken_durable.database_urls import connect
 from unbroken_durable.deaths import DEATHS, Deaths
 from unbroken_durable.errors import DriversDied, JournalUnavailable
+from unbroken_durable.late_results import find, forget, hand_in, open_results, read_late
 from unbroken_durable.records import (
     ENDED,
     LONGEST_NAME,
@@ -43,6 +46,7 @@ from unbroken_durable.records import (
     is_wait,
 )
 from unbroken_durable.run_lines import RunEvents, file_name, last_lines, parse
+from unbroken_wires.messages import ToolResult
 from unbroken_wires.transcript import to_json
 from unbroken_wires.validation import check_options, checked
 
@@ -335,7 +339,10 @@ class Journal:
             )
         try:
             if row.chunks:
-                claim.data, claim.answers = await self.work(lambda database: database.history(row.number))
+                history = await self.work(lambda database: database.history(row.number))
+                claim.data, claim.answers, late = history
+                if late and not always:
+                    await self._fold_in(claim, late)
             while claim.alone and self._opened().has_others:
                 await asyncio.sleep(POLL)
         except BaseException:
@@ -348,6 +355,29 @@ class Journal:
             f"run, and none came further; mend its agent, then start it again: `unbroken runs retry {run_id}`"
         )
         return await self._end(claim, "failed", error)
+
+    async def _fold_in(self, claim: Claim, late: dict[str, bytes]) -> None:
+        """Late results belong to the recording, unless their calls have other ones."""
+        run, data = claim.row.number, open_results(parse(claim.data, claim.row.run_id), late)
+        if data:
+            await self.append(Append(run, claim.token, claim.row.chunks, data, 0.0))
+            claim.data += data
+            claim.row = replace(claim.row, chunks=claim.row.chunks + 1)
+        await self.work(partial(forget, run=run, keys=late.keys()))
+
+    async def hand_in(self, run: int, results: Mapping[str, bytes]) -> None:
+        """Results of calls, by their keys, that the driver of the run may not know: from one that has lost it."""
+        try:
+            await self.work(partial(hand_in, run=run, results=results), small=True)
+        except JournalUnavailable as error:
+            LOG.warning("results of %d calls could not be handed in: %s", len(results), error)
+        else:
+            self._changes.ring()
+
+    async def late_result(self, run: int, key: str) -> ToolResult | None:
+        """What an earlier driver has handed in for the call with this key."""
+        line = await self.work(partial(find, run=run, key=key), small=True)
+        return None if line is None else read_late(line)
 
     def watch(self, claim: Claim, on_lost: Callable[[], object]) -> None:
         """Calls `on_lost` when another driver has taken over the run, or somebody has cancelled it."""

@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -26,13 +28,15 @@ from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.jsonl_writer import Target
-from unbroken.trajectory.lines import Line
+from unbroken.trajectory.lines import Line, encode
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.redaction import Redactor
 from unbroken.trajectory.run_recorder import RunRecorder
 from unbroken_durable.agent_changes import compare
 from unbroken_durable.answers import NEEDS_APPROVAL, NEEDS_RESULT
+from unbroken_durable.errors import Superseded
 from unbroken_durable.journal import Journal
+from unbroken_durable.late_results import results_in
 from unbroken_durable.records import Append, Claim
 from unbroken_wires.deltas import Delta, PartialResponse
 from unbroken_wires.messages import Json, Request, ToolCall, ToolResult
@@ -48,6 +52,7 @@ class JournalTarget(Target):
 
     def __init__(self, journal: Journal, claim: Claim) -> None:
         self.path = f"run `{claim.row.run_id}` in {journal.url}"
+        self.run = claim.row.number
         self.is_open = True
         self.error: UnbrokenError | None = None
         self.on_error: Any = None
@@ -61,11 +66,15 @@ class JournalTarget(Target):
         self.trace = {"traceparent": claim.trace} if claim.trace else {}
         """The span that this drive belongs to; tracing middleware fills it in if there is none."""
         self._last: asyncio.Future[None] | None = None
+        self._handing_in: set[asyncio.Task[None]] = set()
 
     def has_lines(self) -> bool:
         return bool(self._claim.data)
 
     def write(self, data: bytes, urgent: bool) -> None:
+        if isinstance(self.error, Superseded):
+            self.hand_in(data)
+            return
         append = Append(self._claim.row.number, self._claim.token, self._position, data, 0.0, **self.ending)
         append.progress, self.progress = self.progress or bool(self.ending), False
         if self.trace and not self._claim.trace:
@@ -73,14 +82,16 @@ class JournalTarget(Target):
         self._position += 1
         last = self._last = self._journal.append(append)
         if last.done():
-            self._stored(last)
+            self._stored(data, last)
         else:
-            last.add_done_callback(self._stored)
+            last.add_done_callback(partial(self._stored, data))
 
-    def _stored(self, future: asyncio.Future[None]) -> None:
+    def _stored(self, data: bytes, future: asyncio.Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
+        if isinstance(error, Superseded):
+            self.hand_in(data)
         if error is not None and self.error is None:
-            self.is_open = False
+            self.is_open = isinstance(error, Superseded)
             self.error = error if isinstance(error, UnbrokenError) else UnbrokenError(str(error))
             if self.on_error is not None:
                 self.on_error()
@@ -90,6 +101,17 @@ class JournalTarget(Target):
             await asyncio.wait([self._last])
         if self.error is not None:
             raise OSError(str(self.error))
+
+    def hand_in(self, data: bytes) -> None:
+        """Of lines that another driver's run does not take, it gets the results."""
+        if results := results_in(data):
+            task = asyncio.create_task(self._journal.hand_in(self._claim.row.number, results))
+            self._handing_in.add(task)
+            task.add_done_callback(self._handing_in.discard)
+
+    async def handed_in(self) -> None:
+        if self._handing_in:
+            await asyncio.wait(self._handing_in)
 
     def close(self) -> None:
         self.is_open = False
@@ -106,6 +128,8 @@ class JournalRecorder(Middleware):
         self.instructions: str | None = None
         """None if they are a function: what it returns may differ each time."""
         self.before = before
+        self.open_calls = _open_calls(before)
+        """The ids of calls that earlier drivers started, and that have no result: one may come in late."""
         self.answer_within: float | None = claim.input.get("answer_within")
         self.on_stopped: Callable[[], object] | None = None
         """Is called after `stop`, once no tool is running."""
@@ -126,6 +150,20 @@ class JournalRecorder(Middleware):
         if self._run is not None:
             self._run.stop_if_idle()
 
+    @property
+    def is_writing(self) -> bool:
+        """Does a call run that may change something?"""
+        return self._run is not None and self._run.is_writing
+
+    def lose(self) -> None:
+        """The run is another driver's: of what is recorded from now on, the results are handed in."""
+        if self._run is not None:
+            self._run.lose()
+        self.target.close()
+
+    async def late_result(self, key: str) -> ToolResult | None:
+        return await self._journal.late_result(self.target.run, key)
+
     def detach(self) -> None:
         """Nothing more of this drive enters the journal."""
         if self._run is not None:
@@ -145,8 +183,10 @@ class DurableRunRecorder(RunRecorder):
         self._start = run
         self._held_back = False
         """Something new was about to start after the driver had been told to stop."""
-        self._active: set[int] = set()
-        """The numbers of the calls that have started and not finished."""
+        self._lost = False
+        """The run is another driver's."""
+        self._active: dict[int, str] = {}
+        """The calls that have started and not finished: their numbers, and the names of their tools."""
         super().__init__(drive.target, run, redactor, "stop")
 
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
@@ -197,7 +237,15 @@ class DurableRunRecorder(RunRecorder):
         """Hands over what there is."""
         self.writer.flush()
 
-    # The driver stops
+    # The driver stops, or loses the run
+
+    @property
+    def is_writing(self) -> bool:
+        return any(name not in self._reads for name in self._active.values())
+
+    def lose(self) -> None:
+        self.store()
+        self._lost = True
 
     def stop_if_idle(self) -> None:
         on_stopped = self._drive.on_stopped
@@ -207,12 +255,11 @@ class DurableRunRecorder(RunRecorder):
 
     def _count(self, event: Event) -> None:
         if isinstance(event, CallStarted) and not self._held_back:
-            self._active.add(event.call)
+            self._active[event.call] = event.name
         elif isinstance(event, CallAdopted) and event.adopted in self._active:
-            self._active.remove(event.adopted)
-            self._active.add(event.call)
+            self._active[event.call] = self._active.pop(event.adopted)
         elif isinstance(event, CallFinished):
-            self._active.discard(event.call)
+            self._active.pop(event.call, None)
             self.stop_if_idle()
 
     def _hold_back(self) -> None:
@@ -222,7 +269,10 @@ class DurableRunRecorder(RunRecorder):
         self.stop_if_idle()
 
     def _put(self, line: Line) -> None:
-        if not self._held_back or line["line"] == "result":
+        if self._lost:
+            if line["line"] == "result":
+                self._drive.target.hand_in(self._redactor.lines(encode(line) + b"\n"))
+        elif not self._held_back or line["line"] == "result":
             super()._put(line)
 
     def received(self, deltas: Sequence[Delta], so_far: PartialResponse) -> None:
@@ -235,9 +285,31 @@ class DurableRunRecorder(RunRecorder):
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         if self._held_back and context.number not in self._active:
             await _until_cancelled()
+        if call.id in self._drive.open_calls and (late := await self._drive.late_result(context.key)) is not None:
+            context.ran_before = 0.0
+            call_next = _known(replace(late, call_id=call.id, name=call.name))
         result = await super().call_tool(call, context, call_next)
         self._drive.target.progress |= context.number in self._active and result.outcome != "unknown"
         return result
+
+
+def _open_calls(before: Recording | None) -> set[str]:
+    open_calls: dict[int, str] = {}
+    for event in before.events if before is not None else ():
+        if isinstance(event, CallStarted):
+            open_calls[event.call] = event.call_id
+        elif isinstance(event, CallFinished):
+            open_calls.pop(event.call, None)
+    return {*open_calls.values()}
+
+
+def _known(result: ToolResult) -> Caller:
+    """Instead of the tool: a result that it gave before."""
+
+    async def known(call: ToolCall, context: CallContext[Any]) -> ToolResult:
+        return result
+
+    return known
 
 
 async def _wait(call: ToolCall) -> Approval:  # a function that is not async would run in a thread

@@ -85,5 +85,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE unbroken_runs ADD COLUMN fruitless BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE unbroken_runs ADD COLUMN sent DOUBLE PRECISION NOT NULL DEFAULT 0",
     ),
+    (
+        # Results of calls that ended when their driver had lost the run, as lines of its recording, by the idempotency
+        # keys of the calls; until the driver that has the run uses them.
+        """CREATE TABLE unbroken_late_results (
+            run BIGINT NOT NULL,
+            key TEXT NOT NULL,
+            line {bytes} NOT NULL,
+            PRIMARY KEY (run, key)
+        ){without_rowid}""",
+    ),
 )
 """The statements that lead from each version to the next. Never change one that was released: add another."""

@@ -13,6 +13,7 @@ from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
 from unbroken.events import AgentChanged, CallFinished, CallWritten, RunFinished
+from unbroken.tools.caller import with_changed_arguments
 from unbroken.tools.handles import BackgroundCall, running
 from unbroken.trajectory.counting import COUNTED_IN_RUN
 from unbroken.trajectory.lines import Line, read_approval, read_pending, read_usage, read_verdict
@@ -87,7 +88,7 @@ def _finished_calls(
 ) -> dict[str, ToolResult]:
     """The results, by the id of the call, of those of these calls that have one. A call in the background has its
     handle."""
-    given = {line["call_id"]: read_result(line["result"]) for line in recording.of("result")}
+    given = _results_as_read(recording, calls)
     finished = {
         event.call_id: given.get(event.call_id) or _result_of_event(calls[event.call_id], event)
         for event in recording.events
@@ -97,6 +98,18 @@ def _finished_calls(
         if each.turn == turn and each.call.id in finished:
             finished[each.call.id] = running(each.call, each.handle)
     return finished
+
+
+def _results_as_read(recording: Recording, calls: Mapping[str, ToolCall]) -> dict[str, ToolResult]:
+    """The results of these calls as the model reads them: of one that an approver has edited, with how it ran."""
+    edits = {line["call_id"]: line["arguments"] for line in recording.of("approval") if line["decision"] == "edit"}
+    given: dict[str, ToolResult] = {}
+    for line in recording.of("result"):
+        id, result = line["call_id"], read_result(line["result"])
+        if id in edits and id in calls and line["key"]:
+            result = with_changed_arguments(result, replace(calls[id], arguments=edits[id]))
+        given[id] = result
+    return given
 
 
 def _call_numbers(recording: Recording, ending: RunFinished, calls: Collection[str]) -> dict[str, int]:
