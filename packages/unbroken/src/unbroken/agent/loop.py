@@ -16,6 +16,8 @@ from unbroken.agent.rules.endings import end_vetoed, end_with_own_text, end_with
 from unbroken.agent.run import Run
 from unbroken.agent.turns import Again, Ending, Turn
 from unbroken.errors import Vetoed
+from unbroken_wires.deltas import Verdict
+from unbroken_wires.messages import Assistant
 
 FINAL_REQUESTS = 2
 """How often the model is asked for a last text."""
@@ -40,9 +42,7 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
                 break
             turn = await play_round(run, rules)
             run.account.extra = 0.0
-            if turn.stop == "answered":
-                for hold in rules.hold:
-                    turn.stop = None if await hold(run, turn) else turn.stop
+            turn.stop = await _held(run, rules, turn)
             if turn.message.calls:
                 stop = turn.stop
                 for change in rules.change:
@@ -67,12 +67,24 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
 
 async def _finish_calls(run: Run, rules: Rules, decisions: Decisions | None) -> tuple[StopReason | None, Rules]:
     """The history ends in open calls. Their results come before the prompt."""
+    calling = run.transcript.messages[-1]
     stop = await finish_round(run, rules, decisions)
+    if isinstance(calling, Assistant):
+        stop = await _held(run, rules, Turn(calling, Verdict("whole"), stop))
     for change in rules.change:
         stop = await change(run, stop)
     if stop != "waiting":
         run.add_question()
     return stop, rules_of(run)
+
+
+async def _held(run: Run, rules: Rules, turn: Turn) -> StopReason | None:
+    """Why no round may follow, unless the answer has to wait for something."""
+    stop = turn.stop
+    if stop == "answered":
+        for hold in rules.hold:
+            stop = None if await hold(run, turn) else stop
+    return stop
 
 
 async def _judge_answer(run: Run, rules: Rules, turn: Turn, stop: StopReason) -> Ending | None:
