@@ -128,17 +128,15 @@ DECISIONS: st.SearchStrategy[Decision] = st.sampled_from(["allow", "allow", "den
 
 
 @st.composite
-def plans(
-    draw: st.DrawFn, background: bool = False, rounds: int = 3, calls: int = 4, inner: Sequence[str] = INSIDE
-) -> Plan:
+def plans(draw: st.DrawFn, background: bool = False, rounds: int = 3, calls: int = 4) -> Plan:
     """`background`: with calls that continue in the background. `rounds`, `calls`: at most so many, and calls in each
-    round. `inner`: what agents that run as tools may call."""
+    round."""
     numbers = iter(range(1_000))
 
     def planned(kinds: Sequence[str]) -> Planned:
         kind, number = draw(st.sampled_from(kinds)), next(numbers)
         asks = kind == "ask"
-        inside = [planned(inner) for _ in range(draw(st.integers(1, 3)))] if kind == "clerk" else []
+        inside = [planned(INSIDE) for _ in range(draw(st.integers(1, 3)))] if kind == "clerk" else []
         return Planned(
             kind,
             number,

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cut_runs import (
-    INSIDE,
     PROMPT,
     Ended,
     Plan,
@@ -32,9 +31,6 @@ from strategies import fewer
 from unbroken.errors import UserError
 from unbroken_durable import Journal, drive, open_journal
 from unbroken_testing import run_virtual
-
-INNER = [name for name in INSIDE if name != "browse"]
-"""A client's answer to an inner call is recorded with the id that the outer run has for it, and cannot be read back."""
 
 
 def transactions(database: Path) -> list[int]:
@@ -107,7 +103,7 @@ def check_cut(plan: Plan, uncut: Ended, log: bytes, number: int, database: Path)
 
 
 @settings(max_examples=fewer(10))
-@given(plans(inner=INNER), st.integers(0, 1_000_000))
+@given(plans(), st.integers(0, 1_000_000))
 def test_a_durable_run_is_driven_on_from_any_transaction(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as name:
         uncut, log = play(plan, Path(name))
@@ -116,7 +112,7 @@ def test_a_durable_run_is_driven_on_from_any_transaction(plan: Plan, seed: int) 
 
 
 @settings(max_examples=fewer(5))
-@given(plans(background=True, inner=INNER), st.integers(0, 1_000_000))
+@given(plans(background=True), st.integers(0, 1_000_000))
 def test_a_durable_run_with_calls_in_the_background_is_driven_on(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as name:
         uncut, log = play(plan, Path(name))

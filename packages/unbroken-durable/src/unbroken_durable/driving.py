@@ -4,7 +4,7 @@ process, continues where the journal ends."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from unbroken.agent.handoffs import final_agent
 from unbroken.agent.limits import limits_from_json
 from unbroken.agent.options import Options, ResumeOptions
 from unbroken.agent.recorded_results import ended_result, handoffs_of, waiting_result
-from unbroken.agent.result import Result
+from unbroken.agent.result import Result, still_pending
 from unbroken.agent.resuming import prepare_durable, replace_recorder
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import current_clock
@@ -27,7 +27,7 @@ from unbroken_durable.answers import expired_answers, read_answers
 from unbroken_durable.errors import JournalUnavailable, Superseded
 from unbroken_durable.journal import Journal
 from unbroken_durable.recorder import JournalRecorder
-from unbroken_durable.records import Claim, PendingCall, RunRow, State
+from unbroken_durable.records import Claim, RunRow, State
 from unbroken_durable.run_lines import parse
 from unbroken_wires.messages import User
 from unbroken_wires.transcript import from_json
@@ -100,13 +100,6 @@ async def _resting(agents: Mapping[str, Agent[Any, Any]], journal: Journal, row:
     return Outcome(row.run_id, "answered", ended_result(recording, kind))
 
 
-def _is_open(call: PendingCall, open_calls: Collection[str]) -> bool:
-    """Is it one of these calls, or a call of an agent that one of them runs?"""
-    if not call.get("agent"):
-        return call.id in open_calls
-    return any(call.id.startswith(f"{each}/") for each in open_calls)
-
-
 class _Drive:
     """One driver's part of a run."""
 
@@ -153,8 +146,8 @@ class _Drive:
         waiting = waiting_result(recording)
         answers: dict[str, Any] = {}
         if waiting is not None:
-            open_calls = {call.id for call in waiting.transcript().open}  # some have their results by now
-            pending = [call for call in row.pending if _is_open(call, open_calls)]
+            still = still_pending(waiting)
+            pending = [call for call in row.pending if call.id in still]
             answers = read_answers(pending, self._claim.answers)
             if row.expires is not None and current_clock().now() >= row.expires:
                 answers |= expired_answers([call for call in pending if call.id not in answers])

@@ -479,7 +479,7 @@ def test_pieces_that_share_a_line_are_read_as_their_deltas(tmp_path: Path) -> No
     path = tmp_path / "run.jsonl"
     run_virtual(Agent(ScriptedModel("One two three."), record=Recorder(path)).run("Count."))
     raw = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    [line] = [line for line in raw if line.get("line") == "pieces"]
+    [line] = [line for line in raw if line["line"] == "pieces"]
     assert [text for _, text in line["pieces"]] == ["One ", "two ", "three."]
     deltas = [delta for delta in read_recording(path).of("delta") if delta["delta"] == "text"]
     assert [(delta["at"], delta["text"]) for delta in deltas] == [tuple(piece) for piece in line["pieces"]]

@@ -30,7 +30,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Line]:
     a_long_run.play(path)
     found: list[Line] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     for line in found:
-        if line.get("line") == "result":
+        if line["line"] == "result":
             line["usage"] = {"input_tokens": 3, "output_tokens": 1}
     end = found.pop()
     last = {"at": 4.0, "turn": 2}
@@ -57,7 +57,7 @@ def tampered(lines: list[Line]) -> list[list[Line]]:
     seen: set[Any] = set()
     for number, line in enumerate(lines):
         for path in places(line):
-            kind = (line.get("line"), line.get("event"), line.get("delta"))
+            kind = (line["line"], line.get("event"), line.get("delta"))
             shape = (*kind, *(name if isinstance(name, str) else "*" for name in path))
             if shape in seen:
                 continue
@@ -119,7 +119,7 @@ def test_a_tampered_usage_is_refused_and_nothing_runs_again(usage: Any, lines: l
     path = tmp_path / "a.jsonl"
     changed = copy.deepcopy(lines[:-1])
     for line in changed:
-        if line.get("line") == "request":
+        if line["line"] == "request":
             line["state"]["usage"] = usage
     path.write_text("".join(json.dumps(line) + "\n" for line in changed), "utf-8")
     with pytest.raises(UnbrokenError, match=r"a\.jsonl"):

@@ -215,6 +215,17 @@ class Result(Generic[OutputT]):
         return transcript
 
 
+def still_pending(result: Result[Any]) -> set[str]:
+    """The ids of the calls that a run waits for and that have no results by now; an agent's calls have none while the
+    call that runs it has none."""
+    open_calls = {call.id for call in result.transcript().open}
+    return {
+        call.id
+        for call in result.pending
+        if (any(call.id.startswith(f"{each}/") for each in open_calls) if call.agent else call.id in open_calls)
+    }
+
+
 def inside_id(outer: str, id: str) -> str:
     """The id that a call of an agent has in the outer run, where the call `outer` runs that agent."""
     return f"{outer}/{id}"

@@ -272,7 +272,9 @@ def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None
             raise UserError(f"resume: the arguments of Edit(…) for call `{id}` ({call.name}) are not JSON: {problem}")
         if isinstance(answer, ToolResult) and (problem := problem_of_result(answer)):
             raise UserError(f"resume: the answer for call `{id}` ({call.name}) is {problem}")
-        if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
+        if isinstance(answer, ToolResult):  # of a call inside an agent it has the id that the outer run shows
+            decisions[id] = replace(answer, call_id=id)
+        elif isinstance(answer, Allow | Deny | Edit | Wait):
             decisions[id] = answer
         else:
             decisions[id] = ToolResult(id, to_parts(answer), name=call.name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from unbroken.agent.aside import ask_aside, estimate
-from unbroken.agent.emitter import Emitter, RoundReporter
+from unbroken.agent.emitter import Emitter, RoundReporter, report_finished
 from unbroken.agent.handoffs import Changing
 from unbroken.agent.limits import Account, Limits, StopReason
 from unbroken.agent.plan import Plan
@@ -84,8 +84,8 @@ class Earlier(Protocol):
         """How long this call ran, if its result is known; then it does not run again."""
         ...
 
-    def lost_calls(self) -> Iterable[tuple[int, ToolCall]]:
-        """The calls that were not continued, with their numbers."""
+    def lost_calls(self) -> Iterable[tuple[int, ToolCall, ToolResult | None]]:
+        """The calls that were not continued, with their numbers; and how one ended whose end was not reported yet."""
         ...
 
     def went_to_background(self, turn: int, call_id: str) -> bool | None:
@@ -269,7 +269,9 @@ class Run:
     def drop_earlier(self, observer: RoundReporter) -> None:
         """Drops calls that an earlier process received and that are not in the final answer."""
         if self.earlier is not None:
-            for number, call in self.earlier.lost_calls():
+            for number, call, result in self.earlier.lost_calls():
+                if result is not None:
+                    report_finished(self.emitter, Prepared(call, None, number), result, 0.0)
                 observer.drop(number, call, NOT_RESUMED)
 
     def note_left_out(self, verdict: Verdict) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unbroken.agent.options import Options, ResumeOptions
 from unbroken.agent.plan import Plan
 from unbroken.agent.recorded_results import ended_result, waiting_result
-from unbroken.agent.result import Result, inside_id
+from unbroken.agent.result import Result, inside_id, still_pending
 from unbroken.agent.resuming import prepare_inner, prepare_resume
 from unbroken.agent.run import Run
 from unbroken.agent.run_lifecycle import Performance
@@ -148,7 +148,7 @@ class _InnerRun:
     ) -> Performance:
         """Continues where the recording ends. What it had used by then is counted if the outer run does not know it."""
         waiting = waiting_result(recorded)
-        pending = {call.id for call in waiting.pending} if waiting is not None else set[str]()
+        pending = still_pending(waiting) if waiting is not None else set[str]()
         answers = {id: answer for id, answer in answers.items() if id in pending}  # others were used already
         journal = InnerRecorder(self.context.recorders[0], self.context, begun=True)
         performance = prepare_inner(self.agent, recorded, answers, options, journal, saved)

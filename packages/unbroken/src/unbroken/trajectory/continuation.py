@@ -33,6 +33,7 @@ from unbroken_wires.messages import Request, ToolCall, ToolResult
 
 LOG = logging.getLogger("unbroken.trajectory")
 
+DIED = "cancelled: its process died"
 MASKED = "not executed: its arguments were masked when the run was recorded; make the call again"
 
 
@@ -123,9 +124,16 @@ class Continuation(Middleware):
         found = self._interrupted
         return number in found.started_numbers and number not in found.inner.waiting
 
-    def lost_calls(self) -> list[tuple[int, ToolCall]]:
-        lost, self._loose = list(self._loose.items()), {}
+    def lost_calls(self) -> list[tuple[int, ToolCall, ToolResult | None]]:
+        lost, self._loose = [(number, call, self._end_of(number, call)) for number, call in self._loose.items()], {}
         return lost
+
+    def _end_of(self, number: int, call: ToolCall) -> ToolResult | None:
+        """How the call ended, if it had started and nothing has reported that."""
+        found = self._interrupted
+        if number not in found.started_numbers or number in found.finished_numbers:
+            return None
+        return found.returned.get(number) or failure(call, DIED, "cancelled")
 
     @property
     def replays_tools(self) -> bool:
@@ -279,8 +287,12 @@ async def _again(arriving: AsyncIterator[Sequence[Delta]]) -> AsyncIterator[Sequ
 
 
 async def _play(answer: list[Line]) -> AsyncIterator[Sequence[Delta]]:
+    """What broke off is counted again, but its calls are not made again: those that ran were adopted or dropped."""
     so_far = PartialResponse()
-    for line in answer:
+    restarts = [place for place, line in enumerate(answer) if line["line"] == "delta" and line["delta"] == "restarted"]
+    for place, line in enumerate(answer):
+        if restarts and place < restarts[-1] and line["delta"].startswith("call_"):
+            continue
         delta = read_delta(line, so_far)
         so_far.feed(delta)
         yield (delta,)

@@ -67,6 +67,7 @@ class RunState:
         self.numbers: dict[tuple[int, str], int] = {}
         """The numbers of calls, by their turns and ids; of those with the same id the last."""
         self.started_numbers: set[int] = set()
+        self.finished_numbers: set[int] = set()
         self.inner = InnerLines()
         """The runs of agents that ran as tools."""
         self.agents: set[str] = set()
@@ -104,7 +105,7 @@ class RunState:
         """The handles of those whose results are in the history."""
         self._known: set[str] = set()
         """Those of them that were when the model was asked last."""
-        self._returned: dict[int, ToolResult] = {}
+        self.returned: dict[int, ToolResult] = {}
         """The recorded results of calls, by number: the line may come before the call went to the background."""
         self._waited: list[int] = []
         """The numbers of calls that the run has waited for: those of agents inside have numbers from then on."""
@@ -175,7 +176,7 @@ class RunState:
     def _was_cut(self, call: BackgroundCall) -> bool:
         """Was it cancelled when its run stopped, and not before?"""
         cancelled = call.result is not None and call.result.outcome == "cancelled"
-        return cancelled and call.number not in self._returned and call.handle not in self._known
+        return cancelled and call.number not in self.returned and call.handle not in self._known
 
     # The lines
 
@@ -279,7 +280,7 @@ class RunState:
         id, result, number = line["call_id"], read_result(line["result"]), line.get("call")
         turn = self._turn_of(line)
         if number in self._written:
-            self._returned[number] = result
+            self.returned[number] = result
             if number in self._background:
                 self._background[number] = replace(self._background[number], result=result)
         self.unfinished.discard((turn, id))
@@ -314,16 +315,17 @@ class RunState:
             call,
             turn,
             number,
-            self._returned.get(number),
+            self.returned.get(number),
             nth=self._nth.get(number, 1),
             arguments=self._started_with.get(number),
         )
 
     def _take_end(self, line: Line) -> None:
+        self.finished_numbers.add(line["call"])
         call = self._background.get(line["call"])
         if call is not None:
             told = replace(ToolResult.of(call.call, line["text"], error=line["error"]), ended_as=line["outcome"])
-            result = self._returned.get(line["call"]) or told
+            result = self.returned.get(line["call"]) or told
             self._background[line["call"]] = replace(call, seconds=line["seconds"], result=result)
 
 
