@@ -411,7 +411,7 @@ def test_a_query_that_failed_and_was_resumed_counts_once(tmp_path: Path) -> None
 def test_a_request_and_a_refused_call_that_a_resumed_run_repeats_count_once() -> None:
     listed: list[dict[str, Any]] = [{"call": 0, "id": "a", "name": "look", "arguments": {}}]
     refused = CallFinished("r", 0, 4, 1.0, 0, "a", "look", 0.0, True, "no", "not_executed")
-    events: list[Event] = [
+    events: Sequence[Event] = [
         RunStarted("r", 0, 0, 1.0, "m", "eager"),
         RequestSent("r", 0, 1, 1.0, 1, 1, False),
         ToolCallsDetected("r", 0, 2, 1.0, 1, ["look"], listed),
