@@ -95,18 +95,24 @@ class Emitter:
                 event = shared = shared or kind(*head, *fields)
             self._send(sink, event)
 
-    def emit_written(self, kind: type[Event], write: Callable[[], Sequence[Any]]) -> None:
-        """Sends an event whose fields are large: `write` makes them for each listener, in less time than to copy
-        them."""
+    def emit_written(self, kind: type[Event], write: Callable[[bool], Sequence[Any]]) -> None:
+        """Sends an event whose fields are large: `write(True)` makes them for a listener that may change them, in less
+        time than to copy them; the others share those of `write(False)`."""
         counted = kind in COUNTED_IN_RUN
         if not (counted or self._listeners):
             return
         head = self.run, self.turn, self.next_seq, self._now()
         self.next_seq += 1
+        shared: Event | None = None
         if counted:
-            self.counted.append(kind(*head, *write()))
-        for sink, _ in self._listeners:
-            self._send(sink, kind(*head, *write()))
+            shared = kind(*head, *write(False))
+            self.counted.append(shared)
+        for sink, mutates in self._listeners:
+            if mutates:
+                self._send(sink, kind(*head, *write(True)))
+            else:
+                shared = shared or kind(*head, *write(False))
+                self._send(sink, shared)
 
     def emit_streamed(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
         """Text as it streams. The event is numbered if anybody listens to the run, and built if anybody receives it."""
@@ -258,9 +264,9 @@ class RoundReporter:
         LOG.info("All %d tool call%s completed in %ss (%s)", self._count, plural, _Short(seconds), self._schedule.value)
 
 
-def _detected(calls: Sequence[ToolCall], numbers: Sequence[int], cost: float | None) -> tuple[Any, ...]:
+def _detected(calls: Sequence[ToolCall], numbers: Sequence[int], cost: float | None, copy: bool) -> tuple[Any, ...]:
     each = [
-        {"call": number, "id": call.id, "name": call.name, "arguments": own(call.arguments)}
+        {"call": number, "id": call.id, "name": call.name, "arguments": own(call.arguments) if copy else call.arguments}
         for call, number in zip(calls, numbers, strict=True)
     ]
     return len(calls), [call.name for call in calls], each, cost

@@ -279,8 +279,8 @@ def _emit_end(run: Run, result: Result[Any]) -> None:
         run.emitter.emit_written(RunFinished, partial(_end_of, run, result))
 
 
-def _end_of(run: Run, result: Result[Any]) -> tuple[Any, ...]:
-    """The fields of `RunFinished`, which share no object and no list with the run."""
+def _end_of(run: Run, result: Result[Any], copy: bool) -> tuple[Any, ...]:
+    """The fields of `RunFinished`, which never share an object or a list with the run."""
     calls, returns = run.chain()
     needs_result = {id for waits in run.waits.values() for id in waits.needs_result}
     pending: list[dict[str, Any]] = [

@@ -43,6 +43,20 @@ from unbroken_wires.wires.json_access import as_dict
 _OF_CALLS = frozenset(kind for kind in KINDS if issubclass(kind, CallEvent))
 _KINDS = {name: kind for kind, name in NAMES.items()}
 
+_OFTEN_KNOWN: dict[type[Event], frozenset[str]] = {
+    RunStarted: frozenset({"model", "schedule"}),
+    CallWritten: frozenset({"arguments"}),
+    CallStarted: frozenset({"arguments"}),
+    ApprovalAsked: frozenset({"arguments"}),
+    ToolCallsDetected: frozenset({"calls", "count", "names"}),
+    CallFinished: frozenset({"text"}),
+    TextFinished: frozenset({"text"}),
+}
+_ALWAYS_WRITTEN = {
+    kind: tuple((name, default) for name, default in own if name not in _OFTEN_KNOWN.get(kind, ()))
+    for kind, own in OWN_FIELDS.items()
+}
+"""The fields that are in the line of an event unless they have their default value."""
 _OF_TURNS = frozenset(
     {"tools", "history", "request", "delta", "pieces", "failed", "closed", "cancelled", "result", "approval", "waits"}
     | {"inner", "stage", "time_up"}
@@ -126,7 +140,7 @@ class Known:
                 if kind is not CallWritten or self._last_written != (id, name):
                     line["call_id"], line["name"] = id, name
                 self._calls[number] = _Call(id, name)
-        for name, default in OWN_FIELDS[kind]:
+        for name, default in _ALWAYS_WRITTEN[kind]:
             value = values[name]
             if value != default:
                 line[name] = value
@@ -139,24 +153,23 @@ class Known:
         self._last_written = "", ""
         self._calls[event.call].arguments = event.arguments
         if event.call_id in self._written:
-            if same(self._written[event.call_id], event.arguments):
-                line.pop("arguments", None)
-            else:
+            if not same(self._written[event.call_id], event.arguments):
                 line["arguments"] = event.arguments
+        elif event.arguments is not None:
+            line["arguments"] = event.arguments
 
     def _shorten_arguments(self, event: CallStarted | ApprovalAsked, line: Line) -> None:
-        if same(self._calls[event.call].arguments or {}, event.arguments):
-            line.pop("arguments", None)
-        else:
+        written = self._calls[event.call].arguments
+        if not same({} if written is None else written, event.arguments):
             line["arguments"] = event.arguments
 
     def _shorten_detected(self, event: ToolCallsDetected, line: Line) -> None:
-        if all(self._is_known(call) for call in event.calls):
-            line["calls"] = [call["call"] for call in event.calls]
-        if event.count == len(event.calls):
-            line.pop("count", None)
-        if event.names == [call["name"] for call in event.calls]:
-            line.pop("names", None)
+        known = all(self._is_known(call) for call in event.calls)
+        line["calls"] = [call["call"] for call in event.calls] if known else event.calls
+        if event.count != len(event.calls):
+            line["count"] = event.count
+        if event.names != [call["name"] for call in event.calls]:
+            line["names"] = event.names
 
     def _is_known(self, call: Mapping[str, Any]) -> bool:
         known = self._calls.get(call["call"])
@@ -171,21 +184,18 @@ class Known:
         given = self._calls[event.call].given
         if given is None and event.duplicate_of:
             given = self._given.get(event.duplicate_of)
-        if given == event.text:
-            line.pop("text", None)
-        else:
+        if given != event.text:
             line["text"] = event.text
 
     def _shorten_text(self, event: TextFinished, line: Line) -> None:
-        if self.text is not None and "".join(self.text) == event.text:
-            line.pop("text", None)
-        else:
+        if self.text is None or "".join(self.text) != event.text:
             line["text"] = event.text
 
     def _shorten_start(self, event: RunStarted, line: Line) -> None:
-        for name, known in (("model", self.model), ("schedule", self.schedule)):
-            if line.get(name) == known:
-                del line[name]
+        if event.model != self.model:
+            line["model"] = event.model
+        if event.schedule != self.schedule:
+            line["schedule"] = event.schedule
 
     _SHORTEN: ClassVar[dict[type[Event], Callable[[Known, Any, Line], None]]] = {
         RunStarted: _shorten_start,
@@ -244,16 +254,16 @@ class Known:
         known, saved = self._calls.get(line.get("call", -1)), line["result"]
         text = text_of(saved)
         self._given[line["call_id"]] = text
-        result = {name: value for name, value in saved.items() if name != "call_id" or value != line["call_id"]}
+        if saved["call_id"] == line["call_id"]:
+            del saved["call_id"]
         if known is not None:
             known.given = text
             if saved.get("name", "") == known.name:
-                result.pop("name", None)
+                saved.pop("name", None)
             else:
-                result["name"] = saved.get("name", "")
+                saved.setdefault("name", "")
             if line["call_id"] == known.id:
                 del line["call_id"]
-        line["result"] = result
 
     def _shorten_stage(self, line: Line) -> None:
         names = line["tool_names"]

@@ -75,7 +75,11 @@ def same(one: Json, other: Json) -> bool:
 
 
 def without(defaults: Mapping[str, Any], values: Line) -> Line:
-    return {name: value for name, value in values.items() if name not in defaults or not same(value, defaults[name])}
+    return {name: value for name, value in values.items() if name not in defaults or not _equal(value, defaults[name])}
+
+
+def _equal(value: Json, default: Json) -> bool:
+    return value == default and value.__class__ is default.__class__  # 0 and False are equal
 
 
 def short_state(state: Line) -> Line:
@@ -112,20 +116,20 @@ _SPELLINGS: dict[str, Callable[[Json], str]] = {"compact": _compact, "spaced": _
 
 
 def short_call(saved: Line) -> Line:
-    short = dict(saved)
+    """It is changed."""
     if saved["complete"] is True:
-        del short["complete"]
+        del saved["complete"]
     raw, arguments = saved.get("raw"), saved["arguments"]
     if raw and arguments is not None:
         for spelling, spell in _SPELLINGS.items():
             try:
                 if spell(arguments) == raw:
-                    del short["raw"]
-                    short["spelled"] = spelling
+                    del saved["raw"]
+                    saved["spelled"] = spelling
                     break
             except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
                 continue
-    return short
+    return saved
 
 
 def full_call(short: Line) -> Line:
