@@ -19,7 +19,7 @@ from child_processes import Child, Tell, load_first
 from torture.checker import Report
 from torture.rounds import write_violations
 from unbroken import Agent, ScriptedModel, tool
-from unbroken.agent.recorded_results import ended_result
+from unbroken.agent.recorded_state import ended_result
 from unbroken.models.scripted import Answer, Call
 from unbroken.tools.tool import Effect
 from unbroken_durable import Journal, Worker, open_journal

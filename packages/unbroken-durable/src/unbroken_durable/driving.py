@@ -13,15 +13,16 @@ from unbroken.agent.agent import Agent
 from unbroken.agent.handoffs import final_agent
 from unbroken.agent.limits import limits_from_json
 from unbroken.agent.options import Options, ResumeOptions
-from unbroken.agent.recorded_results import ended_result, handoffs_of, waiting_result
+from unbroken.agent.ready_run import ReadyRun
+from unbroken.agent.recorded_state import ended_result, handoffs_of, waiting_result, waiting_state
 from unbroken.agent.result import Result, still_pending
 from unbroken.agent.resuming import prepare_durable, replace_recorder
-from unbroken.agent.run_lifecycle import Performance
 from unbroken.clock import current_clock
 from unbroken.errors import UserError
 from unbroken.events import Sink
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.execution import LEFT
+from unbroken.trajectory.recorded_run import RecordedRun
 from unbroken.trajectory.recording import Recording
 from unbroken_durable.answers import expired_answers, read_answers
 from unbroken_durable.errors import JournalUnavailable, Superseded
@@ -116,17 +117,17 @@ class _Drive:
         self._claim = claim
         recording = parse(claim.data, claim.row.run_id) if claim.data else None
         self._recorder = JournalRecorder(journal, claim, recording)
-        self._performance = self._begin(sinks) if recording is None else self._continue(recording, sinks)
-        plan = self._performance.plan(self._performance.clock or current_clock())
+        self._run = self._begin(sinks) if recording is None else self._continue(recording, sinks)
+        plan = self._run.plan(self._run.clock or current_clock())
         if plan.write_system is None and not (recording is not None and handoffs_of(recording)):
             self._recorder.instructions = plan.system.text if plan.system is not None else ""
-        self._performance.trace = self._recorder.target.trace
+        self._run.trace = self._recorder.target.trace
         self._task: asyncio.Task[Result[Any]] | None = None
         self._stop = stop
         self._stopped = False
         self._finishing: asyncio.Task[None] | None = None
 
-    def _begin(self, sinks: Sequence[Sink | Middleware]) -> Performance:
+    def _begin(self, sinks: Sequence[Sink | Middleware]) -> ReadyRun:
         given, agent = self._claim.input, self._agent
         question = from_json([given["question"]])[0]
         assert isinstance(question, User)
@@ -135,15 +136,15 @@ class _Drive:
             options["history"] = from_json(given["history"])
         if "limits" in given:
             options["limits"] = limits_from_json(given["limits"])
-        performance = agent.prepare(question, options)
-        performance.next_seq = 1
+        ready = agent.prepare(question, options)
+        ready.state.emitted.next_seq = 1
         listening = (each for each in (*agent.settings.sinks, *as_middleware(sinks)) if not each.records)
-        performance.middleware = (*listening, *replace_recorder(agent.settings.middleware, self._recorder))
-        return performance
+        ready.middleware = (*listening, *replace_recorder(agent.settings.middleware, self._recorder))
+        return ready
 
-    def _continue(self, recording: Recording, sinks: Sequence[Sink | Middleware]) -> Performance:
+    def _continue(self, recording: Recording, sinks: Sequence[Sink | Middleware]) -> ReadyRun:
         row = self._claim.row
-        waiting = waiting_result(recording)
+        waiting = waiting_state(RecordedRun.of(recording))
         answers: dict[str, Any] = {}
         if waiting is not None:
             still = still_pending(waiting)
@@ -156,7 +157,7 @@ class _Drive:
 
     async def run(self) -> Outcome:
         target = self._recorder.target
-        task = self._task = asyncio.create_task(self._performance())
+        task = self._task = asyncio.create_task(self._run())
         target.on_error = self._lose
         self._journal.watch(self._claim, self._superseded)
         stopping = None if self._stop is None else asyncio.create_task(self._stop_when(self._stop))

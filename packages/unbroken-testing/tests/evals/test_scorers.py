@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from unbroken import Result, ScriptedModel
 from unbroken.agent.limits import Prices
-from unbroken.agent.run import CallRecord
+from unbroken.agent.run_state import CallRecord
 from unbroken.errors import UserError
 from unbroken_testing import Call, Uses
 from unbroken_testing.evals import Case, Score, Scorer, called, contains, exact, fits, judge

@@ -10,12 +10,11 @@ import pytest
 
 from unbroken import Agent, Limits, Policy, ScriptedModel
 from unbroken.agent.emitter import Emitter
-from unbroken.agent.limits import Account
 from unbroken.agent.output import Output
 from unbroken.agent.rules import budgets, nudges
 from unbroken.agent.rules.composing import Rules, rules_of
 from unbroken.agent.run import Run
-from unbroken.agent.saved_state import saved_state
+from unbroken.agent.run_state import RunState
 from unbroken.agent.turns import Again, Instead, Turn
 from unbroken.clock import current_clock
 from unbroken.errors import ChainBroken
@@ -34,9 +33,9 @@ def of_run(look: Callable[[Run], T], limits: Limits | None = None, **settings: A
     """What a new run of such an agent shows."""
 
     async def play() -> T:
-        clock, transcript, account = current_clock(), Transcript(), Account(limits or Limits())
-        plan = Agent(ScriptedModel("Hi."), **settings).performance("r", transcript, account, {}, None).plan(clock)
-        return look(Run("r", plan, transcript, account, Emitter("r", clock)))
+        clock, state = current_clock(), RunState(Transcript())
+        ready = Agent(ScriptedModel("Hi."), **settings).ready("r", state, limits or Limits(), {}, None)
+        return look(Run("r", ready.plan(clock), state, ready.account, Emitter("r", clock, state.emitted)))
 
     return run_virtual(play())
 
@@ -65,14 +64,14 @@ def test_a_silent_model_is_asked_twice_and_the_rule_changes_nothing() -> None:
     turn = Turn(Assistant(), Verdict("whole"))
 
     def ask(run: Run) -> list[object]:
-        before, found = saved_state(run), list[object]()
+        before, found = run.state.recorded(prepares=True), list[object]()
         for _ in range(nudges.MOST_EMPTY_ANSWERS):
             asked = nudges.ask_silent(run, turn)
             assert asked == nudges.ask_silent(run, turn)
-            assert saved_state(run) == before
+            assert run.state.recorded(prepares=True) == before
             if isinstance(asked, Again):
-                run.ask_again(turn.message, asked)
-                before = saved_state(run)
+                run.state.ask_again(turn.message, asked)
+                before = run.state.recorded(prepares=True)
             found.append(asked)
         return found
 
@@ -92,7 +91,7 @@ def test_what_is_allowed_early_is_allowed_when_the_message_is_complete() -> None
             assert refuse is not None
             found.append([refuse(call, place) for place, call in enumerate(calls)])
         run.account.take_calls(len(calls))
-        assert run.account.calls == 2
+        assert run.account.used.calls == 2
         return found
 
     early, complete = of_run(refused, Limits(calls=2))

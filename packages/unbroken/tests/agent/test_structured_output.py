@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from unbroken import Agent, Conversation, Limits, Output, Policy, Request, connect, tool
 from unbroken.agent.output import ANSWER
 from unbroken.agent.recorded_agent import agent_of, output_of
-from unbroken.agent.recorded_results import ended_result
+from unbroken.agent.recorded_state import ended_result
 from unbroken.errors import AnswerInvalid, ProviderError, RequestRefused, UserError
 from unbroken.models.http import HTTPModel
 from unbroken.models.retrying import RetryingModel

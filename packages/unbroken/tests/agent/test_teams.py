@@ -38,8 +38,8 @@ from unbroken import (
 from unbroken.events import InnerEvent, LimitReached, TextFinished
 from unbroken.models.scripted import Answer
 from unbroken.tools.selection import select
+from unbroken.trajectory.recorded_run import RecordedRun
 from unbroken.trajectory.recording import read_recording
-from unbroken.trajectory.run_state import RunState
 from unbroken_testing import Call, Say, Uses, run_virtual
 from unbroken_wires.messages import Assistant, User
 
@@ -331,7 +331,7 @@ def _is_waiting(record: Path) -> bool:
 
 def _inner(record: Path) -> list[dict[str, Any]]:
     """The lines of the inner run."""
-    inner = RunState.of(read_recording(record)).inner
+    inner = RecordedRun.of(read_recording(record)).inner
     runs = [inner.recording(record, key, 0, "") for key in inner.by_key]
     return [line for run in runs if run is not None for line in run.lines]
 

@@ -10,7 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from unbroken.agent.output import ANSWER, Output
 from unbroken.agent.result import Result
-from unbroken.agent.run import CallRecord
+from unbroken.agent.run_state import CallRecord
 from unbroken.errors import UserError
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken_testing.evals.cases import Case, ExpectedCall, Score, Scorer, as_scorer

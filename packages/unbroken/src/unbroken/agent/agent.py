@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVa
 from typing_extensions import TypeForm
 
 from unbroken.agent.added_checks import AddedChecks
+from unbroken.agent.given_history import read_history
 from unbroken.agent.handoffs import Handoff, make_handoff, read_handoffs
 from unbroken.agent.limits import Account, Limits
 from unbroken.agent.options import (
@@ -35,9 +36,10 @@ from unbroken.agent.options import (
 from unbroken.agent.output import Output
 from unbroken.agent.plan import Kept, make_plan
 from unbroken.agent.prompts import Language, Prompt, to_user
+from unbroken.agent.ready_run import ReadyRun
 from unbroken.agent.result import OutputT, Result
 from unbroken.agent.resuming import Saved, prepare_resume, replay_run
-from unbroken.agent.run_lifecycle import Performance, read_history
+from unbroken.agent.run_state import RunState
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.agent.teams import SAME_DEPS, agent_tool
 from unbroken.agent.toolset import Tools, ToolSet, ToolsFor
@@ -53,7 +55,6 @@ from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import Recording
 from unbroken.trajectory.replay import PlayedClock, PlayedTools
 from unbroken_wires.messages import Effort, Sampling
-from unbroken_wires.transcript import Transcript
 from unbroken_wires.validation import check_options, checked, missing_attribute
 
 T = TypeVar("T")
@@ -207,8 +208,8 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
     ) -> RunStream[Any]:
         """The same as `run`, as a stream of events: `async for event in agent.stream(…)`."""
         kind = self.output_of(output)
-        performance = self.prepare(prompt, options, kind)
-        return RunStream(performance, performance.messages, kind)
+        ready = self.prepare(prompt, options, kind)
+        return RunStream(ready, ready.messages, kind)
 
     @overload
     def run_sync(self, prompt: Prompt | None = None, **options: Unpack[Options[DepsT]]) -> Result[OutputT]: ...
@@ -262,8 +263,8 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
     ) -> RunStream[OutputT]:
         """The same as `resume`, as a stream of events."""
         kind = self.output_of(output)
-        performance = self.prepare_resume(result, answers, options, kind)
-        return RunStream(performance, performance.messages, kind)
+        ready = self.prepare_resume(result, answers, options, kind)
+        return RunStream(ready, ready.messages, kind)
 
     def replay(
         self,
@@ -332,7 +333,7 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
     ) -> None:
         await self.settings.tools.close()
 
-    def prepare(self, prompt: Prompt | None, options: Options[DepsT], output: Any = None) -> Performance:
+    def prepare(self, prompt: Prompt | None, options: Options[DepsT], output: Any = None) -> ReadyRun:
         """Prepares a run; call the result to start it."""
         check_options("agent.run", Options, options, unchecked=("history",), also=("prompt", "output"))
         if options.get("run_id") == "":
@@ -344,30 +345,31 @@ class Agent(AddedChecks, Generic[DepsT, OutputT]):
         if prompt is None and not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
         options = self.overridden(options)
-        account = Account(options.get("limits") or self.settings.limits)
         id = options.get("run_id") or os.urandom(6).hex()
-        performance = self.performance(id, transcript, account, options, output)
+        ready = self.ready(id, RunState(transcript), options.get("limits") or self.settings.limits, options, output)
         if prompt is not None:  # last, so that an error leaves the history unchanged
             question = to_user(prompt)
             if transcript.closed:
                 transcript.add(question)
             else:
-                performance.question = question
-        return performance
+                ready.state.question = question
+        return ready
 
     def prepare_resume(
         self, saved: Saved, answers: Answers, options: ResumeOptions[DepsT], output: Any = None
-    ) -> Performance:
+    ) -> ReadyRun:
         """Prepares the rest of a run that waits or was cut off."""
         return prepare_resume(self, saved, answers, self.overridden(options), self.output_of(output))
 
-    def performance(
-        self, id: str, transcript: Transcript, account: Account, options: ResumeOptions[DepsT], output: Any
-    ) -> Performance:
-        """A run that starts from this history, with this agent's settings and these options."""
+    def ready(
+        self, id: str, state: RunState, limits: Limits | Account, options: ResumeOptions[DepsT], output: Any
+    ) -> ReadyRun:
+        """A run that starts in this state, with this agent's settings and these options. `limits`: or the account of
+        the run that this agent takes over."""
+        account = Account(limits, state.used) if isinstance(limits, Limits) else limits
         tools = ToolSet(options["tools"]) if "tools" in options else self.settings.tools
         plan = partial(make_plan, self.settings, self._kept, options, self.output_of(output), account, tools)
-        return Performance(id, plan, self.settings.clock, tools, transcript, account, self.stack(options), self.name)
+        return ReadyRun(id, plan, self.settings.clock, tools, state, account, self.stack(options), self.name)
 
     def output_of(self, output: Any) -> Output[Any] | None:
         """The type of a run's answer: the given one, or that of all runs."""

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from unbroken.agent.agent import Agent
+from unbroken.agent.given_history import HOW_TO_READ, own_messages, read_history
 from unbroken.agent.options import Answers, DepsT, Options, ResumeOptions, Trim, TurnOptions
 from unbroken.agent.output import Output
 from unbroken.agent.prompts import Prompt, to_user
+from unbroken.agent.ready_run import ReadyRun
 from unbroken.agent.result import OutputT, Result
-from unbroken.agent.run_lifecycle import HOW_TO_READ, Performance, own_messages, read_history
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.errors import CannotEncode, UserError
 from unbroken.events import Sink
@@ -130,8 +131,8 @@ class Conversation(Generic[DepsT, OutputT]):
     ) -> RunStream[OutputT]:
         """The same as `resume`, as a stream of events. Raises at once if no call waits."""
         kind = self.agent.output_of(output)
-        performance = self._rest(answers, options, kind)
-        return RunStream(partial(self._perform, performance), performance.messages, kind)
+        ready = self._rest(answers, options, kind)
+        return RunStream(partial(self._perform, ready), ready.messages, kind)
 
     def to_json(self) -> dict[str, Json]:
         """The history, the turn that waits, and the values of the `store` that are JSON."""
@@ -187,7 +188,7 @@ class Conversation(Generic[DepsT, OutputT]):
             raise UserError(f"the conversation {str(path)!r} cannot be loaded: {error}") from error
         return cls.from_json(agent, saved, trim=trim, deps=deps)
 
-    def _next(self, prompt: Prompt | None, options: TurnOptions[DepsT], output: Any) -> Performance:
+    def _next(self, prompt: Prompt | None, options: TurnOptions[DepsT], output: Any) -> ReadyRun:
         self._refuse_while_active()
         check_options("Conversation.say", TurnOptions, options, also=("prompt", "output"))
         prompt = None if prompt is None else to_user(prompt)  # before anything is changed, because it may raise
@@ -198,11 +199,11 @@ class Conversation(Generic[DepsT, OutputT]):
             self._add_unread(self._waiting)
         self._waiting = None
         history: Options[DepsT] = {**self._own_options(), **options, "history": self._transcript}
-        performance = self.agent.prepare(prompt, history, output)
+        ready = self.agent.prepare(prompt, history, output)
         self._has_stored_calls = False
-        return performance
+        return ready
 
-    def _rest(self, answers: Answers, options: ResumeOptions[DepsT], output: Any) -> Performance:
+    def _rest(self, answers: Answers, options: ResumeOptions[DepsT], output: Any) -> ReadyRun:
         self._refuse_while_active()
         if self._waiting is None:
             raise UserError("resume: no call of this conversation is waiting; continue with `say`")
@@ -216,14 +217,14 @@ class Conversation(Generic[DepsT, OutputT]):
         return own if self.deps is None else {**own, "deps": self.deps}
 
     async def _perform(
-        self, performance: Performance, sinks: Sequence[Sink] = (), outermost: Sequence[Middleware] = ()
+        self, ready: ReadyRun, sinks: Sequence[Sink] = (), outermost: Sequence[Middleware] = ()
     ) -> Result[Any]:
         self._refuse_while_active()
         self._going = True
         self._waiting = None
-        self._transcript = performance.transcript
+        self._transcript = ready.state.transcript
         try:
-            result = await performance(sinks, outermost)
+            result = await ready(sinks, outermost)
         finally:
             self._going = False
         if result.pending:

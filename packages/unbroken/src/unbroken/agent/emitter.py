@@ -13,6 +13,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+from unbroken.agent.run_state import Emitted
 from unbroken.clock import Clock
 from unbroken.events import (
     FLAT,
@@ -44,15 +45,11 @@ LOG = logging.getLogger("unbroken.tools")
 class Emitter:
     """`emit(kind, *fields)` sends one event. If called from another thread, the loop sends it."""
 
-    def __init__(self, run: str, clock: Clock, seq: int = 0, call: int = 0) -> None:
+    def __init__(self, run: str, clock: Clock, emitted: Emitted) -> None:
         self.run = run
         self.turn = 0
-        self.counted: list[Event] = []
-        """The events that `result.metrics` counts: they are built even if nobody listens."""
+        self.emitted = emitted
         self._now = clock.now
-        self.next_seq = seq
-        self.next_call = call
-        """The number of the next call."""
         self._thread = get_ident()
         self._loop = asyncio.get_running_loop()
         self._listeners: list[tuple[Sink, bool]] = []
@@ -82,12 +79,13 @@ class Emitter:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.emit, kind, *fields)
             return
-        head = self.run, self.turn, self.next_seq, self._now()
-        self.next_seq += 1
+        emitted = self.emitted
+        head = self.run, self.turn, emitted.next_seq, self._now()
+        emitted.next_seq += 1
         shared: Event | None = None
         if counted:
             shared = kind(*head, *fields)
-            self.counted.append(shared)
+            emitted.counted.append(shared)
         for sink, mutates in self._listeners:
             if mutates:
                 event = kind(*head, *(fields if kind in FLAT else map(own, fields)))
@@ -101,12 +99,13 @@ class Emitter:
         counted = kind in COUNTED_IN_RUN
         if not (counted or self._listeners):
             return
-        head = self.run, self.turn, self.next_seq, self._now()
-        self.next_seq += 1
+        emitted = self.emitted
+        head = self.run, self.turn, emitted.next_seq, self._now()
+        emitted.next_seq += 1
         shared: Event | None = None
         if counted:
             shared = kind(*head, *write(False))
-            self.counted.append(shared)
+            emitted.counted.append(shared)
         for sink, mutates in self._listeners:
             if mutates:
                 self._send(sink, kind(*head, *write(True)))
@@ -118,7 +117,8 @@ class Emitter:
         """Text as it streams. The event is numbered if anybody listens to the run, and built if anybody receives it."""
         if not self._listeners:
             return
-        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        seq = self.emitted.next_seq
+        self.emitted.next_seq += 1
         if self._of_streams:
             now = self._now()
             for sink in self._of_streams:
@@ -161,8 +161,8 @@ class RoundReporter:
     def written(self, call: ToolCall) -> int:
         """A call is complete, or was cut off. Returns its number."""
         emitter = self._emitter
-        number = emitter.next_call
-        emitter.next_call += 1
+        number = emitter.emitted.next_call
+        emitter.emitted.next_call += 1
         self._loose[number] = call
         self._numbers.append(number)
         if emitter.has_listeners:

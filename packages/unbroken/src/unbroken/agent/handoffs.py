@@ -6,19 +6,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from unbroken.agent.limits import Account
+from unbroken.agent.limits import Account, Limits
 from unbroken.agent.options import ResumeOptions, Settings, Trim
 from unbroken.agent.plan import Plan
+from unbroken.agent.run_state import RunState, Taken
 from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.middleware import Middleware, RunStart
 from unbroken.tools.tool import Tool, tool
 from unbroken_wires.messages import Message
-from unbroken_wires.transcript import Transcript
 
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -40,8 +40,8 @@ class NextAgent(Protocol):
 
     def overridden(self, options: ResumeOptions[Any]) -> ResumeOptions[Any]: ...
 
-    def performance(
-        self, id: str, transcript: Transcript, account: Account, options: ResumeOptions[Any], output: Any
+    def ready(
+        self, id: str, state: RunState, limits: Account | Limits, options: ResumeOptions[Any], output: Any
     ) -> Taking: ...
 
 
@@ -52,14 +52,6 @@ class Handoff:
     agent: NextAgent
     tool: Tool
     filter: Trim | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A hand-off that has taken place: its tool, and how many messages the history had then."""
-
-    tool: str
-    messages: int
 
 
 @dataclass(slots=True)
@@ -78,7 +70,6 @@ class Changing:
     """What has to be ended with the run."""
     servers: AsyncExitStack
     """Closes the servers of the tools of those agents."""
-    taken: list[Taken] = field(default_factory=list[Taken])
     shown: tuple[int, tuple[Message, ...]] | None = None
     """What the agent sees in place of so many messages of the history, if a filter chose that."""
 
@@ -112,13 +103,6 @@ def read_handoffs(given: Iterable[NextAgent | Handoff]) -> dict[str, Handoff]:
             raise UserError(f"handoffs=[…] has two hand-offs with the name `{handoff.tool.name}`: name one differently")
         found[handoff.tool.name] = handoff
     return found
-
-
-def read_taken(saved: object) -> tuple[Taken, ...]:
-    """Hand-offs in their saved form."""
-    if not isinstance(saved, list):
-        return ()
-    return tuple(Taken(str(each["tool"]), int(each["messages"])) for each in cast("list[dict[str, Any]]", saved))
 
 
 def final_agent(agent: NextAgent, taken: Iterable[Taken]) -> NextAgent | None:

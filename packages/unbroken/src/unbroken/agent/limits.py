@@ -102,17 +102,24 @@ _LIMITS = tuple(each.name for each in fields(Limits) if each.name != "prices")
 
 
 @dataclass(slots=True)
-@plain_factories
-class Account:
-    """What one run has used so far. A resumed run continues counting."""
+class Used:
+    """What a run has used so far."""
 
-    limits: Limits
     rounds: int = 0
     requests: int = 0
     calls: int = 0
     usage: Usage = NOTHING_USED
     seconds: float = 0.0
-    """Seconds of earlier parts of a resumed run."""
+    """Seconds of its earlier parts, if it was resumed."""
+
+
+@dataclass(slots=True)
+@plain_factories
+class Account:
+    """Compares what a run uses with its limits. A resumed run continues counting."""
+
+    limits: Limits
+    used: Used = field(default_factory=Used)
     started: float = 0.0
     extra: float = 0.0
     """Seconds beyond the limit to finish the round in which a resumed run was cut off."""
@@ -136,17 +143,17 @@ class Account:
         self.started = clock.elapsed()
 
     def elapsed(self, clock: Clock) -> float:
-        return round(self.seconds + clock.elapsed() - self.started, 9)
+        return round(self.used.seconds + clock.elapsed() - self.started, 9)
 
     @property
     def deadline(self) -> float | None:
         """In the clock's own time."""
         limit = self.limits.seconds
-        return None if limit is None else self.started + limit + self.extra - self.seconds
+        return None if limit is None else self.started + limit + self.extra - self.used.seconds
 
     @property
     def calls_left(self) -> int | None:
-        left = None if self.limits.calls is None else max(self.limits.calls - self.calls, 0)
+        left = None if self.limits.calls is None else max(self.limits.calls - self.used.calls, 0)
         if self.outer is None or (outside := self.outer.calls_left) is None:
             return left
         return outside if left is None else min(left, outside)
@@ -158,12 +165,11 @@ class Account:
 
     def count_calls(self, count: int) -> None:
         """Counts calls, also for the run that runs this one as a tool."""
-        self.calls += count
+        self.used.calls += count
         if self.on_calls is not None:
             self.on_calls(count)
 
     def next_request(self) -> None:
-        self.requests += 1
         self.request_cost = self.round_cost = 0.0
 
     def spend_on_request(self, usage: Usage, model: str, turn: int, clock: Clock) -> None:
@@ -192,7 +198,7 @@ class Account:
         return usage if prices is None else replace(usage, cost=prices.of(usage))
 
     def _spend(self, usage: Usage, cost: float | None) -> None:
-        self.usage = self.usage.plus(usage, cost)
+        self.used.usage = self.used.usage.plus(usage, cost)
         if usage.total_tokens or cost is not None:  # else there is nothing that has a cost
             self.round_cost = None if self.round_cost is None or cost is None else self.round_cost + cost
         if self.on_spend is not None:
@@ -219,12 +225,12 @@ class Account:
     @property
     def cost(self) -> float | None:
         """What the run has cost so far. None if that is not known."""
-        return self.cost_of(self.usage)
+        return self.cost_of(self.used.usage)
 
     @property
     def spent(self) -> Usage:
         """The usage with what it cost."""
-        return self.usage if self.limits.prices is None else replace(self.usage, cost=self.cost)
+        return self.used.usage if self.limits.prices is None else replace(self.used.usage, cost=self.cost)
 
     async def load_prices(self, models: Sequence[str], clock: Clock) -> None:
         """Loads the price list if one of these models may be in it: once in a process, before the first request. Raises
@@ -248,7 +254,7 @@ class Account:
     def _counted_cost(self) -> float:
         """An unknown cost (of an agent as a tool, for example) is over any limit."""
         cost = self.cost
-        return cost if cost is not None else inf if self.usage.total_tokens else 0.0
+        return cost if cost is not None else inf if self.used.usage.total_tokens else 0.0
 
     def reached(
         self, clock: Clock, messages: Sequence[Message] = (), *, aside: bool = False, inside: bool = False
@@ -256,13 +262,13 @@ class Account:
         """The limit that prevents another round after these messages, if any; or, with `aside`, a request beside the
         conversation; or, with `inside`, a round of a run inside of this one."""
         limits = self.limits
-        if limits.rounds is not None and not (aside or inside) and self.rounds >= limits.rounds:
-            grows = limits.most_rounds is not None and self.rounds < limits.most_rounds
+        if limits.rounds is not None and not (aside or inside) and self.used.rounds >= limits.rounds:
+            grows = limits.most_rounds is not None and self.used.rounds < limits.most_rounds
             if not (grows and _brings_something_new(messages)):
-                return "round_limit", max(limits.rounds, self.rounds)
-        if limits.calls is not None and not aside and self.calls >= limits.calls:
+                return "round_limit", max(limits.rounds, self.used.rounds)
+        if limits.calls is not None and not aside and self.used.calls >= limits.calls:
             return "call_limit", limits.calls
-        if limits.tokens is not None and self.usage.total_tokens >= limits.tokens:
+        if limits.tokens is not None and self.used.usage.total_tokens >= limits.tokens:
             return "token_limit", limits.tokens
         if limits.cost is not None and self._counted_cost >= limits.cost:
             return "cost_limit", limits.cost

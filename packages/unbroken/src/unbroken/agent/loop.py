@@ -29,7 +29,7 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     try:
         for begin in rules.begin:
             await begin(run)
-        stop = run.stop
+        stop = run.state.counters.stop
         if not run.transcript.closed:
             stop, rules = await _finish_calls(run, rules, decisions)
         while True:
@@ -74,7 +74,7 @@ async def _finish_calls(run: Run, rules: Rules, decisions: Decisions | None) -> 
     for change in rules.change:
         stop = await change(run, stop)
     if stop != "waiting":
-        run.add_question()
+        run.state.add_question()
     return stop, rules_of(run)
 
 
@@ -92,15 +92,15 @@ async def _judge_answer(run: Run, rules: Rules, turn: Turn, stop: StopReason) ->
     for judge in rules.judge:
         decided = judge(run, turn)
         if isinstance(decided, Again):
-            return run.ask_again(turn.message, decided)
+            return run.state.ask_again(turn.message, decided)
         if decided is not None:
             end_with_own_text(run, decided.text, stop)
             return Ending(decided.text, stop, turn.verdict.finish)
     for check in rules.check_answer:
         if (again := await check(run, turn)) is not None:
-            return run.ask_again(turn.message, again)
+            return run.state.ask_again(turn.message, again)
     run.transcript.add(turn.message)
-    run.output += turn.value
+    run.judged.output += turn.value
     text = run.plan.text_of(turn.value[0]) if turn.value else turn.message.text
     return Ending(text, stop, turn.verdict.finish)
 
@@ -121,7 +121,7 @@ def _ending(run: Run, rules: Rules, stop: StopReason) -> Ending | None:
 async def _give_final_answer(run: Run, rules: Rules, stop: StopReason) -> Ending:
     """No more calls are allowed. A call made anyway is refused, and one more request asks the model for text."""
     said = ""
-    run.stop = stop
+    run.state.counters.stop = stop
     try:
         async with asyncio.timeout(run.account.limits.final_seconds):
             for _ in range(FINAL_REQUESTS):
@@ -133,8 +133,8 @@ async def _give_final_answer(run: Run, rules: Rules, stop: StopReason) -> Ending
                     ending = await _judge_answer(run, rules, turn, stop)
                 if ending is not None:
                     return ending
-                said = "" if run.refused else said
-                run.nudge = True
+                said = "" if run.judged.refused else said
+                run.state.counters.nudge = True
     except TimeoutError:
         pass
     return await end_with_text(run, stop, said, rules.leave)

@@ -45,6 +45,7 @@ ASIDE = "aside"
 async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
     """The next request of the run. With `final`, the model may not call tools."""
     plan, history, tools = run.plan, run.transcript.messages, toolbox.specs
+    counters, prefix = run.state.counters, run.spending.prefix
     if plan.write_system is not None:
         await _write_system(run, toolbox)
     messages = history
@@ -62,15 +63,15 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         tools, final = tuple(ToolSpec(name) for name in called), True
     if plan.system is not None:
         keeps = messages is history and plan.write_system and getattr(plan.model, "later_system", False)
-        messages = run.prefix.instruct(plan.system, messages, run.agent) if keeps else (plan.system, *messages)
-    if run.nudge:
+        messages = prefix.instruct(plan.system, messages, run.state.agent) if keeps else (plan.system, *messages)
+    if counters.nudge:
         messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else nudge_text(run)))
     choice, output = plan.choice, plan.output
-    if choice is not None and run.account.requests - run.notes.get("aside", 0) != 1:
+    if choice is not None and run.state.used.requests - counters.notes.get(ASIDE, 0) != 1:
         choice = None
-    if output is not None and not output.free_text and (final or run.corrections):
+    if output is not None and not output.free_text and (final or counters.corrections):
         choice, final = (OneTool(ANSWER), False) if output.has_tool else (None, True)
-    run.prefix.take(tools, messages)
+    prefix.take(tools, messages)
     return Request(
         messages,
         tools,
@@ -84,8 +85,8 @@ async def write_request(run: Run, toolbox: Toolbox, final: bool) -> Request:
         server_tools=toolbox.server_tools,
         pieces=False,
         output=None if output is None else output.wanted,
-        insists=run.nudge,
-        appended=messages if run.prefix.intact else None,
+        insists=counters.nudge,
+        appended=messages if prefix.intact else None,
     )
 
 
@@ -137,7 +138,7 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
             toolbox.specs,
             tokens,
             final,
-            run.notes,
+            run.state.counters.notes,
             aside.ask,
             transcript.add,
             background=() if run.futures is None else tuple(each.saved() for each in run.futures.undelivered()),
@@ -148,7 +149,7 @@ async def _prepared(run: Run, toolbox: Toolbox, final: bool) -> tuple[Message, .
         if len(transcript.messages) == len(history):
             aside.end_turn()
             return request.messages
-        if run.tokens:
+        if run.state.counters.tokens:
             _scale(run, tokens, sent)
 
 
@@ -212,8 +213,8 @@ def _after_prompt(kept: tuple[Message, ...], messages: tuple[Message, ...]) -> t
 
 def _tokens(run: Run, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
     """As the provider counted them, and what came since the last answer; or all estimated by its characters."""
-    if run.tokens:
-        return run.tokens + _since_last_answer(messages)
+    if run.state.counters.tokens:
+        return run.state.counters.tokens + _since_last_answer(messages)
     system = run.plan.system
     count = sum(map(characters, messages)) + (characters(system) if system is not None else 0)
     count += sum(len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in tools)
@@ -224,7 +225,7 @@ def _scale(run: Run, tokens: int, before: Sequence[Message]) -> None:
     """What is sent has changed, so the last report does not fit it any more."""
     now = sent_part(run.shown_messages())
     tokens = tokens * sum(map(characters, now)) // max(sum(map(characters, before)), 1)
-    run.tokens = max(tokens - _since_last_answer(now), 1)
+    run.state.counters.tokens = max(tokens - _since_last_answer(now), 1)
 
 
 def _since_last_answer(messages: Sequence[Message]) -> int:
@@ -254,7 +255,7 @@ class _Aside:
         if model is not None:
             await run.account.load_prices((model.name,), plan.clock)
         self._usage, self._response, self._ended = None, PartialResponse(), None
-        run.aside = True
+        run.state.counters.aside = True
         run.emitter.emit(RequestSent, len(request.messages), len(request.tools), request.final)
         try:
             async with asyncio.timeout(run.time_left()):
@@ -267,7 +268,7 @@ class _Aside:
             raise ProviderError(f"model `{asked.name}` failed: {in_words(error)}") from error
         finally:
             self._count(asked, request)
-            run.aside = False
+            run.state.counters.aside = False
         verdict = self._ended.verdict if self._ended is not None else Verdict("whole")
         return AsideAnswer(self._answer, verdict, run.account.request_cost)
 
@@ -275,7 +276,7 @@ class _Aside:
         """What follows is another turn: the next request beside the rounds, or that of the round."""
         if self._used:
             self._used, run = False, self._run
-            run.notes[ASIDE] = run.notes.get(ASIDE, 0) + 1
+            run.state.counters.notes[ASIDE] = run.state.counters.notes.get(ASIDE, 0) + 1
             run.next_turn()
             for middleware in run.plan.middleware:
                 with blaming(middleware, "on_tools"):

@@ -76,7 +76,7 @@ async def listen(run: Run, request: Request, listener: Listener) -> Turn:
     run.spend_on(message, listener.usage, verdict)
     run.ended_with(verdict)
     if verdict.failed:
-        raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.verdicts))
+        raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.state.verdicts))
     listener.emit_rest(message)
     if not plan.settings.several_calls and len(message.calls) > 1:
         run.emitter.emit(CallsIgnored, [call.name for call in message.calls[1:]])
@@ -123,7 +123,7 @@ class Listener:
         self._may_run = may_run
         self._refusals: list[Refuse] | None = None
         self._response = PartialResponse()
-        shown = run.earlier.shown_of(run.emitter.turn) if run.earlier is not None else None
+        shown = run.past.shown_of(run.emitter.turn)
         self._shown: tuple[Shown, Shown] | None = None if shown is None else (Shown(shown[0]), Shown(shown[1]))
         """The text and reasoning of a response that broke off. The retry is emitted at its end, when the difference is
         known."""
@@ -226,7 +226,7 @@ class Listener:
                 self.usage = None
                 run.attempt_failed(verdict, wait, elsewhere, len(response.calls), streamed)
             case Restarted():
-                run.fallback_used = True
+                run.state.counters.fallback_used = True
                 if self._shown is None:
                     self._shown = Shown("".join(response.text)), Shown("".join(response.reasoning))
                 response.restart()

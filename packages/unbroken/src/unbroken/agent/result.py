@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from unbroken.agent.handoffs import Taken, read_taken
-from unbroken.agent.limits import StopReason
-from unbroken.agent.run import CallRecord
+from unbroken.agent.limits import StopReason, Used
+from unbroken.agent.run_state import CallRecord, Counters, Emitted, RunState, Taken, Waiting, read_taken
+from unbroken.agent.turns import Ending
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished
 from unbroken.tools.approval import Allow, Approval, Edit
@@ -109,6 +109,76 @@ class Result(Generic[OutputT]):
         only its last part if it was resumed from a saved result, which has no calls."""
         return metrics_of(self)
 
+    @classmethod
+    def of(
+        cls,
+        id: str,
+        state: RunState,
+        ending: Ending,
+        usage: Usage,
+        seconds: float,
+        *,
+        cost: float | None,
+        output: Any,
+        structured: bool,
+    ) -> Result[Any]:
+        """The result of a run in this state that ends so."""
+        used, counters, waiting = state.used, state.counters, state.waiting
+        waits = bool(ending.pending)
+        return Result(
+            text=ending.text,
+            stop_reason=ending.stop_reason,
+            messages=state.transcript.messages,
+            calls=tuple(state.calls),
+            rounds=used.rounds,
+            requests=used.requests,
+            usage=usage,
+            cost=cost,
+            seconds=seconds,
+            output=output,
+            pending=ending.pending,
+            uncertain=waiting.uncertain if waits else (),
+            answered=state.transcript.answered,
+            decided=waiting.decided,
+            structured=structured,
+            finish=ending.finish,
+            cut_off=ending.cut_off,
+            run=id,
+            call_count=used.calls,
+            attempts=counters.attempts,
+            fallback_used=counters.fallback_used,
+            verdicts=tuple(state.verdicts),
+            warnings=tuple(state.warnings),
+            question=state.question if ending.stop_reason == "waiting" else None,
+            numbers=waiting.numbers if waits else {},
+            next_call=state.emitted.next_call,
+            agent=state.agent,
+            handoffs=tuple(state.handoffs),
+            inner=waiting.inner if waits else {},
+            background=state.background,
+            server_calls=tuple(state.server_calls),
+            events=tuple(state.emitted.counted),
+        )
+
+    def state(self) -> RunState:
+        """The state of the run, which waits, as it ended here."""
+        return RunState(
+            self.transcript(),
+            self.agent or "main",
+            Used(self.rounds, self.requests, self.call_count, self.usage, self.seconds),
+            Counters(self.attempts, self.fallback_used),
+            calls=list(self.calls),
+            verdicts=list(self.verdicts),
+            warnings=dict.fromkeys(self.warnings),
+            question=self.question,
+            waiting=Waiting(self.pending, self.uncertain, self.decided, dict(self.numbers), self.inner),
+            waited=True,
+            handoffs=list(self.handoffs),
+            background=self.background,
+            server_calls=list(self.server_calls),
+            emitted=Emitted(next_call=self.next_call, counted=list(self.events)),
+        )
+
     def to_json(self) -> dict[str, Json]:
         """Everything except a typed `output` and `calls`, to be saved; `agent.resume` accepts it."""
         return {
@@ -200,7 +270,7 @@ class Result(Generic[OutputT]):
                 numbers=fields.get("numbers", {}),
                 next_call=fields.get("next_call", 0),
                 agent=fields.get("agent", ""),
-                handoffs=read_taken(fields.get("handoffs")),
+                handoffs=tuple(read_taken(fields.get("handoffs"))),
                 inner=inner,
                 background=tuple(BackgroundCall.from_json(each) for each in fields.get("background", ())),
             )
@@ -215,13 +285,13 @@ class Result(Generic[OutputT]):
         return transcript
 
 
-def still_pending(result: Result[Any]) -> set[str]:
+def still_pending(state: RunState) -> set[str]:
     """The ids of the calls that a run waits for and that have no results by now; an agent's calls have none while the
     call that runs it has none."""
-    open_calls = {call.id for call in result.transcript().open}
+    open_calls = {call.id for call in state.transcript.open}
     return {
         call.id
-        for call in result.pending
+        for call in state.waiting.pending
         if (any(call.id.startswith(f"{each}/") for each in open_calls) if call.agent else call.id in open_calls)
     }
 

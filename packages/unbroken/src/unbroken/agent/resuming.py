@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from unbroken.agent.handoffs import final_agent
-from unbroken.agent.limits import Account, limits_of
+from unbroken.agent.limits import limits_of
 from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
 from unbroken.agent.output import ANSWER
-from unbroken.agent.recorded_results import records_of, unmasked, verdicts_of, waiting_result
+from unbroken.agent.ready_run import ReadyRun
+from unbroken.agent.recorded_state import cut_state, lost_usage, unmasked, waiting_state
 from unbroken.agent.result import Result, inside_id
-from unbroken.agent.run_lifecycle import Performance
-from unbroken.agent.saved_state import lost_usage
+from unbroken.agent.run_state import RunState, Waiting
 from unbroken.clock import Deadlock
 from unbroken.errors import UserError
 from unbroken.events import Compacted, RunFinished, TextFinished, ToolCallsDetected
@@ -28,11 +28,10 @@ from unbroken.tools.results import to_parts
 from unbroken.tools.toolbox import Toolbox
 from unbroken.tools.value_checks import problem_of_arguments, problem_of_result
 from unbroken.trajectory.continuation import Continuation
-from unbroken.trajectory.counting import COUNTED_IN_RUN
+from unbroken.trajectory.recorded_run import RecordedRun, combine, interrupted
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, ReplayDiverged, replay
-from unbroken.trajectory.run_state import combine, interrupted
 from unbroken_wires.messages import Json, ToolCall, ToolResult
 from unbroken_wires.transcript import Transcript
 from unbroken_wires.validation import check_options
@@ -49,7 +48,7 @@ FINISHING = 60.0
 
 def prepare_resume(
     agent: Agent[Any, Any], saved: Saved, answers: Answers, options: ResumeOptions, output: Any
-) -> Performance:
+) -> ReadyRun:
     """Prepares the rest of a run that waits or was cut off."""
     check_options("agent.resume", ResumeOptions, options, also=("answers", "output"))
     if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
@@ -60,7 +59,10 @@ def prepare_resume(
     result = saved if isinstance(saved, Result) else Result.from_json(cast("Json", saved))
     recording = find_recording(agent.stack(options), result) if result.stop_reason == "waiting" else None
     if recording is None:
-        return _prepare_waiting(agent, result, answers, options, output)
+        if result.stop_reason != "waiting":
+            raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; continue with history=")
+        _refuse_untyped(result.structured and not result.handoffs, output)
+        return _prepare_waiting(agent, result.run, result.state(), answers, options, output)
     return _prepare_from(agent, recording, answers, options, output, result)
 
 
@@ -71,7 +73,7 @@ def _prepare_from(
     options: ResumeOptions,
     output: Any,
     saved: Result[Any] | None = None,
-) -> Performance:
+) -> ReadyRun:
     try:
         with reading(recording):
             return _prepare_recorded(agent, recording, answers, options, output, saved)
@@ -82,7 +84,7 @@ def _prepare_from(
 
 def prepare_durable(
     agent: Agent[Any, Any], recording: Recording, answers: Answers, options: ResumeOptions, journal: Middleware
-) -> Performance:
+) -> ReadyRun:
     """Prepares the rest of a run whose recording is in a journal. `journal` is the middleware that records it there.
     Calls of tools that are gone are answered so."""
     with reading(recording):
@@ -96,7 +98,7 @@ def prepare_inner(
     options: ResumeOptions,
     journal: Middleware,
     saved: Result[Any] | None,
-) -> Performance:
+) -> ReadyRun:
     """Prepares the rest of a run inside of another one, whose recording has it."""
     with reading(recording):
         return _prepare_recorded(agent, recording, answers, options, agent.settings.output, saved, journal)
@@ -104,37 +106,29 @@ def prepare_inner(
 
 def _prepare_waiting(
     agent: Agent[Any, Any],
-    result: Result[Any],
+    id: str,
+    state: RunState,
     answers: Answers,
     options: ResumeOptions,
     output: Any,
     *,
     strict: bool = True,
     earlier: Collection[str] = (),
-) -> Performance:
-    if result.stop_reason != "waiting":
-        raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; continue with history=")
-    if strict:
-        _refuse_untyped(result.structured and not result.handoffs, output)
-    transcript = result.transcript()
-    limits = options.get("limits") or agent.settings.limits
-    account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
-    performance = agent.performance(result.run, transcript, account, options, output)
-    performance.decisions = dict(result.decided)
-    tools, answering = performance.tools.fixed, final_agent(agent, result.handoffs)
-    if result.handoffs:
+) -> ReadyRun:
+    transcript, waiting, handoffs = state.transcript, state.waiting, state.handoffs
+    ready = agent.ready(id, state, options.get("limits") or agent.settings.limits, options, output)
+    tools, answering = ready.tools.fixed, final_agent(agent, handoffs)
+    if handoffs:
         tools = None if answering is None else answering.settings.tools.fixed
     if tools is not None and answering is not None and answering.settings.handoffs:
         tools = Toolbox(tools, *(handoff.tool for handoff in answering.settings.handoffs.values()))
-    answers, performance.inner_answers = _split_answers(result, answers, earlier)
+    answers, ready.inside.answers = _split_answers(state, answers, earlier)
     decisions = _decisions(transcript, answers, tools)
     if strict:
         _refuse_missing(transcript, decisions, tools)
-    for id, decision in decisions.items():
-        performance.decisions[id] = combine(result.decided.get(id), decision)
-    performance.before = result
-    performance.next_call = result.next_call
-    return performance
+    combined = {id: combine(waiting.decided.get(id), decision) for id, decision in decisions.items()}
+    ready.decisions = {**waiting.decided, **combined}
+    return ready
 
 
 def _prepare_recorded(
@@ -145,50 +139,66 @@ def _prepare_recorded(
     output: Any,
     saved: Result[Any] | None = None,
     journal: Middleware | None = None,
-) -> Performance:
+) -> ReadyRun:
     """Continues where the recording ends, in the same file, or in the journal that it was read from. `saved` is the
     result of a waiting run, from before secrets were masked."""
-    cut = interrupted(recording)
-    continuation = Continuation(cut, answers, watched=journal is not None)
-    waiting = waiting_result(recording, cut)
-    if waiting is not None:
+    recorded = interrupted(recording)
+    continuation = Continuation(recorded, answers, watched=journal is not None)
+    state = waiting_state(recorded)
+    if state is not None:
         if saved is not None:
-            waiting = unmasked(waiting, saved)
-        asked = {call.id for call in waiting.transcript().open}
-        said = {id: each for id, each in cut.decisions.items() if id in asked}
-        limits = limits_of(recording) if saved is None else agent.settings.limits
-        given: ResumeOptions = {"limits": limits, **options}
-        known = {id: combine(said.get(id), answer) for id, answer in answers.items()}
-        earlier = said.keys() - known.keys()
-        performance = _prepare_waiting(
-            agent, waiting, {**said, **known}, given, output, strict=journal is None, earlier=earlier
-        )
+            unmasked(state, saved)
+        ready = _prepare_recorded_waiting(agent, recorded, state, answers, options, output, saved, journal)
         continuation.continue_with_same_calls()
-        performance.account.seconds = cut.seconds
     else:
         if answers:
             raise UserError(f"{recording.path}: the run is not waiting, so there is nothing to answer")
         if journal is None:
             _refuse_untyped(recording.settings.get("output") is not None, output)
-        account = Account(options.get("limits") or limits_of(recording), seconds=cut.seconds)
-        limit = account.limits.seconds
-        if cut.answer and limit is not None and cut.seconds >= limit:  # its last answer belongs to the history
-            account.extra = cut.seconds - limit + FINISHING
-        performance = agent.performance(recording.run, Transcript(cut.messages), account, options, output)
-        performance.question, performance.state, performance.lost = cut.question, cut.counters, lost_usage(cut)
-        if not performance.transcript.closed:
+        state, limits = cut_state(recorded), options.get("limits") or limits_of(recording)
+        ready = agent.ready(recording.run, state, limits, options, output)
+        ready.lost, limit, seconds = lost_usage(recorded), limits.seconds, state.used.seconds
+        if recorded.answer and limit is not None and seconds >= limit:  # its last answer belongs to the history
+            ready.account.extra = seconds - limit + FINISHING
+        if not state.transcript.closed:
             continuation.continue_with_same_calls()
-        performance.background = background = cut.background_calls(interrupted=True)
-        performance.records = records_of(recording, cut.messages, background)
-        performance.verdicts = verdicts_of(recording)
     sinks = (*agent.settings.sinks, *as_middleware(options.get("sinks", ())))
-    performance.middleware = continued(sinks, agent.settings.middleware, recording, continuation, journal)
-    continuation.others = performance.middleware
-    performance.next_seq, performance.continued = cut.next_seq, True
-    performance.next_call = cut.next_call
-    performance.events = tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN)
-    performance.earlier = continuation
-    return performance
+    ready.middleware = continued(sinks, agent.settings.middleware, recording, continuation, journal)
+    continuation.others = ready.middleware
+    ready.continued, ready.past = True, continuation
+    return ready
+
+
+def _prepare_recorded_waiting(
+    agent: Agent[Any, Any],
+    recorded: RecordedRun,
+    state: RunState,
+    answers: Answers,
+    options: ResumeOptions,
+    output: Any,
+    saved: Result[Any] | None,
+    journal: Middleware | None,
+) -> ReadyRun:
+    """With the answers that the recording has, and the new ones."""
+    recording = recorded.recording
+    if journal is None:
+        _refuse_untyped(recording.settings.get("output") is not None and not state.handoffs, output)
+    asked = {call.id for call in state.transcript.open}
+    said = {id: each for id, each in recorded.decisions.items() if id in asked}
+    limits = limits_of(recording) if saved is None else agent.settings.limits
+    given: ResumeOptions = {"limits": limits, **options}
+    known = {id: combine(said.get(id), answer) for id, answer in answers.items()}
+    state.used.seconds = recorded.seconds
+    return _prepare_waiting(
+        agent,
+        recording.run,
+        state,
+        {**said, **known},
+        given,
+        output,
+        strict=journal is None,
+        earlier=said.keys() - known.keys(),
+    )
 
 
 def _refuse_untyped(structured: bool, output: Any) -> None:
@@ -206,22 +216,23 @@ def _recording(saved: Saved) -> Recording | None:
 
 
 def _split_answers(
-    result: Result[Any], answers: Answers, earlier: Collection[str]
+    state: RunState, answers: Answers, earlier: Collection[str]
 ) -> tuple[Answers, dict[str, dict[str, Any]]]:
     """The answers to calls of the run itself; and those to calls of agents that run as tools, by the ids of the calls
     that run them. Such a call may have its result by now: then the answer was used. `earlier`: the ids of calls whose
     answers were recorded before, and not given now."""
-    inside = {call.id: call for call in result.pending if call.agent}
+    waiting = state.waiting
+    inside = {call.id: call for call in waiting.pending if call.agent}
     if not inside:
         return answers, {}
-    open_calls = [call.id for call in result.transcript().open]
+    open_calls = [call.id for call in state.transcript.open]
     own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
     for id, answer in answers.items():
         if id in inside and (
             isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, None, inside[id].name))
         ):  # inside it would only fail the call that runs the agent
             raise _ambiguous(answer, inside[id], id)
-        places = _places_inside(result, id) if id in inside else []
+        places = _places_inside(waiting, id) if id in inside else []
         if len(places) + (id in open_calls) > 1:
             raise UserError(
                 f"resume: several waiting calls have the id `{id}`; give the call that runs an agent a result instead: "
@@ -230,7 +241,7 @@ def _split_answers(
         if places:
             inner.setdefault(places[0][0], {})[places[0][1]] = answer
         elif id in open_calls:
-            asks = sorted(each for each in inside if any(outer == id for outer, _ in _places_inside(result, each)))
+            asks = sorted(each for each in inside if any(outer == id for outer, _ in _places_inside(waiting, each)))
             if asks and id not in earlier and isinstance(answer, Allow | Deny | Edit):
                 what = {Allow: "allowed", Deny: "denied", Edit: "edited"}[type(answer)]
                 raise UserError(
@@ -239,17 +250,17 @@ def _split_answers(
                 )
             own[id] = answer
         elif id not in inside:
-            known = ", ".join(f"`{call.id}` ({call.name})" for call in result.pending)
+            known = ", ".join(f"`{call.id}` ({call.name})" for call in waiting.pending)
             raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
     return own, inner
 
 
-def _places_inside(result: Result[Any], id: str) -> list[tuple[str, str]]:
+def _places_inside(waiting: Waiting, id: str) -> list[tuple[str, str]]:
     """The calls that run agents in which this one waits, and its id there. More than one only if ids have slashes."""
     return [
         (outer, call.id)
-        for outer, waits in result.inner.items()
-        for call in waits.pending
+        for outer, result in waiting.inner.items()
+        for call in result.pending
         if inside_id(outer, call.id) == id
     ]
 
@@ -330,8 +341,9 @@ def find_recording(middleware: Iterable[Middleware], result: Result[Any]) -> Rec
     for file in reversed(files):
         recording = read_recording(file)
         with reading(recording):
-            waiting = waiting_result(recording)
-        if waiting is not None and _waits_for(waiting) == _waits_for(result) and not _has_ended(recording):
+            waiting = waiting_state(RecordedRun.of(recording))
+        waits_for = result.requests, {call.id for call in result.pending}
+        if waiting is not None and _waits_for(waiting) == waits_for and not _has_ended(recording):
             return recording
     if files:
         raise already_resumed(files[-1], result.run)
@@ -360,8 +372,8 @@ def replace_recorder(middleware: Sequence[Middleware], *instead: Middleware) -> 
     return (*others[:place], *instead, *others[place:])
 
 
-def _waits_for(result: Result[Any]) -> tuple[int, set[str]]:
-    return result.requests, {call.id for call in result.pending}
+def _waits_for(state: RunState) -> tuple[int, set[str]]:
+    return state.used.requests, {call.id for call in state.waiting.pending}
 
 
 def _has_ended(recording: Recording) -> bool:
@@ -387,7 +399,7 @@ def replay_run(
         playback = replay(recorded, clock=clock, tools=tools, speed=speed)
         messages, question, limits = playback.messages, playback.question, limits_of(recorded)
 
-    def prepare() -> Performance:
+    def prepare() -> ReadyRun:
         given: Options = {
             "limits": limits,
             **options,
@@ -395,16 +407,16 @@ def replay_run(
             "run_id": playback.run,
             "open_calls": "execute",
         }
-        performance = agent.prepare(None if question is None else question.parts, given, output)
+        ready = agent.prepare(None if question is None else question.parts, given, output)
         # The recording takes the recorder's place. The replay itself is recorded only if its `sinks` do so.
         replayed = replace_recorder(agent.settings.middleware, playback)
-        performance.middleware = (*agent.settings.sinks, *as_middleware(options.get("sinks", ())), *replayed)
-        performance.earlier = playback
-        account = performance.account
+        ready.middleware = (*agent.settings.sinks, *as_middleware(options.get("sinks", ())), *replayed)
+        ready.past = playback
+        account = ready.account
         account.recorded = _costs(recorded)
         if "limits" not in options:  # not the agent's prices: the cost is the recorded one
             account.limits = replace(account.limits, prices=limits.prices)
-        return performance
+        return ready
 
     return _play(playback, prepare)
 
@@ -418,7 +430,7 @@ def _costs(recording: Recording) -> dict[int, float | None]:
     }
 
 
-def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]:
+def _play(playback: Playback, prepare: Callable[[], ReadyRun]) -> Result[Any]:
     """`prepare` makes the run for the playback. It runs on its own loop, which has the recording's time; if a loop is
     running already, in a thread."""
 

@@ -38,7 +38,7 @@ async def play_round(run: Run, rules: Rules, final: bool = False) -> Turn:
         prepare(run, toolbox)
     request = await write_request(run, toolbox, final)
     emitter, plan = run.emitter, run.plan
-    emitter.emit(RequestSent, len(request.messages), len(request.tools), final, run.prefix.changed)
+    emitter.emit(RequestSent, len(request.messages), len(request.tools), final, run.spending.prefix.changed)
     closed = final or request.choice == "none"  # a call that is made anyway is refused
     observer = RoundReporter(emitter, plan.clock, plan.settings.schedule, run.futures)
     batch = run.batch(toolbox, observer, plan.on_approval)
@@ -51,7 +51,7 @@ async def play_round(run: Run, rules: Rules, final: bool = False) -> Turn:
             if message.text and (rules.unfinished or emitter.has_listeners):
                 _finish_text(run, rules, turn, toolbox)
             if message.calls:
-                run.add_calls(message, counts=not closed)
+                run.state.add_calls(message, counts=not closed)
                 numbers = [listener.number(call) for call in message.calls]
                 observer.detected(message.calls, numbers, run.account.request_cost)
                 run.drop_earlier(observer)
@@ -139,7 +139,7 @@ async def _run_calls(
 async def finish_round(run: Run, rules: Rules, decisions: Decisions | None) -> StopReason | None:
     """Runs the calls that a run was waiting for, with the decisions about them; or, without decisions, the open
     calls of a given history."""
-    run.emitter.turn = max(run.account.requests - 1, 0)
+    run.emitter.turn = max(run.state.used.requests - 1, 0)
     toolbox = await run.toolbox(rules.offer)
     for prepare in rules.prepare:
         prepare(run, toolbox)
@@ -196,7 +196,7 @@ def _keep_waiting(call: ToolCall) -> Approval:
 def _renumber(run: Run, prepared: Prepared, observer: RoundReporter) -> int:
     """The number of an open call of the history: its old one, unless its process died while it ran."""
     old = run.number_before(prepared.call)
-    if old is not None and not (run.earlier is not None and run.earlier.had_started(old)):
+    if old is not None and not run.past.had_started(old):
         prepared.number = old
         return old
     prepared.number = observer.written(prepared.call)

@@ -5,52 +5,47 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from sys import maxsize
+from typing import Any
 
-from unbroken.agent.aside import ask_aside, estimate
+from unbroken.agent.aside import ask_aside
 from unbroken.agent.emitter import Emitter, RoundReporter, report_finished
 from unbroken.agent.handoffs import Changing
-from unbroken.agent.limits import Account, Limits, StopReason
+from unbroken.agent.limits import Account, Limits
 from unbroken.agent.plan import Plan
 from unbroken.agent.prompts import TIME_IS_UP, Language
-from unbroken.agent.rules.repetition import Repetition
+from unbroken.agent.run_state import RunState
 from unbroken.agent.server_calls import ServerCalls
-from unbroken.agent.turns import Again
+from unbroken.agent.spending import Spending
 from unbroken.errors import UnbrokenError, UserError, Vetoed
 from unbroken.events import RequestRetried
 from unbroken.middleware import blaming
 from unbroken.models.model import Model
-from unbroken.tools.approval import Approval, OnApproval
+from unbroken.tools.approval import OnApproval
 from unbroken.tools.caller import Prepared, in_words, prepare, ran_and_failed
 from unbroken.tools.context import CallContext, RunContext
 from unbroken.tools.entry import EARLIER_FAILED
 from unbroken.tools.execution import Batch
 from unbroken.tools.futures import Futures
-from unbroken.tools.handles import BackgroundCall
-from unbroken.tools.order import EarlierCalls, Order
-from unbroken.tools.results import CallWaits
+from unbroken.tools.order import EarlierCalls
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.past import NOTHING_BEFORE, Past
 from unbroken_wires.deltas import Delta, Verdict
-from unbroken_wires.frozen import plain_factories, quick
+from unbroken_wires.frozen import plain_factories
 from unbroken_wires.messages import (
     Assistant,
-    Json,
     Message,
-    Outcome,
     Request,
     ToolCall,
-    ToolMessage,
     ToolResult,
     Usage,
     User,
     own_messages,
 )
 from unbroken_wires.transcript import Transcript
-from unbroken_wires.transcript.prefix import Prefix
-from unbroken_wires.transcript.shorten import characters
 from unbroken_wires.transcript.summaries import is_prompt
 
 LOG = logging.getLogger("unbroken.chain")
@@ -58,183 +53,81 @@ LOG = logging.getLogger("unbroken.chain")
 NOT_RESUMED = "the run was resumed, and this call is not in the answer that it resumed with"
 
 
-class Earlier(Protocol):
-    """What is known of the part of a resumed run that an earlier process ran."""
+@dataclass(slots=True)
+class Inside:
+    """Where a run stands among agents that run inside of each other."""
 
-    def began(self, prepared: Prepared, turn: int) -> bool:
-        """Had this call started when the process died, without a result?"""
-        ...
-
-    def shown_of(self, turn: int) -> tuple[str, str] | None:
-        """The text and reasoning of this turn that listeners have already, if there is any."""
-        ...
-
-    def number_of(self, call: ToolCall, turn: int) -> int | None:
-        """The number that this call had."""
-        ...
-
-    def had_started(self, number: int) -> bool: ...
-
-    @property
-    def replays_tools(self) -> bool:
-        """Do all results come from the recording?"""
-        ...
-
-    def seconds_of(self, context: CallContext[Any]) -> float | None:
-        """How long this call ran, if its result is known; then it does not run again."""
-        ...
-
-    def lost_calls(self) -> Iterable[tuple[int, ToolCall, ToolResult | None]]:
-        """The calls that were not continued, with their numbers; and how one ended whose end was not reported yet."""
-        ...
-
-    def went_to_background(self, turn: int, call_id: str) -> bool | None:
-        """Did this call go to the background? None if that is still to be decided."""
-        ...
-
-    def arrivals(self, turn: int) -> Collection[str] | None:
-        """The handles of the background calls whose results the history got after this turn. None if that is still to
-        be decided."""
-        ...
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class CallRecord:
-    """A call and its result."""
-
-    call: ToolCall
-    result: ToolResult
-    turn: int
-    seconds: float
-
-    @property
-    def id(self) -> str:
-        """The call's id, which its result has too."""
-        return self.call.id
-
-    @property
-    def name(self) -> str:
-        """The name of the tool that the model called; it may not exist."""
-        return self.call.name
-
-    @property
-    def arguments(self) -> dict[str, Json]:
-        """As the model wrote them; empty if they could not be read and nothing ran."""
-        return self.call.arguments or {}
-
-    @property
-    def error(self) -> bool:
-        """It failed, or was not executed: `result.text` has the reason."""
-        return self.result.error
-
-    @property
-    def outcome(self) -> Outcome:
-        """How it ended: `unknown` if its process died while the tool ran."""
-        return self.result.outcome
+    path: str = ""
+    """The agent's name, after those of the agents that run it as a tool: `main/researcher`."""
+    depth: int = maxsize
+    """How many agents may run inside of each other as tools of this run."""
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
+    """The answers to calls of agents that wait inside of calls of this run, by the ids of these calls."""
+    asking: asyncio.Lock | None = None
+    """Held while such an agent asks the approver of this run."""
 
 
 @dataclass(slots=True)
 @plain_factories
-class Run:
-    id: str
-    plan: Plan
-    transcript: Transcript
-    account: Account
-    emitter: Emitter
-    agent: str = "main"
-    """The agent's name."""
-    repetition: Repetition = field(default_factory=Repetition)
-    verdicts: list[Verdict] = field(default_factory=list[Verdict])
-    """What was wrong with each incomplete response."""
-    warnings: dict[str, None] = field(default_factory=dict[str, None])
-    attempts: int = 0
-    """Requests that were sent, including those that failed."""
-    fallback_used: bool = False
-    """A response was retried without streaming, or with another model."""
-    voided: bool = False
-    """What was shown of this turn is void: the retry gave a different answer."""
-    nudge: bool = False
-    """The last answer was empty: ask for more in the next request."""
-    nudges: int = 0
-    """How often the model was asked to continue."""
-    empty_answers: int = 0
-    """How many came last, in a row."""
-    question: User | None = None
-    """The prompt that follows the open calls of the given history."""
-    asked_in: Language | None = None
-    """The language of the prompt, once a text for the model depends on it."""
+class Judged:
+    """What the checks of the run have decided."""
+
     prompt: User | None = None
     """The prompt that was checked, as it is in the history."""
-    stop: StopReason | None = None
-    """Why no more calls are allowed; empty while they are."""
-    pauses: int = 0
-    corrections: int = 0
-    """How often the model was asked to correct its structured answer."""
     output: list[Any] = field(default_factory=list[Any])
     """The structured answer, once there is one."""
-    pending: tuple[ToolCall, ...] = ()
-    """Calls that wait for an outside decision."""
-    uncertain: tuple[str, ...] = ()
-    """The ids of waiting calls that may have taken effect before their process died."""
-    decided: dict[str, Approval] = field(default_factory=dict[str, Approval])
-    """Decisions about calls that wait behind them."""
-    numbers: dict[str, int] = field(default_factory=dict[str, int])
-    """The numbers of all calls without a result, by id."""
-    earlier: Earlier | None = None
-    """Set if the run is resumed from its recording."""
-    retries: dict[str, int] = field(default_factory=dict[str, int])
-    """How often each tool, and each check of the output, has asked for a retry."""
     refused: str = ""
     """Why a check did not accept the last output."""
     broken: UnbrokenError | None = None
     """A check of a typed answer has ended the run with this error."""
     vetoed: Vetoed | None = None
     """A check of a call ends the run."""
+
+
+@dataclass(slots=True)
+@plain_factories
+class Run:
+    """The live half of a run. Nothing in it but `state` has to survive."""
+
+    id: str
+    plan: Plan
+    state: RunState
+    account: Account
+    emitter: Emitter
+    past: Past = NOTHING_BEFORE
+    inside: Inside = field(default_factory=Inside)
+    judged: Judged = field(default_factory=Judged)
+    spending: Spending = field(default_factory=Spending)
+    voided: bool = False
+    """What was shown of this turn is void: the retry gave a different answer."""
     cut_off: str = ""
     """The text of an answer that was cut off; it is in the history."""
-    records: list[CallRecord] = field(default_factory=list["CallRecord"])
+    asked_in: Language | None = None
+    """The language of the prompt, once a text for the model depends on it."""
     shared: EarlierCalls | None = None
     """With `Policy(share_rounds=True)`: the results of earlier rounds."""
-    notes: dict[str, Json] = field(default_factory=dict[str, Json])
-    """What middleware has noted about the run, and requests that were made beside its rounds (`aside`)."""
-    aside: bool = False
-    """A request is made beside the rounds of the run: for a summary, for example."""
-    tokens: int = 0
-    """What the provider reported for the last request and its answer."""
-    path: str = "main"
-    """The agent's name, after those of the agents that run it as a tool: `main/researcher`."""
-    depth: int = 0
-    """How many agents may run inside of each other as tools of this run."""
-    waited: bool = False
-    """An earlier part of the run waited."""
-    inner: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Results of agents that wait inside of calls of this run, by the ids of the calls."""
-    inner_answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
-    """The answers to calls of those agents."""
-    waits: dict[str, CallWaits] = field(default_factory=dict[str, CallWaits])
-    """What calls that run agents wait for, by their ids."""
     changing: Changing | None = None
     """Set if other agents may take over."""
-    asking: asyncio.Lock | None = None
-    """Held while such an agent asks the approver of this run."""
     futures: Futures | None = None
     """The calls in the background; None as long as no tool may have any."""
-    restored: tuple[BackgroundCall, ...] = ()
-    """Background calls of an earlier part of the run that have not been continued yet."""
     server_calls: ServerCalls | None = None
-    """The tools that the provider has run, if there are any."""
-    prefix: Prefix = field(default_factory=Prefix)
-    """What the last request began with."""
-    _cached: int = 0
-    """Tokens of the last request that the provider has in its cache."""
-    _counted: int = 0
-    _characters: int = 0
-    """Characters of the agent's instructions and the first `_counted` messages."""
+    """The tools that the provider runs, if there are any."""
+
+    def __post_init__(self) -> None:
+        if self.state.server_calls:
+            self.server_calls = ServerCalls(self.emitter, self.state.server_calls)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.state.transcript
+
+    @property
+    def vetoed(self) -> Vetoed | None:
+        return self.judged.vetoed
 
     def take_server_call(self, delta: Delta) -> None:
         if self.server_calls is None:
-            self.server_calls = ServerCalls(self.emitter)
+            self.server_calls = ServerCalls(self.emitter, self.state.server_calls)
         self.server_calls.take(delta)
 
     def end_server_calls(self) -> None:
@@ -244,51 +137,35 @@ class Run:
 
     def mark_uncertain(self, calls: Iterable[Prepared]) -> None:
         """Marks the calls that had started when the process of a resumed run died."""
-        if self.earlier is not None:
-            for prepared in calls:
-                prepared.uncertain = self.earlier.began(prepared, self.emitter.turn)
+        for prepared in calls:
+            prepared.uncertain = self.past.began(prepared, self.emitter.turn)
 
     def number_before(self, call: ToolCall) -> int | None:
         """The number that a call of a resumed run had in an earlier part of it."""
-        if self.earlier is not None:
-            return self.earlier.number_of(call, self.emitter.turn)
-        return self.numbers.pop(call.id, None)
-
-    def wait_for(self, order: Order) -> None:
-        """The run cannot continue before somebody outside decides."""
-        self.pending, self.decided, self.waits = order.pending, order.decided, order.waits
-        known, self.numbers, self.uncertain = self.numbers, order.numbers, order.uncertain
-        for waits in self.waits.values():
-            self.uncertain += tuple(waits.uncertain)
-            for call in waits.pending:
-                number = known.get(call.id)
-                if number is None:
-                    number, self.emitter.next_call = self.emitter.next_call, self.emitter.next_call + 1
-                self.numbers[call.id] = number
+        number = self.past.number_of(call, self.emitter.turn)
+        return self.state.waiting.numbers.pop(call.id, None) if number is None else number
 
     def drop_earlier(self, observer: RoundReporter) -> None:
         """Drops calls that an earlier process received and that are not in the final answer."""
-        if self.earlier is not None:
-            for number, call, result in self.earlier.lost_calls():
-                if result is not None:
-                    report_finished(self.emitter, Prepared(call, None, number), result, 0.0)
-                observer.drop(number, call, NOT_RESUMED)
+        for number, call, result in self.past.lost_calls():
+            if result is not None:
+                report_finished(self.emitter, Prepared(call, None, number), result, 0.0)
+            observer.drop(number, call, NOT_RESUMED)
 
     def note_left_out(self, verdict: Verdict) -> None:
         """What a request could not have for this model. Each is reported once."""
         model = verdict.model or self.plan.model.name
         for name in verdict.left_out:
             text = f"{model} does not accept `{name}` as it was given: it was left out or replaced"
-            if text not in self.warnings:
-                self.warnings[text] = None
+            if text not in self.state.warnings:
+                self.state.warnings[text] = None
                 LOG.warning("%s", text)
 
     def next_turn(self) -> None:
-        self.emitter.turn = self.account.requests
+        self.emitter.turn = self.state.next_turn()
         self.account.next_request()
-        self.attempts += 1
         self.voided = False
-        self.refused = ""
+        self.judged.refused = ""
         if self.server_calls is not None:
             self.server_calls.begin_answer()
 
@@ -306,50 +183,18 @@ class Run:
         held = self.futures.prepare(call, toolbox) if self.futures is not None else None
         return held or prepare(call, toolbox, self.plan.settings.policy.tool_errors)
 
-    def ask_again(self, message: Assistant, again: Again) -> None:
-        """This message is not the answer."""
-        why = again.why
-        if why == "paused":
-            self.pauses += 1
-        else:
-            self.nudge = why == "silent"
-            self.empty_answers = self.empty_answers + 1 if self.nudge else 0
-            self.nudges += why in ("silent", "announced")
-            self.corrections += why == "misfit"
-        if again.keeps:
-            self.transcript.add(message)
-        if again.reply:
-            self.transcript.add(User.of(again.reply))
-
-    def add_calls(self, message: Assistant, counts: bool) -> None:
-        """This message has calls; `counts`: its request was no final one, so this is a round."""
-        self.nudge, self.empty_answers = False, 0
-        self.transcript.add(message)
-        self.account.rounds += counts
-
     def add_results(
         self, calls: Sequence[Prepared], results: Sequence[ToolResult | None], took: Sequence[float]
     ) -> None:
         """The results of these calls; None stands for one that waits."""
-        given = results if self.repetition.calm else self.repetition.remind(calls, results)
+        state, turn = self.state, self.emitter.turn
+        given = results if state.repetition.calm else state.repetition.remind(calls, results)
         for each, result, seconds in zip(calls, given, took, strict=True):
             if result is not None:
-                self.transcript.answer(result if result.exception is None else replace(result, exception=None))
-                if result.ended_as == "retry":
-                    self.count_retry(each.call.name)
-                self.records.append(CallRecord(each.call, result, self.emitter.turn, seconds))
+                state.add_result(each.call, result, turn, seconds)
         if self.shared is not None:
             self.shared.end_round(calls, results)
-        self.repetition.next_round(calls)
-
-    def count_retry(self, name: str) -> None:
-        self.retries[name] = self.retries.get(name, 0) + 1
-
-    def add_question(self) -> None:
-        """The prompt follows the results of the open calls of the given history."""
-        if self.question is not None:
-            self.transcript.add(self.question)
-            self.question = None
+        state.repetition.next_round(calls)
 
     @property
     def cut_off_last(self) -> bool:
@@ -364,14 +209,11 @@ class Run:
     def attempt_failed(self, verdict: Verdict, wait: float, elsewhere: bool, calls: int, streamed: bool) -> None:
         """A response broke or did not arrive, and the request is retried; `calls` of it were complete. Only a stream
         that broke with calls in it has left the chain incomplete."""
-        self.attempts += 1
-        self.empty_answers += verdict.kind == "empty"
-        self.fallback_used = self.fallback_used or elsewhere
-        self.verdicts.append(replace(verdict, turn=self.emitter.turn))
+        self.state.attempt_failed(replace(verdict, turn=self.emitter.turn), elsewhere)
         self.emitter.emit(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
         broken = calls + len(verdict.open_calls)
         if streamed and broken:
-            made, returned = self.chain()
+            made, returned = self.state.chain
             LOG.warning(
                 "tool_chain_incomplete_on_stream run=%s tool_calls=%d tool_returns=%d attempt=%d kind=%s: %s",
                 self.id,
@@ -387,17 +229,7 @@ class Run:
 
     def ended_with(self, verdict: Verdict) -> None:
         if not verdict.whole:
-            self.verdicts.append(replace(verdict, turn=self.emitter.turn))
-
-    def chain(self) -> tuple[int, int]:
-        """How many calls and how many results the history has."""
-        calls = returns = 0
-        for message in self.transcript.messages:
-            if isinstance(message, Assistant):
-                calls += len(message.calls)
-            elif isinstance(message, ToolMessage):
-                returns += len(message.results)
-        return calls, returns + len(self.transcript.answered)
+            self.state.verdicts.append(replace(verdict, turn=self.emitter.turn))
 
     def time_left(self) -> float | None:
         """Seconds until a response must have ended: up to `final_seconds` beyond the limit."""
@@ -425,20 +257,20 @@ class Run:
 
     def veto(self, error: Vetoed) -> None:
         """A check of a call ends the run when the round is over."""
-        self.vetoed = self.vetoed or error
+        self.judged.vetoed = self.judged.vetoed or error
 
     def run_context(self) -> RunContext[Any]:
         """What functions of the agent know about the run."""
         plan = self.plan
         return RunContext(
             self.id,
-            self.agent,
+            self.state.agent,
             plan.model.name,
             self.emitter.turn,
             plan.deps,
             plan.store,
             own_messages(self.transcript.messages),
-            self.account.usage,
+            self.state.used.usage,
         )
 
     async def choose_limits(self) -> None:
@@ -467,9 +299,9 @@ class Run:
         plan = self.plan
         if plan.settings.policy.share_rounds and self.shared is None:
             self.shared = EarlierCalls()
-            if self.records and not (self.changing is not None and self.changing.taken):  # all are of this agent
-                calls = [prepare(record.call, toolbox) for record in self.records]
-                self.shared.resume(calls, [record.result for record in self.records])
+            if not self.state.handoffs:  # all are of this agent
+                calls = [prepare(record.call, toolbox) for record in self.state.calls]
+                self.shared.resume(calls, [record.result for record in self.state.calls])
         batch = Batch(
             plan.settings.schedule,
             plan.caller_of(toolbox),
@@ -507,15 +339,14 @@ class Run:
             deps=plan.deps,
             store=plan.store,
             say=self.emitter.emit,
-            retries=self.retries,
+            retries=self.state.counters.retries,
             most_retries=plan.settings.policy.tool_retries,
             spend=self.account.spend,
             approver=plan.on_approval,
             ask_model=self.ask_model,
             host=self,
         )
-        if self.earlier is not None:
-            context.ran_before = self.earlier.seconds_of(context)
+        context.ran_before = self.past.seconds_of(context)
         if prepared.tool is not None and (self.shared is not None or prepared.tool.cache is not None):
             self._look_up(prepared, prepared.tool, context)
         if self.shared is not None:
@@ -524,7 +355,7 @@ class Run:
 
     def _look_up(self, prepared: Prepared, tool: Tool, context: CallContext[Any]) -> None:
         """Is the result known from an identical call? Then this one is answered without its tool."""
-        if context.ran_before is not None or (self.earlier is not None and self.earlier.replays_tools):
+        if context.ran_before is not None or self.past.replays_tools:
             return
         if self.shared is not None and self.plan.settings.policy.share_rounds:
             context.known = self.shared.find(prepared)
@@ -541,26 +372,4 @@ class Run:
 
     def spend_on(self, answer: Assistant, reported: Usage | None, verdict: Verdict) -> None:
         """Counts what a request and its answer used: as reported, or else estimated by their characters."""
-        model = verdict.model or self.plan.model.name
-        usage = reported or self._estimate(answer)
-        self.tokens = 0 if usage.estimated else usage.total_tokens
-        self.account.spend_on_request(usage, model, self.emitter.turn, self.plan.clock)
-        missed, self._cached = self._cached - usage.cached_tokens, usage.cached_tokens + usage.cache_write_tokens
-        if missed > 0 and self.prefix.changed and not usage.estimated:
-            self._note_missed_cache(missed, model)
-
-    def _note_missed_cache(self, tokens: int, model: str) -> None:
-        """The provider had this many tokens in its cache, and the request began otherwise."""
-        missed = self.account.priced(Usage(input_tokens=tokens, cached_tokens=tokens), model, self.plan.clock)
-        cost = "" if missed.cache_saving is None else f" (${missed.cache_saving:.4f} more)"
-        where = f"request {self.emitter.turn + 1}: {self.prefix.changed} changed"
-        self.warnings[f"{where}, so {tokens:,} tokens were not read from the provider's cache again{cost}"] = None
-
-    def _estimate(self, answer: Assistant) -> Usage:
-        messages = self.transcript.messages
-        if not self._counted and self.plan.system is not None:
-            self._characters = characters(self.plan.system)
-        for message in messages[self._counted :]:
-            self._characters += characters(message)
-        self._counted = len(messages)
-        return estimate(self._characters, answer)
+        self.spending.answered(self.state, self.plan, self.account, answer, reported, verdict)

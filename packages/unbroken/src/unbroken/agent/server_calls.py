@@ -19,12 +19,12 @@ _KEPT = 2000
 class ServerCalls:
     """One for each run."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Emitter, seen: list[ServerCall]) -> None:
         self._emitter = emitter
         self._open: dict[str, ServerCall] = {}
         """The calls that have no result yet, by id."""
         self._mark = 0
-        self.seen: list[ServerCall] = []
+        self.seen = seen
         """All calls, as the provider wrote them."""
 
     def begin_answer(self) -> None:

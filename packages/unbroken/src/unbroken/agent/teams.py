@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from unbroken.agent.options import Options, ResumeOptions
 from unbroken.agent.plan import Plan
-from unbroken.agent.recorded_results import ended_result, waiting_result
+from unbroken.agent.ready_run import ReadyRun
+from unbroken.agent.recorded_state import ended_result, waiting_state
 from unbroken.agent.result import Result, inside_id, still_pending
 from unbroken.agent.resuming import prepare_inner, prepare_resume
-from unbroken.agent.run import Run
-from unbroken.agent.run_lifecycle import Performance
+from unbroken.agent.run import Inside, Run
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import (
@@ -33,6 +33,7 @@ from unbroken.tools.results import CallWaits, ToolFailed, to_parts
 from unbroken.tools.tool import AfterCrash, Effect, Tool, tool
 from unbroken.trajectory.inner_runs import InnerRecorder
 from unbroken.trajectory.lines import Line, read_usage
+from unbroken.trajectory.recorded_run import RecordedRun
 from unbroken.trajectory.recording import Recording
 from unbroken_wires.messages import ToolCall, ToolResult, Usage
 
@@ -69,8 +70,8 @@ def agent_tool(
 
     async def delegate(context: CallContext[Any], task: str) -> str | ToolResult:
         host = context.host if isinstance(context.host, Run) else None
-        if host is not None and host.depth < 1:
-            words = TOO_DEEP.format(path=f"{host.path}/{name}", limit=host.plan.settings.policy.agent_depth)
+        if host is not None and host.inside.depth < 1:
+            words = TOO_DEEP.format(path=f"{host.inside.path}/{name}", limit=host.plan.settings.policy.agent_depth)
             return ToolResult(context.call_id, to_parts(f"Error: {words}"), error=True, ended_as="not_executed")
         if host is None:
             return await _run_alone(agent, name, context, task)
@@ -107,7 +108,7 @@ class _InnerRun:
     forwarder: Forwarder | None = None
 
     def __post_init__(self) -> None:
-        self.path = f"{self.host.path}/{self.name}"
+        self.path = f"{self.host.inside.path}/{self.name}"
 
     async def run(self, task: str) -> str:
         context = self.context
@@ -117,51 +118,48 @@ class _InnerRun:
             self.context.spend(self._uncounted(ended.usage, recorded))
             self.context.count_calls(_calls_of(recorded))
             return ended.text
-        performance = self._prepare(task, recorded)
-        performance.path, performance.depth = self.path, self.host.depth - 1
-        performance.clock = performance.clock or self.host.plan.clock
-        performance.plan = _Approving(performance.plan, self)
-        account = performance.account
+        ready = self._prepare(task, recorded)
+        ready.inside = Inside(self.path, self.host.inside.depth - 1, ready.inside.answers)
+        ready.clock = ready.clock or self.host.plan.clock
+        ready.plan = _Approving(ready.plan, self)
+        account = ready.account
         account.outer, account.on_spend, account.on_calls = self.host.account, context.spend, context.count_calls
-        result = await performance()
+        result = await ready()
         if result.pending:
             raise self._waits(result)
         return result.text
 
-    def _prepare(self, task: str, recorded: Recording | None) -> Performance:
+    def _prepare(self, task: str, recorded: Recording | None) -> ReadyRun:
         options = self._options()
-        saved = self.host.inner.get(self.context.call_id)
-        answers = self.host.inner_answers.get(self.context.call_id, {})
+        saved = self.host.state.waiting.inner.get(self.context.call_id)
+        answers = self.host.inside.answers.get(self.context.call_id, {})
         if recorded is not None:
             return self._continue(recorded, saved, answers, options)
         if saved is not None:
-            performance = prepare_resume(self.agent, saved, answers, options, self.agent.settings.output)
+            ready = prepare_resume(self.agent, saved, answers, options, self.agent.settings.output)
         else:
             fresh: Options = {**options, "run_id": self.context.key}
-            performance = self.agent.prepare(task, fresh)
+            ready = self.agent.prepare(task, fresh)
         recorders = [InnerRecorder(each, self.context) for each in self.context.recorders]
-        performance.middleware = (*recorders, *performance.middleware)
-        return performance
+        ready.middleware = (*recorders, *ready.middleware)
+        return ready
 
     def _continue(
         self, recorded: Recording, saved: Result[Any] | None, answers: Mapping[str, Any], options: ResumeOptions[Any]
-    ) -> Performance:
+    ) -> ReadyRun:
         """Continues where the recording ends. What it had used by then is counted if the outer run does not know it."""
-        waiting = waiting_result(recorded)
+        waiting = waiting_state(RecordedRun.of(recorded))
         pending = still_pending(waiting) if waiting is not None else set[str]()
         answers = {id: answer for id, answer in answers.items() if id in pending}  # others were used already
         journal = InnerRecorder(self.context.recorders[0], self.context, begun=True)
-        performance = prepare_inner(self.agent, recorded, answers, options, journal, saved)
-        calls, used = performance.account.calls, performance.account.usage
-        if performance.state:
-            calls = performance.state.get("calls", 0)
-            used = read_usage(performance.state.get("usage"), performance.state.get("cost")) or used
-        self.context.count_calls(calls)
-        self.context.spend(self._uncounted(used, recorded))
-        return performance
+        ready = prepare_inner(self.agent, recorded, answers, options, journal, saved)
+        used = ready.state.used
+        self.context.count_calls(used.calls)
+        self.context.spend(self._uncounted(used.usage, recorded))
+        return ready
 
     def _uncounted(self, used: Usage, recorded: Recording) -> Usage:
-        return _without(used, recorded) if self.host.waited else used
+        return _without(used, recorded) if self.host.state.waited else used
 
     def _options(self) -> ResumeOptions[Any]:
         options: ResumeOptions[Any] = {}
@@ -186,7 +184,8 @@ class _InnerRun:
 
     async def approve(self, call: ToolCall) -> Approval:
         """Asks the approver of the outer run about a call of the inner one."""
-        lock = self.host.asking = self.host.asking or asyncio.Lock()  # one question at a time
+        inside = self.host.inside
+        lock = inside.asking = inside.asking or asyncio.Lock()  # one question at a time
         async with lock:
             decision = await ask_within(self.context, shown_outside(self.context.call_id, self.path, call))
         return Wait() if decision is None else decision

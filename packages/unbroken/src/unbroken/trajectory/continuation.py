@@ -26,8 +26,9 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.lines import Line, encode, read_delta
+from unbroken.trajectory.past import Past
+from unbroken.trajectory.recorded_run import RecordedResult, RecordedRun
 from unbroken.trajectory.replay import compare_requests
-from unbroken.trajectory.run_state import RecordedResult, RunState
 from unbroken_wires.deltas import Delta, PartialResponse, Restarted
 from unbroken_wires.messages import Request, ToolCall, ToolResult
 
@@ -37,7 +38,7 @@ DIED = "cancelled: its process died"
 MASKED = "not executed: its arguments were masked when the run was recorded; make the call again"
 
 
-class Continuation(Middleware):
+class Continuation(Middleware, Past):
     """Supplies a resumed run with what was recorded of it. `answers` are the new answers to calls that the run waits
     for. A run is `watched` if its listeners have its earlier events and get the new ones too: no text is reported
     twice, and a recorded answer stays whatever has changed."""
@@ -45,7 +46,7 @@ class Continuation(Middleware):
     mutates = False
     edits_answers = False
 
-    def __init__(self, interrupted: RunState, answers: Mapping[str, object], *, watched: bool = False) -> None:
+    def __init__(self, interrupted: RecordedRun, answers: Mapping[str, object], *, watched: bool = False) -> None:
         self._interrupted = interrupted
         self._watched = watched
         self._shown = _shown(interrupted) if watched else None
@@ -135,10 +136,6 @@ class Continuation(Middleware):
             return None
         return found.returned.get(number) or failure(call, DIED, "cancelled")
 
-    @property
-    def replays_tools(self) -> bool:
-        return False
-
     def seconds_of(self, context: CallContext[Any]) -> float | None:
         given = self._given(context)
         return None if given is None else given.seconds
@@ -185,12 +182,6 @@ class Continuation(Middleware):
     def _is_same(self, turn: int) -> bool:
         """Are the calls of this turn those of the recording?"""
         return self._same or self._is_earlier(turn)
-
-    def went_to_background(self, turn: int, call_id: str) -> None:
-        """The resumed run decides."""
-
-    def arrivals(self, turn: int) -> None:
-        """The resumed run decides."""
 
     def _is_masked(self, call: ToolCall, turn: int) -> bool:
         return (
@@ -258,7 +249,7 @@ class Continuation(Middleware):
         return resumed
 
 
-def _shown(interrupted: RunState) -> tuple[str, str] | None:
+def _shown(interrupted: RecordedRun) -> tuple[str, str] | None:
     """The text and the reasoning of the last answer that were emitted, complete or not; None if there is none."""
     text, reasoning = "", ""
     for event in interrupted.recording.events:

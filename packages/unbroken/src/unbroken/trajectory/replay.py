@@ -47,6 +47,7 @@ from unbroken.trajectory.lines import (
     request_fields,
     spec_fields,
 )
+from unbroken.trajectory.past import Past
 from unbroken.trajectory.recorded_inputs import Exchange, Execution, Input, InputQueue, group_arrivals, read_inputs
 from unbroken.trajectory.recording import RecordedRequest, Recording, read_recording
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
@@ -186,7 +187,7 @@ def replay(
     return Playback(recording, clock, tools, speed)
 
 
-class Playback(Middleware):
+class Playback(Middleware, Past):
     """A recording that takes the place of the model, the tools and the approver of a run. Each can be played once."""
 
     mutates = False

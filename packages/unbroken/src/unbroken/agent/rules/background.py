@@ -48,13 +48,13 @@ def may_have_any(run: Run) -> bool:
     tools = run.plan.tools
     if run.plan.settings.policy.background is not None or not isinstance(tools, Toolbox) or tools.background:
         return True
-    return run.futures is not None or bool(run.restored)
+    return run.futures is not None or bool(run.state.background)
 
 
 def open_futures(run: Run, toolbox: Toolbox) -> None:
     """Prepares the run for background calls, if there may be any; continues those of an earlier part of the run."""
     plan, policy = run.plan, run.plan.settings.policy
-    if run.futures is None and policy.background is None and not (toolbox.background or run.restored):
+    if run.futures is None and policy.background is None and not (toolbox.background or run.state.background):
         return
     foreground = ANSWER if plan.output is not None else ""
     if run.futures is not None:
@@ -68,9 +68,9 @@ def open_futures(run: Run, toolbox: Toolbox) -> None:
             seconds=policy.background,
             foreground=foreground,
             errors=policy.tool_errors,
-            decided=run.earlier.went_to_background if run.earlier is not None else lambda turn, id: None,
+            decided=run.past.went_to_background,
         )
-    restored, run.restored = run.restored, ()
+    restored, run.state.background = run.state.background, ()
     for saved in restored:
         _restore(run, run.futures, saved, toolbox)
 
@@ -94,7 +94,7 @@ def _restore(run: Run, futures: Futures, saved: BackgroundCall, toolbox: Toolbox
     else:
         prepared = run.prepare(saved.call, toolbox)
     prepared.number = saved.number
-    prepared.uncertain = run.earlier is not None and run.earlier.began(own, saved.turn)
+    prepared.uncertain = run.past.began(own, saved.turn)
     if _before_handoff(run, saved.call):
         prepared.refusal = "the agent that made this call has handed the run over"
     context = run.context(own, saved.turn)
@@ -110,9 +110,9 @@ def _restore(run: Run, futures: Futures, saved: BackgroundCall, toolbox: Toolbox
 def _before_handoff(run: Run, call: ToolCall) -> bool:
     """Was it made by an agent that has handed the run over since? Another agent's tool of the same name is another
     tool."""
-    if run.changing is None or not run.changing.taken:
+    if not run.state.handoffs:
         return False
-    earlier = run.transcript.messages[: run.changing.taken[-1].messages]
+    earlier = run.transcript.messages[: run.state.handoffs[-1].messages]
     return any(
         isinstance(message, Assistant) and any(each.id == call.id for each in message.calls) for message in earlier
     )
@@ -125,7 +125,7 @@ async def deliver(run: Run) -> StopReason | None:
     if futures is None:
         return None
     ready = futures.undelivered()
-    recorded = run.earlier.arrivals(run.emitter.turn) if run.earlier is not None else None
+    recorded = run.past.arrivals(run.emitter.turn)
     if recorded is not None:
         ready = [future for future in ready if future.handle in recorded]
         await _wait(run, ready, asyncio.ALL_COMPLETED)
@@ -141,7 +141,7 @@ async def deliver(run: Run) -> StopReason | None:
             run.emitter.emit(ResultArrived, prepared.number, future.call.id, future.call.name, future.handle)
             arrived.append((future.handle, result))
             if result.outcome == "retry":
-                run.count_retry(result.name)
+                run.state.count_retry(result.name)
             _update_records(run, future, result)
     if arrived:
         run.transcript.add(arrival(arrived))
@@ -160,7 +160,7 @@ async def wait_for_first(run: Run, turn: Turn) -> bool:
     if not run.awaits_results or run.futures is None:
         return False
     if turn.message.calls:
-        run.output.clear()
+        run.judged.output.clear()
     elif turn.verdict.meaning == "paused":
         return False
     elif turn.message.text.strip():
@@ -234,7 +234,7 @@ def _update_records(run: Run, future: Future, result: ToolResult) -> None:
     """`result.calls` has the result itself, once it is known."""
     shared = {prepared.call.id: shares for prepared, shares in future.answered}
     ids = {future.call.id, *shared}
-    for at, record in enumerate(run.records):
+    for at, record in enumerate(run.state.calls):
         if record.turn == future.turn and record.id in ids and record.outcome == "running":
             given = replace(result, call_id=record.id, duplicate_of=shared.get(record.id, ""))
-            run.records[at] = replace(record, result=given, seconds=future.entry.seconds)
+            run.state.calls[at] = replace(record, result=given, seconds=future.entry.seconds)

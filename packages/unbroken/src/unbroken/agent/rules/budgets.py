@@ -28,12 +28,13 @@ def refuse_calls(run: Run, closed: bool) -> Refuse | None:
 
 def refuse_retries(run: Run, closed: bool) -> Refuse | None:
     """Calls of tools that have asked for as many retries as they may."""
-    if not run.retries:
+    retries = run.state.counters.retries
+    if not retries:
         return None
 
     def refuse(prepared: Prepared, place: int) -> str:
         name = prepared.call.name
-        count = run.retries.get(name, 0)
+        count = retries.get(name, 0)
         return NO_MORE_RETRIES.format(name=name, count=times(count)) if 0 < count >= most else ""
 
     most = run.plan.settings.policy.tool_retries

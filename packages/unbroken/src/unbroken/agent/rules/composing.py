@@ -171,8 +171,8 @@ def _when(used: bool, rule: T) -> tuple[T, ...]:
 
 
 def _refuse_repeated(run: Run, closed: bool) -> Refuse | None:
-    return None if run.repetition.calm else run.repetition.refuse
+    return None if run.state.repetition.calm else run.state.repetition.refuse
 
 
 def _stop_repeating(run: Run, done: Round) -> StopReason | None:
-    return run.repetition.stop
+    return run.state.repetition.stop

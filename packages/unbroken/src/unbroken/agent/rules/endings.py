@@ -21,12 +21,12 @@ def wait(run: Run, done: Round) -> StopReason | None:
     """Some calls need a decision from outside."""
     if all(done.given):
         return None
-    run.wait_for(done.batch.order)
+    run.state.wait_for(done.batch.order)
     return "waiting"
 
 
 def end_waiting(run: Run, stop: StopReason) -> Ending | None:
-    return Ending("", stop, pending=run.pending) if stop == "waiting" else None
+    return Ending("", stop, pending=run.state.waiting.pending) if stop == "waiting" else None
 
 
 def stop_after_failure(run: Run, done: Round) -> StopReason | None:
@@ -54,7 +54,7 @@ def end_vetoed(run: Run, error: Vetoed) -> Ending:
         run.transcript.answer(not_executed(call, str(error)))
     if isinstance(error, PromptVetoed):
         refuse_prompt(run, error)
-    run.add_question()
+    run.state.add_question()
     return end_with_own_text(run, str(error), "vetoed")
 
 
@@ -74,7 +74,7 @@ async def end_with_text(
     if not run.cut_off_last:
         run.transcript.add(Assistant(text))
     if run.plan.output is not None:
-        run.output.append(text)
+        run.judged.output.append(text)
     return Ending(text, stop, cut_off=True)
 
 

@@ -22,10 +22,10 @@ UNACCEPTED = "the run ended ({stop}) without an answer that its checks accept: {
 async def check_prompt(run: Run) -> None:
     """Checks the prompt of a run that has asked nothing yet. Raises `Vetoed`."""
     check, messages = run.plan.check_input, run.transcript.messages
-    asked = run.question or (messages[-1] if messages else None)
-    if check is None or run.account.requests or not isinstance(asked, User):
+    asked = run.state.question or (messages[-1] if messages else None)
+    if check is None or run.state.used.requests or not isinstance(asked, User):
         return
-    run.prompt = asked
+    run.judged.prompt = asked
     try:
         accepted: User = await check(asked)
     except Vetoed as error:
@@ -33,11 +33,11 @@ async def check_prompt(run: Run) -> None:
     except UnbrokenError as error:
         _report_refusal(run, "input", error)
         raise
-    run.prompt = accepted
+    run.judged.prompt = accepted
     if accepted is asked:
         return
-    if run.question is not None:
-        run.question = accepted
+    if run.state.question is not None:
+        run.state.question = accepted
     else:
         run.transcript.replace_prompt(accepted)
     run.emitter.emit(Checked, "input", "replaced", accepted.text)
@@ -48,10 +48,10 @@ def refuse_prompt(run: Run, error: PromptVetoed) -> None:
     answer, so there is another one in its place."""
     run.emitter.emit(Checked, "input", "veto", str(error))
     instead = User.of(REFUSED_PROMPT[run.plan.language])
-    if run.question is not None:
-        run.question = instead
-    elif run.prompt is not None:
-        run.transcript.refuse_prompt(run.prompt, instead)
+    if run.state.question is not None:
+        run.state.question = instead
+    elif run.judged.prompt is not None:
+        run.transcript.refuse_prompt(run.judged.prompt, instead)
 
 
 async def check_client_calls(run: Run, calls: Sequence[Prepared]) -> None:
@@ -70,21 +70,21 @@ async def check_client_calls(run: Run, calls: Sequence[Prepared]) -> None:
 def end_round(run: Run, done: Round) -> None:
     """Ends the run if a check has decided so in this round."""
     _raise_veto(run)
-    if run.broken is not None:
-        raise run.broken
+    if run.judged.broken is not None:
+        raise run.judged.broken
 
 
 def end_without_call(run: Run, turn: Turn) -> None:
     """A check of a call has ended the run, and after a restart the answer does not have that call."""
-    if run.vetoed is not None:
+    if run.judged.vetoed is not None:
         run.voided = bool(turn.message.text)
         _raise_veto(run)
 
 
 def _raise_veto(run: Run) -> None:
-    if run.vetoed is not None:
-        run.emitter.emit(Checked, "call", "veto", str(run.vetoed))
-        raise run.vetoed
+    if run.judged.vetoed is not None:
+        run.emitter.emit(Checked, "call", "veto", str(run.judged.vetoed))
+        raise run.judged.vetoed
 
 
 async def checked_output(run: Run, output: Any) -> Any:
@@ -95,8 +95,8 @@ async def checked_output(run: Run, output: Any) -> Any:
     try:
         accepted = await check(output)
     except Retry as error:
-        run.refused = str(error)
-        run.emitter.emit(Checked, "output", "retry", run.refused)
+        run.judged.refused = str(error)
+        run.emitter.emit(Checked, "output", "retry", run.judged.refused)
         raise
     except PromptVetoed:  # by a check beside the model
         raise
@@ -124,8 +124,8 @@ async def check_answer(run: Run, turn: Turn) -> Again | None:
 
 
 async def leave_accepted(run: Run, stop: StopReason, text: str) -> str:
-    if run.refused:
-        raise AnswerInvalid(UNACCEPTED.format(stop=stop, why=run.refused))
+    if run.judged.refused:
+        raise AnswerInvalid(UNACCEPTED.format(stop=stop, why=run.judged.refused))
     return text
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from unbroken.agent.handoffs import Changing, Handoff, Taken
+from unbroken.agent.handoffs import Changing, Handoff
 from unbroken.agent.limits import StopReason, models_of
 from unbroken.agent.outgoing import filter_history
 from unbroken.agent.plan import Plan
 from unbroken.agent.run import Run
+from unbroken.agent.run_state import Taken
 from unbroken.errors import UserError
 from unbroken.events import AgentChanged
 from unbroken.middleware import Middleware, start, wrap_approver
@@ -37,7 +38,7 @@ def refuse(run: Run, prepared: Prepared, before: Sequence[Prepared]) -> str:
     handoffs, changing = run.plan.settings.handoffs, run.changing
     if prepared.call.name not in handoffs or changing is None:
         return ""
-    if len(changing.taken) >= changing.most:
+    if len(run.state.handoffs) >= changing.most:
         return NO_MORE.format(most=changing.most)
     first = next((each.call.name for each in before if each.call.name in handoffs and not each.refusal), None)
     return "" if first is None else HANDED_OFF.format(name=first)
@@ -55,13 +56,14 @@ async def change_agent(run: Run, stop: StopReason | None) -> StopReason | None:
     return stop
 
 
-async def change_agent_again(run: Run, taken: Sequence[Taken], report: bool) -> None:
+async def change_agent_again(run: Run, report: bool) -> None:
     """The agents take over that did so in an earlier part of the run."""
+    taken, run.state.handoffs = run.state.handoffs, []
     for each in taken:
         if each.tool not in run.plan.settings.handoffs:
             raise UserError(
-                f"resume: the run was handed off with `{each.tool}`, and agent `{run.agent}` has no such hand-off: add "
-                f"it to Agent(handoffs=[…])"
+                f"resume: the run was handed off with `{each.tool}`, and agent `{run.state.agent}` has no such "
+                f"hand-off: add it to Agent(handoffs=[…])"
             )
         await _take_over(run, each)
     if taken and report:
@@ -74,7 +76,7 @@ async def _take_over(run: Run, taken: Taken) -> None:
     assert changing is not None
     if handoff.filter is not None:
         changing.shown = taken.messages, await filter_history(run, handoff.filter, taken.messages)
-    taking = agent.performance(run.id, run.transcript, run.account, agent.overridden({}), None)
+    taking = agent.ready(run.id, run.state, run.account, agent.overridden({}), None)
     plan, tools = taking.plan(before.clock), taking.tools
     _keep(before, plan)
     if tools.has_servers:
@@ -87,9 +89,9 @@ async def _take_over(run: Run, taken: Taken) -> None:
     plan.on_approval = asked if asked is before.on_approval else wrap_approver(middleware, asked)
     run.emitter.listen(middleware)
     before.remove_middleware()
-    run.plan, run.agent, run.corrections = plan, agent.name, 0
-    run.path = "/".join([*run.path.split("/")[:-1], agent.name])
-    changing.taken.append(taken)
+    run.plan, run.state.agent, run.state.counters.corrections = plan, agent.name, 0
+    run.inside.path = "/".join([*run.inside.path.split("/")[:-1], agent.name])
+    run.state.handoffs.append(taken)
 
 
 def _keep(before: Plan, plan: Plan) -> None:
@@ -113,4 +115,4 @@ def _start(changing: Changing, middleware: Iterable[Middleware]) -> list[Middlew
 
 def _report(run: Run, tool: str) -> None:
     plan = run.plan
-    run.emitter.emit(AgentChanged, run.agent, plan.model.name, tool, plan.header(run.account.limits))
+    run.emitter.emit(AgentChanged, run.state.agent, plan.model.name, tool, plan.header(run.account.limits))

@@ -22,27 +22,27 @@ PAUSES = 16
 
 
 def continue_paused(run: Run, turn: Turn) -> Again | None:
-    return Again("paused") if turn.verdict.meaning == "paused" and run.pauses < PAUSES else None
+    return Again("paused") if turn.verdict.meaning == "paused" and run.state.counters.pauses < PAUSES else None
 
 
 def ask_silent(run: Run, turn: Turn) -> Again | Instead | None:
     """An image is an answer without text."""
     if turn.message.text.strip() or (run.server_calls is not None and run.server_calls.made_image()):
         return None
-    if run.empty_answers + 1 < MOST_EMPTY_ANSWERS and run.nudges < NUDGES:
+    if run.state.counters.empty_answers + 1 < MOST_EMPTY_ANSWERS and run.state.counters.nudges < NUDGES:
         return Again("silent", keeps=False)
     if run.plan.output is None and run.plan.settings.policy.empty_answer is not None:
         return Instead(run.plan.settings.policy.empty_answer)
     what = turn.verdict.reason or f"finish reason {turn.verdict.finish!r}"
     if turn.verdict.meaning == "length":
         what += "; raise `max_tokens`, its length limit"
-    often = f"even after it was asked {times(run.nudges)} to continue"
-    raise ChainBroken(f"`{run.plan.model.name}` gave an empty answer, {often}: {what}", tuple(run.verdicts))
+    often = f"even after it was asked {times(run.state.counters.nudges)} to continue"
+    raise ChainBroken(f"`{run.plan.model.name}` gave an empty answer, {often}: {what}", tuple(run.state.verdicts))
 
 
 def find_announcement(run: Run, turn: Turn, toolbox: Toolbox) -> Unfinished:
     text = turn.message.text
-    if turn.closed or run.nudges >= NUDGES or _is_typed(run, text):
+    if turn.closed or run.state.counters.nudges >= NUDGES or _is_typed(run, text):
         return ""
     return "announced" if announces(text, toolbox.names) else ""
 

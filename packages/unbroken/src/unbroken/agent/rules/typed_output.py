@@ -32,11 +32,11 @@ def offer(run: Run) -> list[Tool]:
 async def _take(run: Run, output: Any) -> None:
     """A typed answer that fits. `Retry` is a result that the model reads; other errors of checks end the run."""
     try:
-        run.output.append(await checked_output(run, output))
+        run.judged.output.append(await checked_output(run, output))
     except Retry:
         raise
     except UnbrokenError as error:
-        run.broken = error
+        run.judged.broken = error
         raise ToolFailed(str(error)) from None
 
 
@@ -45,18 +45,18 @@ async def recall(run: Run, calls: Sequence[Prepared]) -> None:
     accepted = {result.call_id for result in run.transcript.answered if not result.error}
     for each in calls:
         if each.call.name == ANSWER and each.call.id in accepted:
-            run.output.append(await checked_output(run, _kind(run).read(each.call.arguments or {})))
+            run.judged.output.append(await checked_output(run, _kind(run).read(each.call.arguments or {})))
 
 
 def end_round(run: Run, done: Round) -> StopReason | None:
-    if run.output:
+    if run.judged.output:
         return "answered"
     wrong = [result for result in done.results if result.error and result.name == ANSWER]
-    if wrong and not run.refused:
+    if wrong and not run.judged.refused:
         cut = any(each.call.name == ANSWER and each.call.arguments is None for each in done.calls)
         why = wrong[-1].text.removeprefix("Error: ")
         _refuse_second(run, why, done.verdict if cut else None, wrong[-1].exception)
-        run.corrections += 1
+        run.state.counters.corrections += 1
     return None
 
 
@@ -72,7 +72,7 @@ def read(run: Run, turn: Turn) -> Again | None:
 
 def _refuse_second(run: Run, why: str, verdict: Verdict | None, cause: BaseException | None) -> None:
     """The typed answer does not fit. Raises if a correction was requested before."""
-    if not run.corrections:
+    if not run.state.counters.corrections:
         return
     if verdict is not None and verdict.meaning == "length":
         most = run.plan.settings.sampling.max_tokens
@@ -94,7 +94,7 @@ def raise_refusal(run: Run, turn: Turn) -> None:
 
 
 def end(run: Run, stop: StopReason) -> Ending | None:
-    return Ending(run.plan.text_of(run.output[0]), stop) if run.output else None
+    return Ending(run.plan.text_of(run.judged.output[0]), stop) if run.judged.output else None
 
 
 async def leave(run: Run, stop: StopReason, text: str) -> str:

@@ -1,5 +1,5 @@
 """What has happened in a run by the lines of its recording: one fold, which whoever resumes the run reads, or gives its
-result.
+result (`agent.recorded_state`).
 
 `take` gets one line after the other, and after each the state is that of a run whose process died there.
 """
@@ -20,8 +20,9 @@ from unbroken.tools.caller import fingerprint
 from unbroken.tools.handles import BackgroundCall
 from unbroken.trajectory.inner_runs import InnerLines
 from unbroken.trajectory.line_checks import is_state
-from unbroken.trajectory.lines import Line, read_approval, read_usage
+from unbroken.trajectory.lines import Line, read_approval, read_usage, read_verdict
 from unbroken.trajectory.recording import RecordedRequest, Recording
+from unbroken_wires.deltas import Verdict
 from unbroken_wires.messages import Message, ToolCall, ToolResult, Usage, User
 from unbroken_wires.transcript import from_json
 from unbroken_wires.transcript.saved import read_result
@@ -37,8 +38,8 @@ class RecordedResult:
     calls: int = 0
 
 
-class RunState:
-    """The state of one run. `RunState.of(recording)` is that at its end."""
+class RecordedRun:
+    """One run. `RecordedRun.of(recording)` is it as it was at the end of its recording."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -82,6 +83,12 @@ class RunState:
         """Those of them that the run has been waiting for since."""
         self.decisions: dict[str, Approval | ToolResult] = {}
         """Approvals for calls of the last answer, and results from the client, by their ids."""
+        self.agent = recording.agent_name
+        """The agent that answered last."""
+        self.verdicts: list[Verdict] = []
+        """What was wrong with each incomplete answer."""
+        self.ends: dict[str, Line] = {}
+        """The last `call_finished` of each id."""
         self.vetoes: dict[int, str] = {}
         """With what a check of a call has ended the run, by the turn of the call."""
         self._requests = iter(recording.requests)
@@ -188,8 +195,8 @@ class RunState:
                 self._take_request(line)
             case "delta":
                 self._arriving.append(line)
-                if line["delta"] == "ended" and line["verdict"]["kind"] == "whole":
-                    self._complete[line["turn"]] = self._arriving
+                if line["delta"] in ("ended", "attempt_failed"):
+                    self._take_verdict(line)
             case "failed":
                 self._arriving = [*self._arriving, line]
             case "event":
@@ -204,6 +211,12 @@ class RunState:
                 self._take_decision(line["call_id"], read_approval(line))
             case _:
                 pass
+
+    def _take_verdict(self, line: Line) -> None:
+        if line["delta"] == "ended" and line["verdict"]["kind"] == "whole":
+            self._complete[line["turn"]] = self._arriving
+        else:
+            self.verdicts.append(replace(read_verdict(line["verdict"]), turn=line["turn"]))
 
     def _take_request(self, line: Line) -> None:
         before, self.request = self.request, next(self._requests)
@@ -250,6 +263,8 @@ class RunState:
                 self.vetoes[line["turn"]] = line["text"]
             case "checked" if line["value"] == "input" and line["outcome"] == "replaced":
                 self._replaced = True
+            case "agent_changed":
+                self.agent = line["agent"]
             case "run_finished":
                 self.asked_about = {call["id"] for call in line["pending"] if call.get("uncertain")}
                 self._waited += [call["call"] for call in line["pending"] if isinstance(call.get("call"), int)]
@@ -322,6 +337,7 @@ class RunState:
 
     def _take_end(self, line: Line) -> None:
         self.finished_numbers.add(line["call"])
+        self.ends[line["call_id"]] = line
         call = self._background.get(line["call"])
         if call is not None:
             told = replace(ToolResult.of(call.call, line["text"], error=line["error"]), ended_as=line["outcome"])
@@ -329,7 +345,7 @@ class RunState:
             self._background[line["call"]] = replace(call, seconds=line["seconds"], result=result)
 
 
-def interrupted(recording: Recording) -> RunState:
+def interrupted(recording: Recording) -> RecordedRun:
     """The state of a run that can be resumed. Raises `RunTaken` for one that has ended, `UserError` if the recording is
     damaged."""
     ending = recording.ending
@@ -346,7 +362,7 @@ def interrupted(recording: Recording) -> RunState:
         )
     if not all(is_state(line.get("state", {})) for line in recording.of("request")):
         raise UserError(f"{recording.path} is damaged and cannot be resumed: its state is not readable")
-    return RunState.of(recording)
+    return RecordedRun.of(recording)
 
 
 def combine(before: Approval | ToolResult | None, now: Approval | ToolResult) -> Approval | ToolResult:
