@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from unbroken.agent.emitter import Emitter
 from unbroken.agent.handoffs import Changing
-from unbroken.agent.limits import NOTHING_USED, Account, models_of
+from unbroken.agent.limits import NOTHING_USED, Account, Limits, models_of
 from unbroken.agent.loop import play
+from unbroken.agent.options import Options, ResumeOptions, Settings
 from unbroken.agent.plan import Plan
+from unbroken.agent.prompts import Prompt
 from unbroken.agent.result import Result, verdict_to_json
 from unbroken.agent.rounds import Decisions
 from unbroken.agent.rules.handoffs import change_agent_again
@@ -30,6 +32,8 @@ from unbroken.trajectory.past import NOTHING_BEFORE, Past
 from unbroken_wires.frozen import plain_factories
 from unbroken_wires.messages import Json, Message, Usage, own
 from unbroken_wires.transcript import repair, to_json
+
+OptionsT = TypeVar("OptionsT", bound=ResumeOptions[Any])
 
 CHAIN_LOG = logging.getLogger("unbroken.chain")
 
@@ -165,6 +169,25 @@ class ReadyRun:
             known_tools=plan.known_tools,
             trace=self.trace,
         )
+
+
+class PreparesRuns(Protocol):
+    """What a resumed, a replayed or an inner run needs of its `Agent`."""
+
+    settings: Settings
+
+    @property
+    def name(self) -> str: ...
+
+    def overridden(self, options: OptionsT) -> OptionsT: ...
+
+    def stack(self, options: ResumeOptions[Any]) -> tuple[Middleware, ...]: ...
+
+    def prepare(self, prompt: Prompt | None, options: Options[Any], output: Any = None) -> ReadyRun: ...
+
+    def ready(
+        self, id: str, state: RunState, limits: Limits | Account, options: ResumeOptions[Any], output: Any
+    ) -> ReadyRun: ...
 
 
 def _result(run: Run, ending: Ending) -> Result[Any]:

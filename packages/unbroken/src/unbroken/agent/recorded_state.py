@@ -55,7 +55,6 @@ def waiting_state(recorded: RecordedRun) -> RunState | None:
     calls = {call.id: call for call in last.calls} if isinstance(last, Assistant) else {}
     background = recorded.background_calls()
     finished = _finished_calls(recording, ending.turn, calls, background)
-    ends = recorded.ends
     transcript = Transcript(messages)
     for result in finished.values():
         transcript.answer(result)
@@ -73,7 +72,10 @@ def waiting_state(recorded: RecordedRun) -> RunState | None:
         Counters(ending.attempts, ending.fallback_used),
         calls=[
             *_calls_in(recorded, messages, background),
-            *(CallRecord(calls[id], result, ending.turn, ends[id]["seconds"]) for id, result in finished.items()),
+            *(
+                _record_of(calls[id], result, ending.turn, recorded.ends[id]["seconds"], background)
+                for id, result in finished.items()
+            ),
         ],
         verdicts=list(recorded.verdicts),
         question=None if recording.requests else recorded.question,
@@ -89,7 +91,7 @@ def waiting_state(recorded: RecordedRun) -> RunState | None:
                 for line in recording.of("approval")
                 if line["call_id"] in calls and line["decision"] in ("allow", "edit")
             },
-            _call_numbers(recording, ending, calls),
+            _call_numbers(recording, ending, calls.keys() - finished.keys()),
             _inner_results(recorded, ending, [id for id in calls if id not in finished]),
         ),
         waited=True,
@@ -146,12 +148,12 @@ def _result_of_event(call: ToolCall, event: CallFinished) -> ToolResult:
     return replace(ToolResult.of(call, event.text, error=event.error), ended_as=event.outcome)
 
 
-def _call_numbers(recording: Recording, ending: RunFinished, calls: Collection[str]) -> dict[str, int]:
+def _call_numbers(recording: Recording, ending: RunFinished, waiting: Collection[str]) -> dict[str, int]:
     """The numbers of these calls in their run, and those of calls that wait inside of an agent."""
     written = {
         event.call_id: event.call
         for event in recording.events
-        if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in calls
+        if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in waiting
     }
     return written | {call["id"]: call["call"] for call in ending.pending if call.get("agent")}
 
@@ -200,20 +202,21 @@ def _calls_in(
         if isinstance(asked, Assistant) and isinstance(told, ToolMessage):
             for call, result in zip(asked.calls, told.results, strict=False):
                 end: Line = recorded.ends.get(call.id, {})
-                if result.outcome == "running":
-                    found.append(_background_record(call, result, background))
-                else:
-                    found.append(CallRecord(call, result, end.get("turn", 0), end.get("seconds", 0.0)))
+                found.append(_record_of(call, result, end.get("turn", 0), end.get("seconds", 0.0), background))
     return found
 
 
-def _background_record(call: ToolCall, handle: ToolResult, known: Sequence[BackgroundCall]) -> CallRecord:
-    """A call that was answered with a handle, with its result if it has one by now."""
-    for each in known:
-        if running(call, each.handle).text == handle.text:
-            result = handle if each.result is None else replace(each.result, call_id=call.id)
-            return CallRecord(call, result, each.turn, each.seconds)
-    return CallRecord(call, handle, 0, 0.0)
+def _record_of(
+    call: ToolCall, result: ToolResult, turn: int, seconds: float, background: Sequence[BackgroundCall]
+) -> CallRecord:
+    """A call that was answered with a handle has its result, if there is one by now."""
+    if result.outcome != "running":
+        return CallRecord(call, result, turn, seconds)
+    for each in background:
+        if running(call, each.handle).text == result.text:
+            given = result if each.result is None else replace(each.result, call_id=call.id)
+            return CallRecord(call, given, each.turn, each.seconds)
+    return CallRecord(call, result, 0, 0.0)
 
 
 def unmasked(state: RunState, saved: Result[Any]) -> None:

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from unbroken.agent.handoffs import final_agent
 from unbroken.agent.limits import limits_of
 from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
 from unbroken.agent.output import ANSWER
-from unbroken.agent.ready_run import ReadyRun
+from unbroken.agent.ready_run import PreparesRuns, ReadyRun
 from unbroken.agent.recorded_state import cut_state, lost_usage, unmasked, waiting_state
 from unbroken.agent.result import Result, inside_id
 from unbroken.agent.run_state import RunState, Waiting
@@ -36,10 +36,6 @@ from unbroken_wires.messages import Json, ToolCall, ToolResult
 from unbroken_wires.transcript import Transcript
 from unbroken_wires.validation import check_options
 
-if TYPE_CHECKING:
-    from unbroken.agent.agent import Agent
-
-
 Saved: TypeAlias = Result[Any] | Mapping[str, Any] | str | bytes | os.PathLike[str] | Recording
 """A result, what `to_json` made of it, or a recording."""
 FINISHING = 60.0
@@ -47,7 +43,7 @@ FINISHING = 60.0
 
 
 def prepare_resume(
-    agent: Agent[Any, Any], saved: Saved, answers: Answers, options: ResumeOptions, output: Any
+    agent: PreparesRuns, saved: Saved, answers: Answers, options: ResumeOptions, output: Any
 ) -> ReadyRun:
     """Prepares the rest of a run that waits or was cut off."""
     check_options("agent.resume", ResumeOptions, options, also=("answers", "output"))
@@ -67,7 +63,7 @@ def prepare_resume(
 
 
 def _prepare_from(
-    agent: Agent[Any, Any],
+    agent: PreparesRuns,
     recording: Recording,
     answers: Answers,
     options: ResumeOptions,
@@ -83,7 +79,7 @@ def _prepare_from(
 
 
 def prepare_durable(
-    agent: Agent[Any, Any], recording: Recording, answers: Answers, options: ResumeOptions, journal: Middleware
+    agent: PreparesRuns, recording: Recording, answers: Answers, options: ResumeOptions, journal: Middleware
 ) -> ReadyRun:
     """Prepares the rest of a run whose recording is in a journal. `journal` is the middleware that records it there.
     Calls of tools that are gone are answered so."""
@@ -92,7 +88,7 @@ def prepare_durable(
 
 
 def prepare_inner(
-    agent: Agent[Any, Any],
+    agent: PreparesRuns,
     recording: Recording,
     answers: Answers,
     options: ResumeOptions,
@@ -105,7 +101,7 @@ def prepare_inner(
 
 
 def _prepare_waiting(
-    agent: Agent[Any, Any],
+    agent: PreparesRuns,
     id: str,
     state: RunState,
     answers: Answers,
@@ -132,7 +128,7 @@ def _prepare_waiting(
 
 
 def _prepare_recorded(
-    agent: Agent[Any, Any],
+    agent: PreparesRuns,
     recording: Recording,
     answers: Answers,
     options: ResumeOptions,
@@ -170,7 +166,7 @@ def _prepare_recorded(
 
 
 def _prepare_recorded_waiting(
-    agent: Agent[Any, Any],
+    agent: PreparesRuns,
     recorded: RecordedRun,
     state: RunState,
     answers: Answers,
@@ -384,7 +380,7 @@ T = TypeVar("T")
 
 
 def replay_run(
-    agent: Agent[Any, Any],
+    agent: PreparesRuns,
     recording: str | os.PathLike[str] | Recording,
     clock: PlayedClock,
     tools: PlayedTools,

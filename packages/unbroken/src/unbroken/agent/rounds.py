@@ -129,6 +129,8 @@ async def _run_calls(
     if len(prepared) > 1 and run.plan.settings.schedule is Schedule.EAGER:
         run.plan.kept.order_hint.note(prepared, took)
     run.add_results(prepared, results, took)
+    if earlier and run.transcript.closed:
+        run.state.order_calls([each.call for each in calls])
     done = Round(calls, earlier, results, batch, verdict)
     for rule in rules.end_round if batch.out_of_time else rules.end_round + rules.go_on:
         if (stop := rule(run, done)) is not None:

@@ -206,6 +206,14 @@ class RunState:
             self.count_retry(call.name)
         self.calls.append(CallRecord(call, result, turn, seconds))
 
+    def order_calls(self, calls: Sequence[ToolCall]) -> None:
+        """Some of these calls of one message had to wait: puts all of them in the order of their message."""
+        places = {call.id: place for place, call in enumerate(calls)}
+        count = len(calls)
+        last = self.calls[-count:]
+        if all(record.id in places for record in last):
+            self.calls[-count:] = sorted(last, key=lambda record: places[record.id])
+
     def count_retry(self, name: str) -> None:
         self.counters.retries[name] = self.counters.retries.get(name, 0) + 1
 

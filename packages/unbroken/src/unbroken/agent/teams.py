@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unbroken.agent.options import Options, ResumeOptions
 from unbroken.agent.plan import Plan
-from unbroken.agent.ready_run import ReadyRun
+from unbroken.agent.ready_run import PreparesRuns, ReadyRun
 from unbroken.agent.recorded_state import ended_result, waiting_state
 from unbroken.agent.result import Result, inside_id, still_pending
 from unbroken.agent.resuming import prepare_inner, prepare_resume
@@ -37,9 +37,6 @@ from unbroken.trajectory.recorded_run import RecordedRun
 from unbroken.trajectory.recording import Recording
 from unbroken_wires.messages import ToolCall, ToolResult, Usage
 
-if TYPE_CHECKING:
-    from unbroken.agent.agent import Agent
-
 SAME_DEPS: Any = object()
 """The inner run has the `deps` of the outer one."""
 
@@ -50,7 +47,7 @@ TOO_DEEP = (
 
 
 def agent_tool(
-    agent: Agent[Any, Any],
+    agent: PreparesRuns,
     name: str,
     description: str,
     *,
@@ -83,7 +80,7 @@ def agent_tool(
     return replace(made(delegate), role="agent")
 
 
-async def _run_alone(agent: Agent[Any, Any], name: str, context: CallContext[Any], task: str) -> str:
+async def _run_alone(agent: PreparesRuns, name: str, context: CallContext[Any], task: str) -> str:
     """The tool was called without a run."""
     result = await agent.prepare(task, {"deps": context.deps, "run_id": context.key})()
     if result.pending:
@@ -98,7 +95,7 @@ async def _run_alone(agent: Agent[Any, Any], name: str, context: CallContext[Any
 class _InnerRun:
     """The run of an agent that one call of the outer run, `host`, began."""
 
-    agent: Agent[Any, Any]
+    agent: PreparesRuns
     name: str
     context: CallContext[Any]
     host: Run
