@@ -117,14 +117,13 @@ def _emitted(recorded: RecordedRun) -> Emitted:
 def _finished_calls(
     recording: Recording, turn: int, calls: Mapping[str, ToolCall], background: Sequence[BackgroundCall]
 ) -> dict[str, ToolResult]:
-    """The results, by the id of the call, of those of these calls that have one. A call in the background has its
-    handle."""
+    """The results, by the id of the call, of those of these calls that have one, in call order. A call in the
+    background has its handle."""
     given = _results_as_read(recording, calls)
-    finished = {
-        event.call_id: given.get(event.call_id) or _result_of_event(calls[event.call_id], event)
-        for event in recording.events
-        if isinstance(event, CallFinished) and event.call_id in calls and event.turn == turn
+    ends = {
+        event.call_id: event for event in recording.events if isinstance(event, CallFinished) and event.turn == turn
     }
+    finished = {id: given.get(id) or _result_of_event(call, ends[id]) for id, call in calls.items() if id in ends}
     for each in background:
         if each.turn == turn and each.call.id in finished:
             finished[each.call.id] = running(each.call, each.handle)
