@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ from unbroken.agent.loop import play
 from unbroken.agent.options import Options, ResumeOptions, Settings
 from unbroken.agent.plan import Plan
 from unbroken.agent.prompts import Prompt
-from unbroken.agent.result import Result, verdict_to_json
+from unbroken.agent.result import Result, result_of, verdict_to_json
 from unbroken.agent.rounds import Decisions
 from unbroken.agent.rules.handoffs import change_agent_again
 from unbroken.agent.run import Inside, Run
@@ -76,11 +76,11 @@ class ReadyRun:
         plan = self.plan(self.clock or current_clock())
         emitter = Emitter(self.id, plan.clock, state.emitted)
         depth = min(self.inside.depth, plan.settings.policy.agent_depth)
-        inside = replace(self.inside, path=self.inside.path or self.name, depth=depth)
+        inside = Inside(self.inside.path or self.name, depth, self.inside.answers)
         run = Run(self.id, plan, state, self.account, emitter, self.past, inside)
         state.agent = self.name
-        # What it waited for is decided now; other calls still have their numbers, and agents inside their results.
-        state.waiting = Waiting(numbers=dict(state.waiting.numbers), inner=state.waiting.inner)
+        if state.waited:  # all is decided now; other calls still have their numbers, and agents inside their results
+            state.waiting = Waiting(numbers=dict(state.waiting.numbers), inner=state.waiting.inner)
         if plan.choose_limits is not None:
             await run.choose_limits()
         await self.account.load_prices(models_of(plan.model), plan.clock)
@@ -196,7 +196,7 @@ def _result(run: Run, ending: Ending) -> Result[Any]:
         state.background = run.futures.calls
     structured = plan.output is not None
     output = next(iter(run.judged.output), None) if structured else ending.text
-    return Result[Any].of(
+    return result_of(
         run.id,
         state,
         ending,

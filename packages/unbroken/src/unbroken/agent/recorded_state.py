@@ -10,7 +10,7 @@ from typing import Any, cast
 from unbroken.agent.aside import estimate
 from unbroken.agent.limits import NOTHING_USED, StopReason, Used, limits_of
 from unbroken.agent.output import Output
-from unbroken.agent.result import Result
+from unbroken.agent.result import Result, result_of
 from unbroken.agent.run_state import CallRecord, Counters, Emitted, RunState, Taken, Waiting, read_taken
 from unbroken.agent.turns import Ending
 from unbroken.errors import UserError
@@ -299,6 +299,6 @@ def _result(recording: Recording, state: RunState, ending: Ending, kind: Output[
     structured = recording.settings.get("output") is not None if ending.pending else kind is not None
     output = kind.read_text(ending.text) if kind is not None else None if structured else ending.text
     usage, seconds = state.used.usage, state.used.seconds
-    return Result[Any].of(
+    return result_of(
         recording.run, state, ending, usage, seconds, cost=usage.cost, output=output, structured=structured
     )

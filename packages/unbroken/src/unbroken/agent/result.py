@@ -109,57 +109,6 @@ class Result(Generic[OutputT]):
         only its last part if it was resumed from a saved result, which has no calls."""
         return metrics_of(self)
 
-    @classmethod
-    def of(
-        cls,
-        id: str,
-        state: RunState,
-        ending: Ending,
-        usage: Usage,
-        seconds: float,
-        *,
-        cost: float | None,
-        output: Any,
-        structured: bool,
-    ) -> Result[Any]:
-        """The result of a run in this state that ends so."""
-        used, counters, waiting = state.used, state.counters, state.waiting
-        waits = bool(ending.pending)
-        return Result(
-            text=ending.text,
-            stop_reason=ending.stop_reason,
-            messages=state.transcript.messages,
-            calls=tuple(state.calls),
-            rounds=used.rounds,
-            requests=used.requests,
-            usage=usage,
-            cost=cost,
-            seconds=seconds,
-            output=output,
-            pending=ending.pending,
-            uncertain=waiting.uncertain if waits else (),
-            answered=state.transcript.answered,
-            decided=waiting.decided,
-            structured=structured,
-            finish=ending.finish,
-            cut_off=ending.cut_off,
-            run=id,
-            call_count=used.calls,
-            attempts=counters.attempts,
-            fallback_used=counters.fallback_used,
-            verdicts=tuple(state.verdicts),
-            warnings=tuple(state.warnings),
-            question=state.question if ending.stop_reason == "waiting" else None,
-            numbers=waiting.numbers if waits else {},
-            next_call=state.emitted.next_call,
-            agent=state.agent,
-            handoffs=tuple(state.handoffs),
-            inner=waiting.inner if waits else {},
-            background=state.background,
-            server_calls=tuple(state.server_calls),
-            events=tuple(state.emitted.counted),
-        )
-
     def state(self) -> RunState:
         """The state of the run, which waits, as it ended here."""
         return RunState(
@@ -283,6 +232,56 @@ class Result(Generic[OutputT]):
         for result in self.answered:
             transcript.answer(result)
         return transcript
+
+
+def result_of(
+    id: str,
+    state: RunState,
+    ending: Ending,
+    usage: Usage,
+    seconds: float,
+    *,
+    cost: float | None,
+    output: Any,
+    structured: bool,
+) -> Result[Any]:
+    """The result of a run in this state that ends so."""
+    used, counters, waiting = state.used, state.counters, state.waiting
+    waits = bool(ending.pending)
+    return Result(
+        text=ending.text,
+        stop_reason=ending.stop_reason,
+        messages=state.transcript.messages,
+        calls=tuple(state.calls),
+        rounds=used.rounds,
+        requests=used.requests,
+        usage=usage,
+        cost=cost,
+        seconds=seconds,
+        output=output,
+        pending=ending.pending,
+        uncertain=waiting.uncertain if waits else (),
+        answered=state.transcript.answered,
+        decided=waiting.decided,
+        structured=structured,
+        finish=ending.finish,
+        cut_off=ending.cut_off,
+        run=id,
+        call_count=used.calls,
+        attempts=counters.attempts,
+        fallback_used=counters.fallback_used,
+        verdicts=tuple(state.verdicts),
+        warnings=tuple(state.warnings),
+        question=state.question if ending.stop_reason == "waiting" else None,
+        numbers=waiting.numbers if waits else {},
+        next_call=state.emitted.next_call,
+        agent=state.agent,
+        handoffs=tuple(state.handoffs),
+        inner=waiting.inner if waits else {},
+        background=state.background,
+        server_calls=tuple(state.server_calls),
+        events=tuple(state.emitted.counted),
+    )
 
 
 def still_pending(state: RunState) -> set[str]:

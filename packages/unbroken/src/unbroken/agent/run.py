@@ -112,14 +112,13 @@ class Run:
     """The calls in the background; None as long as no tool may have any."""
     server_calls: ServerCalls | None = None
     """The tools that the provider runs, if there are any."""
+    transcript: Transcript = field(init=False)
+    """That of the state."""
 
     def __post_init__(self) -> None:
+        self.transcript = self.state.transcript
         if self.state.server_calls:
             self.server_calls = ServerCalls(self.emitter, self.state.server_calls)
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.state.transcript
 
     @property
     def vetoed(self) -> Vetoed | None:
