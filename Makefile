@@ -114,8 +114,9 @@ $(VENV)/litellm: $(VENV)/.ready
 bench-gateway: $(VENV)/.ready $(if $(LITELLM),$(VENV)/litellm)  ## the gateway's CPU, latency, memory; LITELLM=1 puts LiteLLM's proxy beside it
 	$(BIN)/python bench/gateway.py
 
-bench-recording: $(VENV)/.ready  ## what recording a run costs, and how long 1,000 recordings take to list
+bench-recording: $(VENV)/.ready  ## what recording a run costs, how long recordings are, and how long it takes to list and to resume them
 	$(BIN)/python bench/recording.py
+	$(BIN)/python bench/resuming.py
 
 $(VENV)/durable-peer:
 	@$(INSTALL) $@ 'pydantic-ai-slim[openai,dbos]'

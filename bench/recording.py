@@ -4,8 +4,9 @@ Its files stay until the end: ext4 does not give out an inode again for minutes 
 of those when a file is made. Who deletes a thousand files and makes one more pays for the thousand. So it is told, too,
 what it costs to make a file, and `--folder /dev/shm` leaves the disk out of it.
 
-Then 1,000 recordings listed. `--against CHECKOUT` also puts the library of another checkout beside this one, each in a
-process of its own and neither recording: what does not record should not have become dearer.
+Then 1,000 recordings listed, and how long the recordings of many kinds of runs are, against the history alone.
+`--against CHECKOUT` also puts the library of another checkout beside this one, each in a process of its own: what does
+not record should not have become dearer, and recordings not longer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import os
 import statistics
 import subprocess
@@ -24,6 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from recorded_sizes import of_recordings, overall
 from upstream import upstream
 
 from unbroken import Agent, connect, tool
@@ -183,6 +186,23 @@ def against(checkout: Path, rounds: int, times: int) -> dict[str, list[float]]:
     return spent
 
 
+def show_sizes(checkout: Path | None) -> None:
+    print("How long recordings are, against the history alone; and against the checkout from before: at most 0.8")
+    now, before = of_recordings(), sizes_of(checkout) if checkout else {}
+    for kind, (text, recording) in now.items():
+        compared = f"{recording / before[kind]:7.2f}" if kind in before else ""
+        print(f"  {kind:24} {recording:7} bytes {recording / text:7.2f}{compared}")
+    compared = f"{overall((before[kind], now[kind][1]) for kind in before):7.2f}" if before else ""
+    print(f"  {'geometric mean':38} {overall(now.values()):7.2f}{compared}")
+
+
+def sizes_of(checkout: Path) -> dict[str, int]:
+    command = [sys.executable, str(Path(__file__).with_name("recorded_sizes.py"))]
+    environment = {**os.environ, "PYTHONPATH": sources(checkout)}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return {kind: recording for kind, (_, recording) in json.loads(found).items()}
+
+
 def ratio(spent: dict[str, list[float]], one: str, other: str) -> float:
     return statistics.median(a / b for a, b in zip(spent[one], spent[other], strict=True))
 
@@ -224,6 +244,7 @@ def main() -> None:
     whole, killed, size = listed(5)
     print(f"{LISTED} recordings of {size / 1024:.0f} KB listed: below 1 s")
     print(f"  {statistics.median(whole):.2f} s; {statistics.median(killed):.2f} s if none of them ended")
+    show_sizes(given.against)
     if given.against:
         print("Not recorded, against the tree from before")
         show(against(given.against, given.rounds, 10), ("now", "before", "1.0"))

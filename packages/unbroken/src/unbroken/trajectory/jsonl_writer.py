@@ -209,7 +209,8 @@ class JsonlWriter:
     def flush(self) -> None:
         """Now, and all of it."""
         if self._lines or self._said is not None:
-            self.settle()
+            if self._streams:
+                self.settle()
             self._write()
 
     def flush_soon(self) -> None:
@@ -226,7 +227,8 @@ class JsonlWriter:
         self.target.close()
 
     def _write(self) -> None:
-        self._end_said()
+        if self._said is not None:
+            self._end_said()
         lines, self._lines = self._lines, []
         if self._guarded:
             lines = self._settled(lines)

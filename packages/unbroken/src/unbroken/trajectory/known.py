@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, NamedTuple, cast
 
 from unbroken.events import (
-    KINDS,
     NAMES,
     ApprovalAsked,
     CallEvent,
@@ -26,7 +25,7 @@ from unbroken.events import (
     TextFinished,
     ToolCallsDetected,
 )
-from unbroken.trajectory.lines import Line
+from unbroken.trajectory.lines import Line, full_usage
 from unbroken.trajectory.short_values import (
     OWN_FIELDS,
     USUAL_TOOL,
@@ -35,12 +34,11 @@ from unbroken.trajectory.short_values import (
     same,
     short_call,
     short_state,
+    short_tool,
     text_of,
-    without,
 )
 from unbroken_wires.wires.json_access import as_dict
 
-_OF_CALLS = frozenset(kind for kind in KINDS if issubclass(kind, CallEvent))
 _KINDS = {name: kind for kind, name in NAMES.items()}
 
 _OFTEN_KNOWN: dict[type[Event], frozenset[str]] = {
@@ -52,11 +50,6 @@ _OFTEN_KNOWN: dict[type[Event], frozenset[str]] = {
     CallFinished: frozenset({"text"}),
     TextFinished: frozenset({"text"}),
 }
-_ALWAYS_WRITTEN = {
-    kind: tuple((name, default) for name, default in own if name not in _OFTEN_KNOWN.get(kind, ()))
-    for kind, own in OWN_FIELDS.items()
-}
-"""The fields that are in the line of an event unless they have their default value."""
 _OF_TURNS = frozenset(
     {"tools", "history", "request", "delta", "pieces", "failed", "closed", "cancelled", "result", "approval", "waits"}
     | {"inner", "stage", "time_up"}
@@ -124,15 +117,16 @@ class Known:
 
     def shorten_event(self, event: Event) -> Line:
         kind = event.__class__
-        line: Line = {"line": "event", "event": NAMES[kind], "time": event.time}
-        begins = kind is RequestSent or kind is RunStarted  # what is lost before it does no harm to what follows
-        if begins or event.turn != self.turn:
-            self.turn = line["turn"] = event.turn
-        if begins or event.seq != self.seq:
-            line["seq"] = event.seq
-        self.seq = event.seq + 1
-        values = vars(event)
-        if kind in _OF_CALLS:
+        name, begins, is_of_call, own, shorten = _SHAPES[kind]
+        values = event.__dict__
+        line: Line = {"line": "event", "event": name, "time": values["time"]}
+        turn, seq = values["turn"], values["seq"]
+        if begins or turn != self.turn:
+            self.turn = line["turn"] = turn
+        if begins or seq != self.seq:
+            line["seq"] = seq
+        self.seq = seq + 1
+        if is_of_call:
             number, id, name = values["call"], values["call_id"], values["name"]
             line["call"] = number
             known = self._calls.get(number)
@@ -140,16 +134,15 @@ class Known:
                 if kind is not CallWritten or self._last_written != (id, name):
                     line["call_id"], line["name"] = id, name
                 self._calls[number] = _Call(id, name)
-        for name, default in _ALWAYS_WRITTEN[kind]:
+        for name, default in own:
             value = values[name]
             if value != default:
                 line[name] = value
-        shorten = self._SHORTEN.get(kind)
         if shorten is not None:
             shorten(self, event, line)
         return line
 
-    def _shorten_written(self, event: CallWritten, line: Line) -> None:
+    def shorten_written(self, event: CallWritten, line: Line) -> None:
         self._last_written = "", ""
         self._calls[event.call].arguments = event.arguments
         if event.call_id in self._written:
@@ -158,12 +151,12 @@ class Known:
         elif event.arguments is not None:
             line["arguments"] = event.arguments
 
-    def _shorten_arguments(self, event: CallStarted | ApprovalAsked, line: Line) -> None:
+    def shorten_arguments(self, event: CallStarted | ApprovalAsked, line: Line) -> None:
         written = self._calls[event.call].arguments
         if not same({} if written is None else written, event.arguments):
             line["arguments"] = event.arguments
 
-    def _shorten_detected(self, event: ToolCallsDetected, line: Line) -> None:
+    def shorten_detected(self, event: ToolCallsDetected, line: Line) -> None:
         known = all(self._is_known(call) for call in event.calls)
         line["calls"] = [call["call"] for call in event.calls] if known else event.calls
         if event.count != len(event.calls):
@@ -180,32 +173,22 @@ class Known:
             and same(known.arguments, call["arguments"])
         )
 
-    def _shorten_finished(self, event: CallFinished, line: Line) -> None:
+    def shorten_finished(self, event: CallFinished, line: Line) -> None:
         given = self._calls[event.call].given
         if given is None and event.duplicate_of:
             given = self._given.get(event.duplicate_of)
         if given != event.text:
             line["text"] = event.text
 
-    def _shorten_text(self, event: TextFinished, line: Line) -> None:
+    def shorten_text(self, event: TextFinished, line: Line) -> None:
         if self.text is None or "".join(self.text) != event.text:
             line["text"] = event.text
 
-    def _shorten_start(self, event: RunStarted, line: Line) -> None:
+    def shorten_start(self, event: RunStarted, line: Line) -> None:
         if event.model != self.model:
             line["model"] = event.model
         if event.schedule != self.schedule:
             line["schedule"] = event.schedule
-
-    _SHORTEN: ClassVar[dict[type[Event], Callable[[Known, Any, Line], None]]] = {
-        RunStarted: _shorten_start,
-        CallWritten: _shorten_written,
-        CallStarted: _shorten_arguments,
-        ApprovalAsked: _shorten_arguments,
-        ToolCallsDetected: _shorten_detected,
-        CallFinished: _shorten_finished,
-        TextFinished: _shorten_text,
-    }
 
     def shorten(self, line: Line) -> Line:
         """The same for any other line, which it changes. `Known` may keep what is in it."""
@@ -226,7 +209,7 @@ class Known:
                 if line.get("state"):
                     line["state"] = short_state(line["state"])
             case "tools":
-                line["tools"] = [without(USUAL_TOOL, tool) for tool in line["tools"]]
+                line["tools"] = [short_tool(tool) for tool in line["tools"]]
             case "stage":
                 self._shorten_stage(line)
             case "resumed":
@@ -311,6 +294,8 @@ class Known:
                 self.forget(line)
             case _:
                 pass
+        if isinstance(line.get("usage"), dict):
+            line["usage"] = full_usage(line["usage"])
         return line
 
     def _complete_delta(self, line: Line) -> None:
@@ -386,6 +371,40 @@ class Known:
             return cast("Line", call)
         known = self._calls.get(call, _Call("", ""))
         return {"call": call, "id": known.id, "name": known.name, "arguments": known.arguments}
+
+
+class _Shape(NamedTuple):
+    """What the writer must know of a kind of event."""
+
+    name: str
+    begins: bool
+    """It has its turn and its number in any case: what is lost before it does no harm to what follows."""
+    is_of_call: bool
+    own: tuple[tuple[str, Any], ...]
+    """The fields that are in the line unless they have their default value."""
+    shorten: Callable[[Known, Any, Line], None] | None
+    """Adds the others, if they are not known."""
+
+
+_SHORTEN: dict[type[Event], Callable[[Known, Any, Line], None]] = {
+    RunStarted: Known.shorten_start,
+    CallWritten: Known.shorten_written,
+    CallStarted: Known.shorten_arguments,
+    ApprovalAsked: Known.shorten_arguments,
+    ToolCallsDetected: Known.shorten_detected,
+    CallFinished: Known.shorten_finished,
+    TextFinished: Known.shorten_text,
+}
+_SHAPES = {
+    kind: _Shape(
+        NAMES[kind],
+        kind in (RunStarted, RequestSent),
+        issubclass(kind, CallEvent),
+        tuple((name, default) for name, default in own if name not in _OFTEN_KNOWN.get(kind, ())),
+        _SHORTEN.get(kind),
+    )
+    for kind, own in OWN_FIELDS.items()
+}
 
 
 def _text(value: object) -> str:

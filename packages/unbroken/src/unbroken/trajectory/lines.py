@@ -29,6 +29,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
+from itertools import compress
+from operator import attrgetter
 from typing import Any, cast
 
 import orjson
@@ -206,14 +208,20 @@ def _read_message(line: Line, so_far: PartialResponse) -> Assistant | None:
     return cast("Assistant", from_json([line["message"]])[0])
 
 
+_COUNTS = tuple(each.name for each in fields(Usage) if each.name not in ("cost", "cache_saving"))
+_counts_of = attrgetter(*_COUNTS)
+_NO_USAGE = {name: getattr(Usage(), name) for name in _COUNTS}
+
+
 def usage_fields(usage: Usage) -> Line:
-    """All fields except the cost, which is beside them: older versions expect whole numbers here."""
-    saved = fields_of(usage)
-    del saved["cost"], saved["cache_saving"]
-    return saved
+    """The counts that are not 0. The cost is beside them: older versions expect whole numbers here."""
+    counts = _counts_of(usage)
+    return dict(compress(zip(_COUNTS, counts, strict=True), counts))
 
 
-_COUNTS = frozenset(each.name for each in fields(Usage)) - {"cost", "cache_saving"}
+def full_usage(saved: Line) -> Line:
+    """All counts."""
+    return {**_NO_USAGE, "raw": {}, **saved}
 
 
 def read_usage(saved: object, cost: object = None, cache_saving: object = None) -> Usage | None:

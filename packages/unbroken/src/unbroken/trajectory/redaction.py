@@ -83,7 +83,7 @@ class Redactor:
 
     def lines(self, data: bytes) -> bytes:
         """Masks complete lines, each with its newline."""
-        if not self._in_bytes(data):
+        if not (self.secrets and self._in_bytes(data)):
             return data
         return b"\n".join(map(self._line, data.split(b"\n")))
 

@@ -63,7 +63,6 @@ from unbroken_wires.deltas import (
     Ended,
     PartialResponse,
     ReasoningDelta,
-    Received,
     Restarted,
     TextDelta,
 )
@@ -158,9 +157,6 @@ class RunRecorder(Middleware):
 
     def _put(self, line: Line) -> None:
         self.writer.put(self.known.shorten(line))
-
-    def _put_event(self, event: Event) -> None:
-        self.writer.put(self.known.shorten_event(event))
 
     def _write_head(self) -> None:
         head, clock = self._head, self._clock
@@ -285,21 +281,24 @@ class RunRecorder(Middleware):
         texts: list[str] = []
         name = "text"
         for delta in deltas:
-            if isinstance(delta, TextDelta | ReasoningDelta):
-                if texts and NAMES[type(delta)] != name:
+            kind = delta.__class__
+            if isinstance(delta, _TEXTS):
+                if texts and NAMES[kind] != name:
                     self._put_pieces(at, turn, name, texts, so_far)
                     texts = []
-                name = NAMES[type(delta)]
+                name = NAMES[kind]
                 texts.append(delta.text)
                 continue
             if texts:
                 self._put_pieces(at, turn, name, texts, so_far)
                 texts = []
-            line: Line = {"line": "delta", "at": at, "turn": turn, "delta": NAMES.get(delta.__class__)}
-            if self._describe(delta, line, so_far):
-                self._put(line)
-                if isinstance(delta, CallReady):
-                    self.known.wrote(delta.call.id, delta.call.arguments)
+            if kind not in NAMES or (kind is CallArguments and self._redactor.secrets):
+                continue  # a partial argument may be a partial secret; the complete call follows
+            line: Line = {"line": "delta", "at": at, "turn": turn, "delta": NAMES[kind]}
+            self._describe(delta, line, so_far)
+            self._put(line)
+            if isinstance(delta, CallReady):
+                self.known.wrote(delta.call.id, delta.call.arguments)
         if texts:
             self._put_pieces(at, turn, name, texts, so_far)
 
@@ -312,31 +311,26 @@ class RunRecorder(Middleware):
             self.known.streamed(name, texts)
         self.writer.put_pieces(at, turn, name, texts)
 
-    def _describe(self, delta: Delta, line: Line, so_far: PartialResponse) -> bool:
-        """Fills in the line of a delta; False if it is not recorded."""
-        if isinstance(delta, CallOpened):
-            line["index"], line["name"], line["id"] = delta.index, delta.name, delta.id
-            return True
-        if isinstance(delta, CallReady):
-            call = delta.call
-            if _HUGE.search(call.raw):
-                self.writer.exact = True
-            so_far.calls[call.index] = call
-            line["call"] = write_call(call)
-            return True
-        if isinstance(delta, Ended):
-            self.writer.settle()
-            self._answer = delta.message
-            self._ended = True
-            line |= ended_fields(delta, so_far)
-            return True
-        if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._redactor.secrets):
-            return False  # a partial argument may be a partial secret; the complete call follows
-        if isinstance(delta, Restarted | AttemptFailed):
-            self.writer.settle()
-        so_far.feed(delta)
-        line |= delta_fields(delta)
-        return True
+    def _describe(self, delta: Delta, line: Line, so_far: PartialResponse) -> None:
+        """Fills in the line of a delta."""
+        match delta:
+            case CallOpened():
+                line["index"], line["name"], line["id"] = delta.index, delta.name, delta.id
+            case CallReady(call):
+                if _HUGE.search(call.raw):
+                    self.writer.exact = True
+                so_far.calls[call.index] = call
+                line["call"] = write_call(call)
+            case Ended():
+                self.writer.settle()
+                self._answer = delta.message
+                self._ended = True
+                line |= ended_fields(delta, so_far)
+            case _:
+                if isinstance(delta, Restarted | AttemptFailed):
+                    self.writer.settle()
+                so_far.feed(delta)
+                line |= delta_fields(delta)
 
     def _failed(self, error: BaseException) -> None:
         self._look_for_secrets()
@@ -403,7 +397,9 @@ class RunRecorder(Middleware):
             line["inner_calls"] = context.inner_calls
         if context.host is not None and context.host.vetoed is not None:
             line["veto"] = str(context.host.vetoed)
-        self._put(line | self._usage_of(context) if self._used else line)
+        if self._used:
+            line |= self._usage_of(context)
+        self._put(line)
 
     def _usage_of(self, context: CallContext[Any]) -> Line:
         used = self._used.pop(id(context), None)
@@ -443,28 +439,22 @@ class RunRecorder(Middleware):
 
     def on_event(self, event: Event) -> None:
         self.turn = event.turn
-        kind = event.__class__
-        if kind not in _SPECIAL:
-            self._put_event(event)
-        elif kind is CallStarted:
-            self._put_event(event)
+        kind, line = event.__class__, self.known.shorten_event(event)
+        if kind is RunFinished:
+            self._refer_to_history(line)
+        elif kind in _BY_TOOLS:  # what a tool does is an input, and has its time
+            line["at"] = self.at()
+        self.writer.put(line)
+        if kind is CallStarted or kind is CallChanged:
             self.writer.urgent = True
-        elif kind is RunFinished:
-            self.writer.put(self._finished_line(cast("RunFinished", event)))
-        elif kind in CAUSED_BY_TOOLS:  # what a tool does is an input, and has its time
-            self.writer.put({**self.known.shorten_event(event), "at": self.at()})
-            self.writer.urgent = self.writer.urgent or kind is CallChanged
-        else:
-            self._put_event(event)
+        elif kind in _STAGES:
             self._note_stage(event)
 
-    def _finished_line(self, event: RunFinished) -> Line:
+    def _refer_to_history(self, line: Line) -> None:
         """The history is in the requests: only what they do not have is written."""
         history = self._head.history()
         keep = _alike(self._sent, history)
-        line = self.known.shorten_event(event)
         line["messages"], line["keep"] = refer(history[keep:], self._answer, self._given), keep
-        return line
 
     def _note_stage(self, event: Event) -> None:
         match event:
@@ -511,8 +501,9 @@ def stopped(path: object, why: str, what: str, way_out: str) -> RecordingFailed:
     )
 
 
-_STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
-_SPECIAL = frozenset({CallStarted, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
+_STAGES = frozenset({ToolCallsDetected, RoundFinished, RunFailed})
+_TEXTS = (TextDelta, ReasoningDelta)
+_BY_TOOLS = frozenset(CAUSED_BY_TOOLS)
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
 """Infinity."""
 

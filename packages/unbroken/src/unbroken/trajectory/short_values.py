@@ -3,8 +3,8 @@ of the two usual ways to write them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -74,22 +74,24 @@ def same(one: Json, other: Json) -> bool:
     return one is other or (one == other and repr(one) == repr(other))  # 1, 1.0 and True are equal
 
 
-def without(defaults: Mapping[str, Any], values: Line) -> Line:
-    return {name: value for name, value in values.items() if name not in defaults or not _equal(value, defaults[name])}
-
-
-def _equal(value: Json, default: Json) -> bool:
-    return value == default and value.__class__ is default.__class__  # 0 and False are equal
+def short_tool(tool: Line) -> Line:
+    """It is changed."""
+    for name, usual in USUAL_TOOL.items():
+        value = tool.get(name, tool)
+        if value is usual or (value == usual and value.__class__ is usual.__class__):  # 0 and False are equal
+            del tool[name]
+    return tool
 
 
 def short_state(state: Line) -> Line:
-    short = {name: value for name, value in state.items() if value or name not in _COUNTERS}
-    usage = {name: value for name, value in state.get("usage", {}).items() if value or name not in _NO_USAGE}
+    """It is changed."""
+    for name in _COUNTERS:
+        if not state.get(name, True):
+            del state[name]
+    usage = {name: value for name, value in state.pop("usage", {}).items() if value}
     if usage:
-        short["usage"] = usage
-    else:
-        short.pop("usage", None)
-    return short
+        state["usage"] = usage
+    return state
 
 
 def full_state(state: Line) -> Line:
@@ -104,15 +106,18 @@ def text_of(result: Mapping[str, Any]) -> str:
 # How a model has written the arguments of a call: nearly always in one of two ways, so that their text need not be
 # kept beside them.
 
+_STRINGS = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")')
+
 
 def _compact(arguments: Json) -> str:
     return orjson.dumps(arguments).decode()
 
 
-_spaced = json.JSONEncoder(ensure_ascii=False).encode
-
-
-_SPELLINGS: dict[str, Callable[[Json], str]] = {"compact": _compact, "spaced": _spaced}
+def _spaced(compact: str) -> str:
+    """With a blank behind each comma and colon that is not in a string."""
+    parts = _STRINGS.split(compact)
+    parts[::2] = [part.replace(",", ", ").replace(":", ": ") for part in parts[::2]]
+    return "".join(parts)
 
 
 def short_call(saved: Line) -> Line:
@@ -121,14 +126,14 @@ def short_call(saved: Line) -> Line:
         del saved["complete"]
     raw, arguments = saved.get("raw"), saved["arguments"]
     if raw and arguments is not None:
-        for spelling, spell in _SPELLINGS.items():
-            try:
-                if spell(arguments) == raw:
-                    del saved["raw"]
-                    saved["spelled"] = spelling
-                    break
-            except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
-                continue
+        try:
+            compact = _compact(arguments)
+        except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
+            return saved
+        spelling = "compact" if raw == compact else "spaced" if raw == _spaced(compact) else ""
+        if spelling:
+            del saved["raw"]
+            saved["spelled"] = spelling
     return saved
 
 
@@ -136,5 +141,6 @@ def full_call(short: Line) -> Line:
     saved: Line = {"complete": True, **short}
     spelling = saved.pop("spelled", None)
     if spelling is not None:
-        saved["raw"] = _SPELLINGS[spelling](saved["arguments"])
+        compact = _compact(saved["arguments"])
+        saved["raw"] = _spaced(compact) if spelling == "spaced" else compact
     return saved
