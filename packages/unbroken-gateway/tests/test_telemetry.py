@@ -298,7 +298,7 @@ def test_a_collector_that_hangs_delays_neither_a_request_nor_the_end_for_long(mo
                 async with serving(settings) as url:
                     assert (await Client(url, WIRE, parallel=None, tools=()).ask(User.of("Hi"))).status == 200
                 telemetry = GatewayTelemetry(settings, longest_end=0.05)
-                telemetry.duration.record(1.0)
+                telemetry.shared.measure("gen_ai.server.request.duration", 1.0, {})
                 await telemetry.aclose()
 
         run(story)

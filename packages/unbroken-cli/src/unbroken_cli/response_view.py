@@ -93,21 +93,17 @@ def show_pretty(console: Console, response: Response, wire: str, file: str) -> N
 
 
 def show_contents(console: Console, response: Response) -> None:
-    if response.reasoning:
-        console.print(
-            Panel(RichText(_short(response.reasoning)), title="reasoning", border_style="dim", title_align="left")
-        )
-    if response.text:
-        console.print(Panel(RichText(_short(response.text)), title="text", title_align="left"))
+    for title, text, style in (("reasoning", response.reasoning, "dim"), ("text", response.text, "none")):
+        if text:
+            console.print(Panel(RichText(_short(text)), title=title, border_style=style, title_align="left"))
     if response.calls:
         table = Table(show_edge=False, pad_edge=False, header_style="bold")
         for column in ("", "call", "arguments", "id"):
             table.add_column(column, overflow="fold")
         for call in response.calls:
-            good = not call.problem
-            mark = RichText("✔", "green") if good else RichText("✘", "red")
-            shown = _short(call.raw or "{}")
-            arguments = RichText(shown) if good else RichText(f"{clean(call.problem)}\n{shown}", "red")
+            mark, arguments = RichText("✔", "green"), RichText(_short(call.raw or "{}"))
+            if call.problem:
+                mark, arguments = RichText("✘", "red"), RichText(f"{clean(call.problem)}\n{arguments}", "red")
             table.add_row(mark, RichText(clean(call.name)), arguments, RichText(clean(call.id), "dim"))
         console.print(table)
     for call in response.server_calls:
@@ -132,7 +128,6 @@ def show_plain(response: Response, *heading: str) -> None:
 
 def as_json(response: Response, wire: str, about: dict[str, Json] | None = None) -> str:
     """`about` comes first in the object. With it, the JSON is one line."""
-    calls: list[dict[str, Any]] = [asdict(call) for call in response.calls]
     value: dict[str, Any] = {
         **(about or {}),
         "wire": wire,
@@ -140,7 +135,7 @@ def as_json(response: Response, wire: str, about: dict[str, Json] | None = None)
         "verdict": {**asdict(response.verdict), "whole": response.verdict.whole},
         "text": response.text,
         "reasoning": response.reasoning,
-        "calls": calls,
+        "calls": [asdict(call) for call in response.calls],
         "server_calls": [asdict(call) for call in response.server_calls],
         "finish": response.finish,
         "usage": None if response.usage is None else {**response.usage.to_json(), "raw": dict(response.usage.raw)},
@@ -194,6 +189,7 @@ _HOW: dict[str, tuple[How, str]] = {
     "silent": ("silent", "the stream fell silent"),
     "late": ("late", "the time limit was reached"),
 }
+_ABOUT = ("id", "at", "model", "url", "stream", "status", "how", "reason", "seconds", "resent")
 _NOT_LOGGED: tuple[How, str] = ("unfinished", "the log ends before the response does")
 
 
@@ -295,19 +291,7 @@ def _ending(exchange: Exchange) -> str:
 
 
 def _about(exchange: Exchange) -> dict[str, Json]:
-    return {
-        "exchange": exchange.number,
-        "id": exchange.id,
-        "at": exchange.at,
-        "model": exchange.model,
-        "url": exchange.url,
-        "stream": exchange.stream,
-        "status": exchange.status,
-        "how": exchange.how,
-        "reason": exchange.reason,
-        "seconds": exchange.seconds,
-        "resent": exchange.resent,
-    }
+    return {"exchange": exchange.number, **{name: getattr(exchange, name) for name in _ABOUT}}
 
 
 def _decode(exchange: Exchange, wire: str, how: Decoding, live: Live | None) -> Response:

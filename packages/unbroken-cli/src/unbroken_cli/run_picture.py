@@ -19,7 +19,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from unbroken.errors import StreamError
-from unbroken.run_view import shown_cost
+from unbroken.run_view import counted, shown_cost
 from unbroken_viewer.listing import Row, shown_end
 from unbroken_viewer.picture import RECORDED, Picture
 from unbroken_viewer.picture_data import CallLane, Clip, InnerLane, Mark, Turn
@@ -259,7 +259,7 @@ _PROMPT = 20
 
 def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterator[Text]:
     width = max(width, _NARROWEST)
-    yield Text(fit(in_line(picture.prompt) or picture.run or picture.file, width).rstrip(), "bold")
+    yield _row(in_line(picture.prompt) or picture.run or picture.file, width, "bold")
     yield from _wrapped(_facts(picture), width, "dim")
     for banner in picture.banners:
         yield from _wrapped(f"! {in_line(banner)}", width, "yellow")
@@ -275,13 +275,13 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
         yield waterfall.turn(turn)
         for attempt in turn.attempts:
             if attempt.broken:
-                yield Text(fit(f"  {glyphs.broken} {in_line(attempt.broken)}", width).rstrip(), FAILED)
+                yield _row(f"  {glyphs.broken} {in_line(attempt.broken)}", width, FAILED)
         for call in turn.calls:
             if call.state != "withdrawn":
                 yield waterfall.call(call)
                 if call.error and call.result is not None and call.state != "dropped":
                     why = in_line(call.result.text).removeprefix("Error: ")
-                    yield Text(fit(f"    {glyphs.failed} {why}", width).rstrip(), FAILED)
+                    yield _row(f"    {glyphs.failed} {why}", width, FAILED)
                 for inner in call.inner:
                     yield waterfall.inner(call, inner)
     for mark in marks:
@@ -346,7 +346,7 @@ def _in_short(row: Row) -> str:
     told = [
         _day(row.time),
         in_line(shown_end(row.state, row.agent)),
-        _count(row.calls, "call") if row.calls is not None else "",
+        counted(row.calls, "call") if row.calls is not None else "",
         f"{row.failed} failed" if row.failed else "",
         seconds_in_words(row.seconds),
         f"cost {shown_cost(row.cost, row.currency)}" if row.cost is not None else "",
@@ -355,7 +355,7 @@ def _in_short(row: Row) -> str:
 
 
 def _mark(mark: Mark, width: int, glyphs: Glyphs) -> Text:
-    return Text(fit(f"  {glyphs.mark} {seconds_in_words(mark.at)}: {in_line(mark.text)}", width).rstrip(), "yellow")
+    return _row(f"  {glyphs.mark} {seconds_in_words(mark.at)}: {in_line(mark.text)}", width, "yellow")
 
 
 def _facts(picture: Picture) -> str:
@@ -363,14 +363,14 @@ def _facts(picture: Picture) -> str:
     about = "about " if totals.estimated else ""
     told = [
         in_line(shown_end(picture.state, picture.agent)),
-        _count(totals.rounds, "round"),
-        _count(totals.calls, "call"),
+        counted(totals.rounds, "round"),
+        counted(totals.calls, "call"),
         f"{totals.failed} failed" if totals.failed else "",
         f"{totals.uncertain} uncertain" if totals.uncertain else "",
         f"{totals.early} started early" if totals.early else "",
         f"{totals.duplicates} shared" if totals.duplicates else "",
         _retries(totals.retries, totals.restarts),
-        f"{about}{_count(totals.input_tokens, 'token')} in, {totals.output_tokens:,} out"
+        f"{about}{counted(totals.input_tokens, 'token')} in, {totals.output_tokens:,} out"
         if totals.input_tokens or totals.output_tokens
         else "",
         f"cost {about if totals.cost is not None else ''}{shown_cost(totals.cost, picture.currency)}"
@@ -391,25 +391,28 @@ def _retries(retries: int, broke: int) -> str:
 
 def _legend(picture: Picture, width: int, glyphs: Glyphs) -> Iterator[Text]:
     calls = [call for turn in picture.turns for call in turn.calls]
-    signs = [(glyphs.model, MODEL, "the model writes")]
-    if calls:
-        signs += [
-            (glyphs.writing, WRITING, "the call is being written"),
-            (glyphs.waiting, WAITING, "it waits, or shares a result"),
-        ]
-        signs += [(glyphs.early, EARLY, "it runs, started early"), (glyphs.running, RUNNING, "it runs")]
-    if any(call.inner for call in calls):
-        signs.append((glyphs.inner, RUNNING, "a call of an inner agent"))
-    if any(call.error and call.state != "dropped" for call in calls):
-        signs.append((glyphs.failed, FAILED, "it failed"))
-    if any(call.state == "dropped" and call.started is not None for call in calls):
-        signs.append((glyphs.failed, FAILED, "it was lost"))
-    if broken := [attempt for turn in picture.turns for attempt in turn.attempts if attempt.broken]:
-        began = any(attempt.first is not None for attempt in broken)
-        signs.append((glyphs.broken, FAILED, "the answer broke off" if began else "there was no answer"))
-    if any(call.died for call in calls):
-        signs.append((glyphs.broken, FAILED, "its process died"))
-    return legend_lines(signs, width)
+    failed = any(call.error and call.state != "dropped" for call in calls)
+    lost = any(call.state == "dropped" and call.started is not None for call in calls)
+    broken = [attempt for turn in picture.turns for attempt in turn.attempts if attempt.broken]
+    began = any(attempt.first is not None for attempt in broken)
+    signs: list[tuple[object, str, str, str]] = [
+        (True, glyphs.model, MODEL, "the model writes"),
+        (calls, glyphs.writing, WRITING, "the call is being written"),
+        (calls, glyphs.waiting, WAITING, "it waits, or shares a result"),
+        (calls, glyphs.early, EARLY, "it runs, started early"),
+        (calls, glyphs.running, RUNNING, "it runs"),
+        (any(call.inner for call in calls), glyphs.inner, RUNNING, "a call of an inner agent"),
+        (failed, glyphs.failed, FAILED, "it failed"),
+        (lost, glyphs.failed, FAILED, "it was lost"),
+        (broken, glyphs.broken, FAILED, "the answer broke off" if began else "there was no answer"),
+        (any(call.died for call in calls), glyphs.broken, FAILED, "its process died"),
+    ]
+    return legend_lines([(sign, style, words) for seen, sign, style, words in signs if seen], width)
+
+
+def _row(words: str, width: int, style: str) -> Text:
+    """One line, cut if it is too long."""
+    return Text(fit(words, width).rstrip(), style)
 
 
 def _wrapped(words: str, width: int, style: str, indent: str = "") -> Iterator[Text]:
@@ -433,10 +436,6 @@ def _answer(answer: Clip, width: int, style: str) -> Iterator[Text]:
         yield from _wrapped(in_line(line), width, style, " " * min(indent, width // 4))
     if answer.cut or len(answer.text) > _ANSWER:
         yield Text(f"… ({answer.size:,} bytes)", style)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _day(time: float) -> str:

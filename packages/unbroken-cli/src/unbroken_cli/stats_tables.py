@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from unbroken.run_view import counted as plural
 from unbroken.run_view import shown_cost
 from unbroken.trajectory.alerts import Fired
 from unbroken.trajectory.histogram import Histogram
@@ -72,31 +73,31 @@ def _and_share(count: int, share: float) -> str:
     return f"{count:,} ({_share(share)})"
 
 
-_ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
-    ("queries that ended", lambda each: f"{each.queries:,}"),
-    ("  answered", lambda each: f"{each.answered:,}"),
+_ROWS: tuple[tuple[str, str | Callable[[Metrics], str]], ...] = (
+    ("queries that ended", "queries"),
+    ("  answered", "answered"),
     ("    in the final request", lambda each: f"{each.answered - each.outcomes.get('answered', 0):,}"),
-    ("  cut off", lambda each: f"{each.cut_off:,}"),
-    ("  failed", lambda each: f"{each.failed:,}"),
+    ("  cut off", "cut_off"),
+    ("  failed", "failed"),
     ("  cancelled", lambda each: f"{each.outcomes.get('cancelled', 0):,}"),
-    ("runs that are waiting", lambda each: f"{each.waiting:,}"),
-    ("runs that did not end", lambda each: f"{each.unended:,}"),
+    ("runs that are waiting", "waiting"),
+    ("runs that did not end", "unended"),
     ("latency, mean", lambda each: _latency(each, each.avg_query_latency)),
     ("  p50", lambda each: _latency(each, each.latency.quantile(0.5))),
     ("  p95", lambda each: _latency(each, each.latency.quantile(0.95))),
     ("  max", lambda each: _latency(each, each.latency.max)),
     ("rounds per query", lambda each: _number(each.avg_tool_rounds_per_query, each.queries)),
     ("  queries with 2 rounds", lambda each: _two_rounds(each)),
-    ("requests", lambda each: f"{each.requests:,}"),
-    ("  retried, the answer broke off", lambda each: f"{each.restarts:,}"),
+    ("requests", "requests"),
+    ("  retried, the answer broke off", "restarts"),
     ("broken chains", lambda each: _and_share(each.tool_chain_broken, each.tool_chain_broken_rate)),
-    ("tool calls", lambda each: f"{each.tool_calls:,}"),
+    ("tool calls", "tool_calls"),
     ("  per turn with calls", lambda each: _number(each.tool_calls_per_turn, each.tool_calls)),
-    ("  turns with several", lambda each: f"{each.multi_tool_call_count:,}"),
-    ("  duplicates shared", lambda each: f"{each.duplicates_shared:,}"),
-    ("  refused", lambda each: f"{each.refused:,}"),
-    ("  uncertain", lambda each: f"{each.uncertain:,}"),
-    ("tool executions", lambda each: f"{each.tool_executions:,}"),
+    ("  turns with several", "multi_tool_call_count"),
+    ("  duplicates shared", "duplicates_shared"),
+    ("  refused", "refused"),
+    ("  uncertain", "uncertain"),
+    ("tool executions", "tool_executions"),
     ("  failures", lambda each: _and_share(each.tool_failures, each.tool_failure_rate)),
     ("  time, total", lambda each: _seconds(each.tool_execution_time_total)),
     ("  time, max", lambda each: _seconds(each.tool_execution_time_max)),
@@ -104,6 +105,7 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("tokens in", lambda each: f"{_about(each)}{each.input_tokens:,}"),
     ("tokens out", lambda each: f"{_about(each)}{each.output_tokens:,}"),
 )
+"""A number is written by its name."""
 
 _TOOL_HEAD = ("tool", "calls", "ran", "failed", "refused", "shared", "mean", "p95", "max", "total")
 _DROPPED_FIRST = ("shared", "refused", "total", "p95", "ran", "calls", "mean")
@@ -132,10 +134,14 @@ def _cost(metrics: Metrics, currency: str) -> str:
 def _rows(counted: Counted) -> list[list[str]]:
     columns = list(counted.columns.values())
     return [
-        *([name, *(value(each) for each in columns)] for name, value in _ROWS),
+        *([name, *(_value(each, value) for each in columns)] for name, value in _ROWS),
         ["cost", *(_cost(each, counted.currency) for each in columns)],
         ["  saved by the cache", *(shown_cost(each.cache_saving, counted.currency) for each in columns)],
     ]
+
+
+def _value(metrics: Metrics, value: str | Callable[[Metrics], str]) -> str:
+    return f"{getattr(metrics, value):,}" if isinstance(value, str) else value(metrics)
 
 
 def _tool_row(name: str, tool: ToolMetrics) -> list[str]:
@@ -172,7 +178,7 @@ def rounds_bars(rounds: Mapping[int, int]) -> list[tuple[str, int]]:
     if not rounds:
         return []
     every = range(max(rounds) + 1) if max(rounds) <= 20 else sorted(rounds)
-    return _trimmed([(f"{n} round{'' if n == 1 else 's'}", rounds.get(n, 0)) for n in every])
+    return _trimmed([(plural(n, "round"), rounds.get(n, 0)) for n in every])
 
 
 def _trimmed(bars: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -192,7 +198,7 @@ def bar(count: int, most: int, blocks: bool, width: int = _WIDTH) -> str:
 
 def _title(counted: Counted) -> str:
     skipped = f", {len(counted.left_out):,} skipped" if counted.left_out else ""
-    return f"{counted.recordings:,} recording{'' if counted.recordings == 1 else 's'}{skipped}"
+    return f"{plural(counted.recordings, 'recording')}{skipped}"
 
 
 def _histograms(counted: Counted) -> list[tuple[str, list[tuple[str, int]]]]:

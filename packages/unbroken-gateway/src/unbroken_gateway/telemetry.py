@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
@@ -26,17 +27,15 @@ from unbroken.errors import needs_extra
 from unbroken.models.http import HTTPModel
 from unbroken.trajectory.otel.names import (
     OTHER,
+    SECONDS,
     Asked,
     Telemetry,
-    answer,
     fail,
     headers_of,
-    history,
-    instructions,
-    json_text,
-    tools,
-    usage_attributes,
+    known,
+    request_content,
 )
+from unbroken.trajectory.otel.spans import ModelSpan
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken_gateway.admin.gateway_metrics import is_possible
 from unbroken_gateway.http.client_response import Failure
@@ -55,7 +54,10 @@ MOST_TURNS = 10_000
 """Held turns whose first request is remembered, for links from the requests that return their results."""
 MOST_MODELS = 200
 """Names of models in metrics. With an alias like `gpt-*` clients choose them; further ones are counted together."""
-_SECONDS = [0.01 * 2**step for step in range(14)]
+_HISTOGRAMS = (
+    ("gen_ai.server.request.duration", "s", "From a request to the end of its answer", SECONDS),
+    ("gen_ai.server.time_to_first_token", "s", "From a request to the first output of the model", SECONDS),
+)
 _OPERATIONS = {"/v1/embeddings": "embeddings", "/v1/images/generations": "generate_content"}
 
 
@@ -65,24 +67,12 @@ class GatewayTelemetry:
     def __init__(self, settings: GatewaySettings, *, longest_end: float = 5.0) -> None:
         self._longest_end = longest_end
         tracers, meters, self._closers = _providers(settings)
-        self.shared = Telemetry(tracers, meters, settings.telemetry_content)
+        self.shared = Telemetry(tracers, meters, settings.telemetry_content, _HISTOGRAMS)
         self.propagates = settings.telemetry_propagate
         self._redactor = Redactor(secrets_in_environment())
         self._models: set[str] = set()
-        self._turns: OrderedDict[str, SpanContext] = OrderedDict()
-        meter = metrics.get_meter("unbroken", meter_provider=meters)
-        self.duration = meter.create_histogram(
-            "gen_ai.server.request.duration",
-            "s",
-            "From a request to the end of its answer",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
-        self.first_token = meter.create_histogram(
-            "gen_ai.server.time_to_first_token",
-            "s",
-            "From a request to the first output of the model",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
+        self.turns: OrderedDict[str, SpanContext] = OrderedDict()
+        """The first request of each held turn."""
 
     def begin(self, scope: Scope, state: RequestState) -> RequestTrace:
         return RequestTrace(self, scope, state)
@@ -108,12 +98,9 @@ class GatewayTelemetry:
         return model
 
     def remember(self, turn: str, span: Span) -> None:
-        self._turns[turn] = span.get_span_context()
-        while len(self._turns) > MOST_TURNS:
-            self._turns.popitem(last=False)
-
-    def first_request(self, turn: str) -> SpanContext | None:
-        return self._turns.get(turn)
+        self.turns[turn] = span.get_span_context()
+        while len(self.turns) > MOST_TURNS:
+            self.turns.popitem(last=False)
 
 
 class RequestTrace:
@@ -133,13 +120,12 @@ class RequestTrace:
             "url.scheme": scope.get("scheme", "http"),
             "unbroken.request.id": REQUEST_ID.get(),
             "unbroken.client.wire": state.client_wire,
+            "user_agent.original": telemetry.exportable(state.headers.get("user-agent", "")[:200]) or None,
         }
-        if agent := state.headers.get("user-agent"):
-            about["user_agent.original"] = telemetry.exportable(agent[:200])
         above = extract(state.headers)
-        self.span = telemetry.shared.tracer.start_span(f"{method} {route}", above, SpanKind.SERVER, about)
+        self.span = telemetry.shared.tracer.start_span(f"{method} {route}", above, SpanKind.SERVER, known(about))
         self._context = set_span_in_context(self.span, above)
-        self._attempt: _Attempt | None = None
+        self._attempt: ModelSpan | None = None
         self._attempts = 0
         self.request: Request | None = None
         """What the model is asked, if content is exported."""
@@ -155,20 +141,20 @@ class RequestTrace:
         self._attempts += 1
         asked = Asked.of(model)
         operation = self._operation or "request"
+        http, began = model if isinstance(model, HTTPModel) else None, time.perf_counter()
+        exportable = partial(self._telemetry.exportable, model=http)
         about: dict[str, Any] = {
-            **({"gen_ai.operation.name": self._operation} if self._operation else {}),
+            "gen_ai.operation.name": self._operation or None,
             **asked.attributes(),
             "unbroken.alias": self._state.alias,
             "unbroken.attempt": self._attempts,
+            "unbroken.deployment": (http and http.label) or None,
         }
-        http = model if isinstance(model, HTTPModel) else None
-        if http is not None and http.label:
-            about["unbroken.deployment"] = http.label
         if self.content and self.request is not None:
-            about |= self._content(self.request, http)
+            about |= request_content(self.request, exportable)
         tracer = self._telemetry.shared.tracer
-        span = tracer.start_span(f"{operation} {asked.model}", self._context, SpanKind.CLIENT, about)
-        self._attempt = _Attempt(span, asked, http)
+        span = tracer.start_span(f"{operation} {asked.model}", self._context, SpanKind.CLIENT, known(about))
+        self._attempt = ModelSpan(span, asked, exportable, lambda: time.perf_counter() - began)
         return headers_of(set_span_in_context(span, self._context)) if self._telemetry.propagates else None
 
     def asks(self, upstream: Upstream, request: Request) -> None:
@@ -177,19 +163,10 @@ class RequestTrace:
         if upstream.http is None:
             self.begin(upstream.model)
 
-    def _content(self, request: Request, model: HTTPModel | None) -> dict[str, str]:
-        found = {
-            "gen_ai.system_instructions": instructions(request.messages),
-            "gen_ai.input.messages": history(request.messages),
-            "gen_ai.tool.definitions": tools(request.tools),
-        }
-        return {name: self._telemetry.exportable(json_text(value), model) for name, value in found.items() if value}
-
     def first(self) -> None:
         """The first output of the model has arrived."""
-        if (attempt := self._attempt) is not None and attempt.first is None:
-            attempt.first = time.perf_counter() - attempt.began
-            attempt.span.set_attribute("gen_ai.response.time_to_first_chunk", attempt.first)
+        if self._attempt is not None:
+            self._attempt.begin_answer()
 
     def reported(self, usage: Usage) -> None:
         """An impossible report is left out: no collector takes numbers below 0, or of more than 64 bits."""
@@ -209,34 +186,29 @@ class RequestTrace:
         verdict, attempt = ended.verdict, self._attempt
         if attempt is None:
             return
-        if verdict.finish is not None:
-            attempt.span.set_attribute("gen_ai.response.finish_reasons", [self._telemetry.exportable(verdict.finish)])
-        if self.content and ended.message is not None:
-            said = json_text(answer(ended.message, verdict.finish or verdict.kind))
-            attempt.span.set_attribute("gen_ai.output.messages", self._telemetry.exportable(said, attempt.model))
+        attempt.take_end(verdict, ended.message if self.content else None)
         self.span.set_attribute("gen_ai.response.model", attempt.asked.model)
         self._end_attempt(verdict.kind if verdict.failed else "", verdict.reason if verdict.failed else "")
 
     def held(self, turn: str, calls: int) -> None:
         """All calls of this turn but one are held until the client returns a result."""
-        self.span.set_attribute("unbroken.turn.session", turn[-8:])
-        self.span.add_event("unbroken.calls_held", {"unbroken.turn.session": turn[-8:], "unbroken.turn.calls": calls})
+        self._note(turn, "unbroken.calls_held", {"unbroken.turn.calls": calls})
         self._telemetry.remember(turn, self.span)
 
     def released(self, turn: str, handed: str) -> None:
         """A held call was released, without asking the model."""
-        self.span.set_attribute("unbroken.turn.session", turn[-8:])
-        about = {"unbroken.turn.session": turn[-8:], "unbroken.turn.handed": handed}
-        self.span.add_event("unbroken.call_released", about)
-        self._link(turn)
+        self._note(turn, "unbroken.call_released", {"unbroken.turn.handed": handed})
+        self.continued(turn)
 
     def continued(self, turn: str) -> None:
         """The model is asked after this turn; if calls of it were held, it is linked."""
-        self._link(turn)
-
-    def _link(self, turn: str) -> None:
-        if (first := self._telemetry.first_request(turn)) is not None:
+        if (first := self._telemetry.turns.get(turn)) is not None:
             self.span.add_link(first, {"unbroken.turn.session": turn[-8:]})
+
+    def _note(self, turn: str, event: str, about: dict[str, Any]) -> None:
+        session = {"unbroken.turn.session": turn[-8:]}
+        self.span.set_attributes(session)
+        self.span.add_event(event, session | about)
 
     def end(self, status: int, failure: Failure | None) -> None:
         state, span = self._state, self.span
@@ -244,16 +216,17 @@ class RequestTrace:
         if failure is not None:
             self._end_attempt(failure.upstream or ("cancelled" if status == GONE else ""), failure.words)
         self._end_attempt(state.outcome.error_kind)
-        span.set_attribute("http.response.status_code", status)
-        if state.alias:
-            span.set_attribute("gen_ai.request.model", self._telemetry.exportable(state.alias))
-        if state.key is not None:
-            span.set_attribute("unbroken.key", state.key.name)
+        ended = {
+            "http.response.status_code": status,
+            "gen_ai.request.model": self._telemetry.exportable(state.alias) or None,
+            "unbroken.key": None if state.key is None else state.key.name,
+        }
+        span.set_attributes(known(ended))
         error = state.outcome.error_kind or (failure.upstream if failure is not None else "")
         error = error or (str(status) if status >= 500 else "")
         if error:
             words = failure.words if failure is not None else state.outcome.error
-            fail(span, error, self._words(words))
+            fail(span, error, self._telemetry.exportable(words) if self.content else "")
         span.end()
         if self._operation:
             about: dict[str, str | int] = {
@@ -261,41 +234,22 @@ class RequestTrace:
                 "gen_ai.request.model": self._telemetry.counted(state.alias) if state.alias else OTHER,
                 "http.response.status_code": status,
             }
-            seconds = time.perf_counter() - state.outcome.began
-            self._telemetry.duration.record(seconds, {**about, "error.type": error} if error else about)
-            if state.outcome.first_after is not None:
-                self._telemetry.first_token.record(state.outcome.first_after, about)
-
-    def _words(self, words: str, model: HTTPModel | None = None) -> str:
-        """The text of an error is content: providers quote in it what they were sent."""
-        return self._telemetry.exportable(words, model) if self.content else ""
+            measure, outcome = self._telemetry.shared.measure, state.outcome
+            measure("gen_ai.server.request.duration", time.perf_counter() - outcome.began, about, error)
+            if outcome.first_after is not None:
+                measure("gen_ai.server.time_to_first_token", outcome.first_after, about)
 
     def _end_attempt(self, error: str = "", words: str = "") -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
-        usage, telemetry = attempt.usage, self._telemetry
-        attempt.span.set_attributes(usage_attributes(usage))
-        if error:
-            fail(attempt.span, error, self._words(words, attempt.model))
-        attempt.span.end()
+        if error:  # its text is content: providers quote in it what they were sent
+            attempt.fail(error, words if self.content else "")
+        about: dict[str, str | int] = {}
         if self._operation:
-            about = {**attempt.asked.attributes(), "gen_ai.request.model": telemetry.counted(attempt.asked.model)}
-            about["gen_ai.operation.name"] = self._operation
-            seconds = time.perf_counter() - attempt.began
-            telemetry.shared.request_ended(seconds, attempt.first, usage, about, error)
-
-
-class _Attempt:
-    __slots__ = ("asked", "began", "first", "model", "span", "usage")
-
-    def __init__(self, span: Span, asked: Asked, model: HTTPModel | None) -> None:
-        self.span = span
-        self.asked = asked
-        self.model = model
-        self.began = time.perf_counter()
-        self.first: float | None = None
-        self.usage = Usage()
+            about |= {**attempt.asked.attributes(), "gen_ai.operation.name": self._operation}
+            about["gen_ai.request.model"] = self._telemetry.counted(attempt.asked.model)
+        attempt.end(self._telemetry.shared, about)
 
 
 def _route(path: str) -> str:

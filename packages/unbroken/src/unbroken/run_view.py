@@ -46,13 +46,13 @@ from unbroken.events import (
 )
 from unbroken_wires.messages import Json, Outcome, Usage
 
+# Fields that are not set fall back to the class attributes: setting all of them would take three times as long.
+
 
 @dataclass(init=False, eq=False)
 class CallView:
     """One call. Times are those of its events, or None if that has not happened. A call that adopts another one
     continues it: it has the start time of that call, and its result if there is one."""
-
-    # Fields that are not set fall back to the class attributes: setting all of them would take three times as long.
 
     number: int
     """Unique in its run."""
@@ -125,6 +125,11 @@ class CallView:
         return self.dropped is None and self.adopted_by is None
 
     @property
+    def interrupted(self) -> bool:
+        """Whether it had started when its response broke: a call of the next response may continue it."""
+        return self.response_broke and self.started is not None
+
+    @property
     def saved(self) -> float | None:
         """Seconds saved by starting early: until the end of its response, or until its own end if that came first. None
         if it did not start early, and while either end is unknown."""
@@ -162,30 +167,30 @@ class AttemptView:
 class TurnView:
     """One request: the attempts at its response, its text and its calls."""
 
+    asked: float | None = None
+    """When the request was sent. None if the events do not include that: a resumed run begins with earlier calls."""
+    final = False
+    """The model could not call tools."""
+    ended: float | None = None
+    """When the response was complete."""
+    detected: float | None = None
+    """The same, but only if the response contains calls."""
+    finished: float | None = None
+    """When all calls had results."""
+    cost: float | None = None
+    """What the request cost, failed attempts included. None if that is not known (yet)."""
+    round_cost: float | None = None
+    """The same with its calls, once all have results: an agent as a tool has a cost."""
+    is_thought: bool | None = None
+    """None until the text is complete; then True if calls follow."""
+
     def __init__(self, number: int) -> None:
         self.number = number
-        self.asked: float | None = None
-        """When the request was sent. None if the events do not include that: a resumed run begins with earlier
-        calls."""
-        self.final = False
-        """The model could not call tools."""
         self.attempts: list[AttemptView] = []
         self.calls: list[CallView] = []
         """All calls that were written, including those in no message. In call order once the response is complete."""
         self.server_calls: list[ServerCallView] = []
         """Those of tools that the provider runs itself, as they began."""
-        self.ended: float | None = None
-        """When the response was complete."""
-        self.detected: float | None = None
-        """The same, but only if the response contains calls."""
-        self.finished: float | None = None
-        """When all calls had results."""
-        self.cost: float | None = None
-        """What the request cost, failed attempts included. None if that is not known (yet)."""
-        self.round_cost: float | None = None
-        """The same with its calls, once all have results: an agent as a tool has a cost."""
-        self.is_thought: bool | None = None
-        """None until the text is complete; then True if calls follow."""
         self.texts: list[str] = []
         """The pieces of `text`, as they arrived."""
         self.reasonings: list[str] = []
@@ -204,31 +209,32 @@ class TurnView:
 class RunView:
     """`feed` takes the next event; `RunView.of(events)` takes all of them."""
 
+    run = ""
+    model = ""
+    schedule = ""
+    agent = ""
+    """The agent that has taken over, if the run was handed off."""
+    began: float | None = None
+    ended: float | None = None
+    """None while the run is active."""
+    usage = Usage()
+    """Known at the end of the run."""
+    cost: float | None = None
+    """What the run cost, if that is known; at its end."""
+    rounds = 0
+    requests = 0
+    attempts = 0
+    """Requests that were sent, including those that failed."""
+    finished: RunFinished | None = None
+    failed: RunFailed | None = None
+
     def __init__(self) -> None:
-        self.run = ""
-        self.model = ""
-        self.schedule = ""
-        self.agent = ""
-        """The agent that has taken over, if the run was handed off."""
-        self.began: float | None = None
-        self.ended: float | None = None
-        """None while the run is active."""
         self.turns: list[TurnView] = []
         self.by_number: dict[int, CallView] = {}
         """All calls, including those in no message."""
         self.retries: list[RequestRetried] = []
         self.todos: list[dict[str, Json]] = []
         """The latest list."""
-        self.usage = _NOTHING
-        """Known at the end of the run."""
-        self.cost: float | None = None
-        """What the run cost, if that is known; at its end."""
-        self.rounds = 0
-        self.requests = 0
-        self.attempts = 0
-        """Requests that were sent, including those that failed."""
-        self.finished: RunFinished | None = None
-        self.failed: RunFailed | None = None
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Self:
@@ -287,43 +293,44 @@ class RunView:
     @property
     def stop_reason(self) -> str:
         """Empty if the run failed, or if its end is not among the events."""
-        return self.finished.stop_reason if self.finished is not None else ""
+        return (self.finished or _UNENDED).stop_reason
 
     @property
     def seconds(self) -> float:
         """How long the run took, not counting the time in which it waited; 0 until it has finished."""
-        return self.finished.seconds if self.finished is not None else 0.0
+        return (self.finished or _UNENDED).seconds
 
     @property
     def pending(self) -> list[dict[str, Json]]:
         """The calls that the run is waiting for."""
-        return self.finished.pending if self.finished is not None else []
+        return (self.finished or _UNENDED).pending
 
     @property
     def complete(self) -> bool:
         """Whether the run ended and every call of its history has a result."""
-        return self.finished is not None and self.finished.complete
+        return (self.finished or _UNENDED).complete
 
     @property
     def fallback_used(self) -> bool:
         """Whether a response broke and was requested again without streaming, or from another model."""
-        ending = self.finished or self.failed
-        return ending is not None and ending.fallback_used
+        return (self.finished or self.failed or _UNENDED).fallback_used
 
     @property
     def verdicts(self) -> list[dict[str, Json]]:
         """What was wrong with each incomplete response, once the run has ended."""
-        end = self.finished or self.failed
-        return end.verdicts if end is not None else []
+        return (self.finished or self.failed or _UNENDED).verdicts
+
+    def before(self, call: CallView) -> CallView | None:
+        """The call that this one continues, if that is known."""
+        return None if call.adopted is None else self.by_number.get(call.adopted)
 
     def forget_turns(self) -> None:
         """Forgets all turns but the last, and their calls. Use it if you only count: a long run then needs no more
         memory."""
         del self.turns[:-1]
-        running = [call for call in self.by_number.values() if call.handle and call.outcome is None]
-        self.by_number = {call.number: call for turn in self.turns for call in turn.calls}
-        for call in running:
-            self.by_number[call.number] = call
+        kept = [call for turn in self.turns for call in turn.calls]
+        kept += [call for call in self.by_number.values() if call.handle and call.outcome is None]
+        self.by_number = {call.number: call for call in kept}
 
     # The events of a run
 
@@ -493,13 +500,9 @@ class RunView:
         before.adopted_by = call.number
         if call.outcome is not None:
             return  # it continued another call before, and has a result
-        call.arguments, call.started, call.early = before.arguments, before.started, before.early
-        call.changed = before.changed
+        for name in _CONTINUED:
+            setattr(call, name, getattr(before, name))
         call.resumed = before.resumed or not before.response_broke
-        call.written, call.progress, call.late = before.written, before.progress, before.late
-        call.text, call.error, call.outcome = before.text, before.error, before.outcome
-        call.seconds, call.finished = before.seconds, before.finished
-        call.inner, call.agent = before.inner, before.agent
 
     def _call_dropped(self, event: CallDropped) -> None:
         call = self._of(event)
@@ -520,26 +523,19 @@ class RunView:
 
     # The events of a tool that the provider runs
 
-    def _server_call_started(self, event: ServerCallStarted) -> None:
+    def _server_call_started(self, event: ServerCallStarted | ServerCallFinished) -> ServerCallView:
         call = ServerCallView(event.call_id, event.tool, event.name, event.time, event.arguments)
         self.turn(event.turn).server_calls.append(call)
+        return call
 
     def _server_call_finished(self, event: ServerCallFinished) -> None:
         """It may have begun in an earlier turn: a provider may pause between the two."""
-        running = (
-            call
-            for turn in reversed(self.turns)
-            for call in reversed(turn.server_calls)
-            if call.id == event.call_id and call.outcome is None
-        )
-        call = next(running, None)
-        if call is None:
-            call = ServerCallView(event.call_id, event.tool, event.name, event.time)
-            self.turn(event.turn).server_calls.append(call)
+        running = [call for call in self.server_calls if call.id == event.call_id and call.outcome is None]
+        call = running[-1] if running else self._server_call_started(event)
         call.arguments, call.outcome, call.error = event.arguments, event.outcome, event.error
         call.finished = event.time
 
-    _TAKES: ClassVar[dict[type[Event], Callable[[RunView, Any], None]]] = {
+    _TAKES: ClassVar[dict[type[Event], Callable[[RunView, Any], object]]] = {
         RunStarted: _run_started,
         AgentChanged: _agent_changed,
         RequestSent: _request_sent,
@@ -579,6 +575,11 @@ def shown_cost(cost: float | None, currency: str = "$") -> str:
     return f"{currency}{cost:,.4f}" if cost >= 0.001 or not cost else f"{currency}{cost:.7f}"
 
 
+def counted(number: int, what: str) -> str:
+    """`1 call`, `1,024 calls`"""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def _joined(pieces: list[str]) -> str:
     """Joins the pieces in place, once. A screen may read them while another thread adds more."""
     if (count := len(pieces)) > 1:
@@ -590,5 +591,36 @@ def _usage(saved: dict[str, Any]) -> Usage:
     return Usage(**{name: value for name, value in saved.items() if name in _USAGE})
 
 
-_NOTHING = Usage()
+_UNENDED = RunFinished(
+    run="",
+    turn=0,
+    seq=0,
+    time=0.0,
+    text="",
+    stop_reason="",
+    rounds=0,
+    requests=0,
+    calls=0,
+    usage={},
+    seconds=0.0,
+    complete=False,
+)
+"""In place of the end of a run that has none."""
+_CONTINUED = (
+    "arguments",
+    "changed",
+    "written",
+    "started",
+    "early",
+    "progress",
+    "late",
+    "inner",
+    "agent",
+    "text",
+    "error",
+    "outcome",
+    "seconds",
+    "finished",
+)
+"""What a call has of the one that it continues."""
 _USAGE = frozenset(each.name for each in fields(Usage))

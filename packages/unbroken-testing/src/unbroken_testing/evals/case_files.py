@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 from unbroken.agent.limits import Limits, limits_from_json
 from unbroken.agent.named_objects import find_object
@@ -18,18 +18,15 @@ from unbroken_testing.evals.judging import JUDGE_THRESHOLD, judge
 from unbroken_testing.evals.scorers import called, contains, exact, fits
 from unbroken_wires.messages import Message
 from unbroken_wires.transcript import from_json
+from unbroken_wires.wires.json_access import as_dict, as_list
 
 PYTHON_NAME = "cases"
 """The variable of a Python file that holds its cases."""
 _KEYS = ("id", "prompt", "messages", "score", "tools", "tags", "timeout", "limits", "pass_rate")
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A case as it is in the file, and the line in which it begins."""
-
-    value: Any
-    line: int
+_Entry: TypeAlias = tuple[Any, int]
+"""A case as it is in the file, and the line in which it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +70,19 @@ def _text(file: Path) -> str:
 def _cases(reader: _Reader, entries: Sequence[_Entry]) -> list[Case]:
     cases: list[Case] = []
     lines: dict[str, int] = {}
-    for entry in entries:
-        case = _case(reader, entry)
+    for value, line in entries:
+        case = _case(reader, value, line)
         if case.id in lines:
-            reader.fail(entry.line, f"the id `{case.id}` is that of the case in line {lines[case.id]}")
-        lines[case.id] = entry.line
+            reader.fail(line, f"the id `{case.id}` is that of the case in line {lines[case.id]}")
+        lines[case.id] = line
         cases.append(case)
     return cases
 
 
-def _case(reader: _Reader, entry: _Entry) -> Case:
-    value, line = entry.value, entry.line
+def _case(reader: _Reader, value: Any, line: int) -> Case:
     if not isinstance(value, dict):
         reader.fail(line, f"a case is a mapping with `id` and `prompt`, this is {_kind(value)}")
-    given = cast("dict[Any, Any]", value)
+    given = as_dict(value)
     for key in given:
         if key not in _KEYS:
             reader.fail(line, f"a case has no `{key}`; it may have {', '.join(_KEYS)}")
@@ -111,16 +107,12 @@ def _case(reader: _Reader, entry: _Entry) -> Case:
 
 
 def _list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return cast("list[Any]", value) if isinstance(value, list) else [value]
+    return as_list(value) if isinstance(value, list | None) else [value]
 
 
 def _each(score: Any) -> list[Any]:
     """The scorers of a list, or of one mapping: `score: {contains: Oslo, called: search}`."""
-    if isinstance(score, dict):
-        return [{name: value} for name, value in cast("dict[Any, Any]", score).items()]
-    return _list(score)
+    return [{name: value} for name, value in as_dict(score).items()] if isinstance(score, dict) else _list(score)
 
 
 def _kind(value: Any) -> str:
@@ -146,10 +138,10 @@ def _limits(value: Any) -> Limits | None:
     if value is None:
         return None
     known = [each.name for each in fields(Limits) if each.name != "prices"]
-    if not isinstance(value, dict) or not set(cast("dict[Any, Any]", value)) <= set(known):
+    if not isinstance(value, dict) or not as_dict(value).keys() <= set(known):
         raise UserError(f"`limits` is a mapping of {', '.join(known)}")
     try:
-        return limits_from_json({"rounds": Limits().rounds, **cast("dict[str, Any]", value)})
+        return limits_from_json({"rounds": Limits().rounds, **as_dict(value)})
     except TypeError as error:
         raise UserError(f"`limits`: {error}") from None
 
@@ -158,26 +150,29 @@ def _messages(value: Any) -> tuple[Message, ...]:
     """Messages in their saved form; a text stands for its one part."""
     if not isinstance(value, list):
         raise UserError(f"`messages` is a list, this is {_kind(value)}")
-    return from_json([_message(each) for each in cast("list[Any]", value)])
+    return from_json([_message(each) for each in as_list(value)])
 
 
 def _message(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    message = cast("dict[str, Any]", value)
+    message = as_dict(value)
     if message.get("role") != "assistant" and isinstance(content := message.get("content"), str):
         return {**message, "content": [{"type": "text", "text": content}]}
-    return message
+    return value
+
+
+def _only(value: Any) -> tuple[Any, Any]:
+    """The one name in a mapping, and its value; the name is None if this is something else."""
+    found = [*as_dict(value).items()]
+    return found[0] if len(found) == 1 else (None, None)
 
 
 def _expected(value: Any) -> ExpectedCall:
     """`search`, or `{book: {seat: 3}}`."""
     if isinstance(value, str):
         return value
-    if isinstance(value, dict) and len(cast("dict[Any, Any]", value)) == 1:
-        ((name, arguments),) = cast("dict[Any, Any]", value).items()
-        if isinstance(name, str) and isinstance(arguments, dict | None):
-            return {name: cast("dict[str, Any]", arguments or {})}
+    name, arguments = _only(value)
+    if isinstance(name, str) and isinstance(arguments, dict | None):
+        return {name: as_dict(arguments)}
     raise UserError(
         f"a call is the name of a tool, or {{name: {{argument: value}}}}; this is {json.dumps(value, default=str)}"
     )
@@ -187,9 +182,7 @@ def _expected(value: Any) -> ExpectedCall:
 
 
 def _scorer(value: Any, reader: _Reader) -> Scorer | Callable[..., Any]:
-    if not isinstance(value, dict) or len(cast("dict[Any, Any]", value)) != 1:
-        raise UserError(f"`score` lists scorers, each as NAME: VALUE, as in `contains: Oslo`; this is {_kind(value)}")
-    ((name, given),) = cast("dict[Any, Any]", value).items()
+    name, given = _only(value)
     match name:
         case "exact":
             options = _options(given, name, "expected", ignore_case=bool)
@@ -211,13 +204,17 @@ def _scorer(value: Any, reader: _Reader) -> Scorer | Callable[..., Any]:
             return judge(model, _plain(options["rubric"], "rubric"), threshold=float(threshold))
         case "use":
             return _own(_plain(given, name))
+        case None:
+            raise UserError(
+                f"`score` lists scorers, each as NAME: VALUE, as in `contains: Oslo`; this is {_kind(value)}"
+            )
         case _:
             raise UserError(f"there is no scorer `{name}`; there are exact, contains, called, fits, judge and use")
 
 
 def _options(given: Any, scorer: str, main: str, optional: bool = False, **others: type) -> dict[str, Any]:
     """The parameters of a scorer: its main one alone, or a mapping that has it and others."""
-    options = cast("dict[Any, Any]", given) if isinstance(given, dict) else {}
+    options = as_dict(given)
     if main not in options and not (optional and options and set(options) <= set(others)):
         return {main: given}
     for name, value in options.items():
@@ -246,8 +243,8 @@ def _from_python(given: str, place: str, name: str) -> list[Case]:
             found = found()
         except Exception as error:
             raise UserError(f"{given}: `{name}()` failed: {type(error).__name__}: {error}") from error
-    cases = list(cast("Sequence[Any]", found)) if isinstance(found, list | tuple) else None
-    if cases is None or not all(isinstance(case, Case) for case in cases):
+    cases: list[Any] = list(cast("Sequence[Any]", found)) if isinstance(found, list | tuple) else [None]
+    if not all(isinstance(case, Case) for case in cases):
         raise UserError(f"{given}: `{name}` is not a list of Case, and no function that returns one")
     if not cases:
         raise UserError(f"{given} has no cases")
@@ -262,7 +259,7 @@ def _parse_lines(reader: _Reader, text: str) -> list[_Entry]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                entries.append(_Entry(json.loads(line), number))
+                entries.append((json.loads(line), number))
             except ValueError as error:
                 reader.fail(number, f"it is not JSON: {error}")
     return entries
@@ -274,10 +271,10 @@ def _parse_json(reader: _Reader, text: str) -> list[_Entry]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         reader.fail(error.lineno, f"it is not JSON: {error.msg}")
-    listed = cast("dict[str, Any]", value).get("cases") if isinstance(value, dict) else value
+    listed = as_dict(value).get("cases") if isinstance(value, dict) else value
     if not isinstance(listed, list):
         reader.fail(1, "expected a list of cases, or an object with the list as `cases`")
-    return [_Entry(case, line) for case, line in zip(cast("list[Any]", listed), _lines_of(text, value), strict=True)]
+    return list(zip(as_list(listed), _lines_of(text, value), strict=True))
 
 
 def _lines_of(text: str, value: Any) -> list[int]:
@@ -310,7 +307,7 @@ def _parse_yaml(reader: _Reader, text: str) -> list[_Entry]:
             listed = next((value for key, value in root.value if key.value == "cases"), None)
         if listed is None or listed.id != "sequence":
             reader.fail(root.start_mark.line + 1, "expected a list of cases, or a mapping with the list as `cases`")
-        return [_Entry(loader.construct_object(node, deep=True), node.start_mark.line + 1) for node in listed.value]
+        return [(loader.construct_object(node, deep=True), node.start_mark.line + 1) for node in listed.value]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = " ".join(filter(None, (error.context, error.problem)))

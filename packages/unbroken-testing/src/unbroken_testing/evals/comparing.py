@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -87,11 +86,8 @@ def compare(before: Evaluation, now: Evaluation, *, tolerance: float = TOLERANCE
         raise UserError(f"tolerance={tolerance}: give a difference of scores, from 0 to 1")
     earlier = {case.id: case for case in before.cases}
     found = [_changed(earlier.pop(case.id, None), case, tolerance) for case in now.cases]
-    return Comparison((*found, *_gone(earlier.values())), tolerance)
-
-
-def _gone(cases: Iterable[CaseResult]) -> list[CaseChange]:
-    return [CaseChange(case.id, "gone", case, None) for case in cases]
+    gone = [CaseChange(id, "gone", case, None) for id, case in earlier.items()]
+    return Comparison((*found, *gone), tolerance)
 
 
 def _changed(before: CaseResult | None, now: CaseResult, tolerance: float) -> CaseChange:

@@ -204,10 +204,8 @@ class Evaluator:
             return replace(course.complete(trial), reason=str(error))
         except PROVIDER_FAILED as error:
             return replace(trial, outcome="unavailable", reason=_sentence(error))
-        except UnbrokenError as error:
-            return replace(trial, outcome="error", reason=f"the run failed: {_sentence(error)}")
         except Exception as error:  # noqa: BLE001 - the agent's own code runs here; the other cases continue
-            return replace(trial, outcome="error", reason=f"the run failed: {type(error).__name__}: {error}")
+            return replace(trial, outcome="error", reason=f"the run failed: {_sentence(error)}")
         return await self._scored(course.complete(_with_result(trial, result)), case, result)
 
     async def _run(self, case: Case, sinks: list[Middleware], course: Course) -> Result[Any]:

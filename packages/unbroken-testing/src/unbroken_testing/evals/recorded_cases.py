@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from unbroken.agent.output import ANSWER
 from unbroken.agent.result import Result
@@ -215,26 +215,26 @@ class _Again(Course):
 
     def complete(self, trial: Trial) -> Trial:
         """The trial with the differences, and with its calls if the run did not end."""
-        before, now = self._recorded.view, self._now
-        found = [_difference("calls", "\n".join(calls_of(before)), "\n".join(calls_of(now)))]
-        if now.finished is not None:
-            found += [
-                _difference("text", before.text, now.text),
-                _difference("ended", before.stop_reason or "failed", now.stop_reason),
-                _difference("rounds", before.rounds, now.rounds),
-                _difference("requests", before.requests, now.requests),
-                _difference("tokens in", before.usage.input_tokens, now.usage.input_tokens),
-                _difference("tokens out", before.usage.output_tokens, now.usage.output_tokens),
-            ]
-        differences = tuple(each for each in found if each is not None)
-        return replace(trial, differences=differences, calls=trial.calls or tuple(calls_of(now)))
+        before, now = _comparable(self._recorded.view), _comparable(self._now)
+        differences = tuple(
+            Difference(what, before[what], now[what])
+            for what in before
+            if before[what] != now[what] and (what == "calls" or self._now.finished is not None)
+        )
+        return replace(trial, differences=differences, calls=trial.calls or tuple(calls_of(self._now)))
 
 
-_What = Literal["calls", "text", "ended", "rounds", "requests", "tokens in", "tokens out"]
-
-
-def _difference(what: _What, before: str | int, now: str | int) -> Difference | None:
-    return None if before == now else Difference(what, str(before), str(now))
+def _comparable(view: RunView) -> dict[Any, str]:
+    """By what it is, as a `Difference` names it."""
+    return {
+        "calls": "\n".join(calls_of(view)),
+        "text": view.text,
+        "ended": view.stop_reason or "failed",
+        "rounds": str(view.rounds),
+        "requests": str(view.requests),
+        "tokens in": str(view.usage.input_tokens),
+        "tokens out": str(view.usage.output_tokens),
+    }
 
 
 def _allow(call: ToolCall) -> Approval:

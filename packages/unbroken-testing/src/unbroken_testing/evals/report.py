@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from unbroken.errors import UserError
-from unbroken.run_view import shown_cost
+from unbroken.run_view import counted, shown_cost
 from unbroken_testing.evals.cases import Score
 from unbroken_testing.evals.comparing import CaseChange, Comparison
 from unbroken_testing.evals.evaluator import RECORDINGS
@@ -103,13 +103,13 @@ class _Page:
 
     def _header(self, cases: Sequence[CaseResult]) -> str:
         passed = sum(case.outcome == "passed" for case in cases)
-        words = f"{passed} of {_counted(len(cases), 'case')} passed"
+        words = f"{passed} of {counted(len(cases), 'case')} passed"
         colour = "good" if self.evaluation.passed else "bad"
         title = "Recordings run again" if self.evaluation.recordings else "Evaluation"
         return f'<header><h1>{title}</h1><span class="chip {colour}">{words}</span></header>'
 
     def _facts(self, cases: Sequence[CaseResult]) -> str:
-        found = self.evaluation
+        found, flaky = self.evaluation, sum(case.flaky for case in cases)
         facts = [
             ("agent", found.agent),
             ("model", found.model),
@@ -117,7 +117,7 @@ class _Page:
             ("recordings", found.recordings),
             ("score", f"{found.score:.2f}"),
             ("runs", f"{len(found.trials):,}" + (f" ({found.repeat} of each case)" if found.repeat > 1 else "")),
-            ("flaky", _several(sum(case.flaky for case in cases))),
+            ("flaky", counted(flaky, "case") if flaky else ""),
             ("tokens", _in_and_out(found.usage)),
             ("cost", "" if found.cost is None else shown_cost(found.cost)),
             ("tokens of judges", _in_and_out(found.judge_usage)),
@@ -130,7 +130,7 @@ class _Page:
         notes: list[str] = []
         if not self.evaluation.complete:
             done, all_runs = len(self.evaluation.trials), len(self.evaluation.heads) * self.evaluation.repeat
-            notes.append(f"<p>It was interrupted: {done} of {_counted(all_runs, 'run')} ended.</p>")
+            notes.append(f"<p>It was interrupted: {done} of {counted(all_runs, 'run')} ended.</p>")
         if self.comparison is not None:
             worse, better = self.comparison.worse, self.comparison.better
             told = f"<p>Compared with the earlier result: {len(worse)} worse, {len(better)} better.</p>"
@@ -193,7 +193,7 @@ def _question(case: CaseResult) -> str:
 def _trial(trial: Trial) -> str:
     about = [
         trial.stop_reason.replace("_", " "),
-        _counted(trial.rounds, "round") if trial.stop_reason else "",
+        counted(trial.rounds, "round") if trial.stop_reason else "",
         _in_and_out(trial.usage, " tokens"),
         f"{trial.seconds:.2f} s" if trial.seconds else "",
     ]
@@ -212,16 +212,17 @@ def _trial(trial: Trial) -> str:
         rows = "".join(_score(score) for score in trial.scores)
         head = "<tr><th>scorer</th><th>score</th><th>reason</th></tr>"
         parts.append(f'<h3>scores</h3><div class="scroll"><table>{head}{rows}</table></div>')
-    parts += [_difference(each) for each in trial.differences if each.what in ("calls", "text")]
-    if others := [each for each in trial.differences if each.what not in ("calls", "text")]:
+    long = {each.what: each for each in trial.differences if each.what in ("calls", "text")}
+    parts += map(_difference, long.values())
+    if others := [each for each in trial.differences if each.what not in long]:
         rows = "".join(
             f"<tr><td>{each.what}</td><td>{escape(each.before)}</td><td>{escape(each.now)}</td></tr>" for each in others
         )
         head = "<tr><th></th><th>recorded</th><th>now</th></tr>"
         parts.append(f'<h3>numbers that differ</h3><div class="scroll"><table>{head}{rows}</table></div>')
-    if trial.calls and not any(each.what == "calls" for each in trial.differences):
+    if trial.calls and "calls" not in long:
         parts.append(f"<h3>calls</h3><pre>{escape(_cut(chr(10).join(trial.calls)))}</pre>")
-    if trial.text and not any(each.what == "text" for each in trial.differences):
+    if trial.text and "text" not in long:
         parts.append(f"<h3>answer</h3><pre>{escape(_cut(trial.text))}</pre>")
     return f'<section class="trial {trial.outcome}">{"".join(parts)}</section>'
 
@@ -280,11 +281,3 @@ def _in_and_out(usage: Usage, what: str = "") -> str:
         return ""
     about = "about " if usage.estimated else ""
     return f"{about}{usage.input_tokens:,}{what} in, {usage.output_tokens:,} out"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _several(number: int) -> str:
-    return _counted(number, "case") if number else ""

@@ -237,7 +237,8 @@ class Evaluation:
     def to_json(self) -> dict[str, Json]:
         """Everything, with the cases and their outcomes."""
         return {
-            **{name: value for name, value in self.head_line().items() if name not in ("line", "cases")},
+            "schema": SCHEMA,
+            **{name: getattr(self, name) for name in _OF_EVALUATION},
             "passed": self.passed,
             "complete": self.complete,
             "score": self.score,
@@ -268,13 +269,13 @@ class Evaluation:
         return {
             "line": "evaluation",
             "schema": SCHEMA,
-            "agent": self.agent,
-            "model": self.model,
-            "time": self.time,
-            "repeat": self.repeat,
-            "recordings": self.recordings,
+            **{name: getattr(self, name) for name in _OF_EVALUATION},
             "cases": [asdict(head) for head in self.heads],
         }
+
+
+_OF_EVALUATION = ("agent", "model", "time", "repeat", "recordings")
+"""The fields of an `Evaluation` that are saved as they are."""
 
 
 def _sum(usages: Sequence[Usage]) -> Usage:
@@ -314,11 +315,7 @@ def read_evaluation(folder: str | os.PathLike[str]) -> Evaluation:
             for each in head["cases"]
         ),
         tuple(trial for trial in trials if trial.case in known),
-        repeat=head["repeat"],
-        agent=head["agent"],
-        model=head["model"],
-        time=head["time"],
-        recordings=head["recordings"],
+        **{name: head[name] for name in _OF_EVALUATION},
         folder=file.parent,
     )
 

@@ -8,7 +8,8 @@ client had before.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from unbroken.agent.streaming import Buffered, translate
@@ -21,6 +22,17 @@ try:
     from ag_ui import core
 except ModuleNotFoundError as error:  # pragma: no cover - the extra is part of the development environment
     raise needs_extra("AG-UI", "the package ag-ui-protocol", "ag-ui") from error
+
+
+_PARTS: dict[str, tuple[Callable[..., core.BaseEvent], ...]] = {
+    "text-start": (partial(core.TextMessageStartEvent, role="assistant"),),
+    "text-delta": (core.TextMessageContentEvent,),
+    "text-end": (core.TextMessageEndEvent,),
+    "reasoning-start": (core.ReasoningStartEvent, core.ReasoningMessageStartEvent),
+    "reasoning-delta": (core.ReasoningMessageContentEvent,),
+    "reasoning-end": (core.ReasoningMessageEndEvent, core.ReasoningEndEvent),
+}
+"""The events for each chunk of a text."""
 
 
 def ag_ui_events(
@@ -131,10 +143,13 @@ class _Translator:
                 yield core.StepStartedEvent(step_name=f"request {self._step}")
             case "finish-step":
                 yield core.StepFinishedEvent(step_name=f"request {self._step}")
-            case "text-start" | "text-delta" | "text-end":
-                yield from self._text(kind, chunk)
-            case "reasoning-start" | "reasoning-delta" | "reasoning-end":
-                yield from self._reasoning(kind, chunk)
+            case _ if kind in _PARTS:
+                message = f"{self._run}-{chunk['id']}"
+                if kind == "text-start":
+                    self._message = message
+                piece = {"delta": chunk["delta"]} if "delta" in chunk else {}
+                for made in _PARTS[kind]:
+                    yield made(message_id=message, **piece)
             case "tool-input-available" | "tool-input-error":
                 yield from self._call(chunk)
             case "tool-output-available" | "tool-output-error":
@@ -154,27 +169,6 @@ class _Translator:
                 yield core.CustomEvent(name=kind.removeprefix("data-"), value=chunk["data"])
                 if self._screen is not None and kind == "data-replaced" and chunk["data"]["part"] == "text":
                     yield self._screen.without_text()
-
-    def _text(self, kind: str, chunk: dict[str, Any]) -> Iterator[core.BaseEvent]:
-        message = f"{self._run}-{chunk['id']}"
-        if kind == "text-start":
-            self._message = message
-            yield core.TextMessageStartEvent(message_id=message, role="assistant")
-        elif kind == "text-end":
-            yield core.TextMessageEndEvent(message_id=message)
-        else:
-            yield core.TextMessageContentEvent(message_id=message, delta=chunk["delta"])
-
-    def _reasoning(self, kind: str, chunk: dict[str, Any]) -> Iterator[core.BaseEvent]:
-        message = f"{self._run}-{chunk['id']}"
-        if kind == "reasoning-start":
-            yield core.ReasoningStartEvent(message_id=message)
-            yield core.ReasoningMessageStartEvent(message_id=message)
-        elif kind == "reasoning-end":
-            yield core.ReasoningMessageEndEvent(message_id=message)
-            yield core.ReasoningEndEvent(message_id=message)
-        else:
-            yield core.ReasoningMessageContentEvent(message_id=message, delta=chunk["delta"])
 
     def _call(self, chunk: dict[str, Any]) -> Iterator[core.BaseEvent]:
         id = chunk["toolCallId"]

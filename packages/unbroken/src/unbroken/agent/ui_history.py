@@ -18,6 +18,7 @@ from unbroken.tools.caller import failure
 from unbroken.tools.results import to_parts
 from unbroken_wires.messages import Assistant, Json, Media, Message, Part, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken_wires.transcript import repair
+from unbroken_wires.wires.json_access import Object, as_dict, as_list, dicts
 from unbroken_wires.wires.jsontext import dumps
 
 _RENAMED = re.compile(r"-\d+\Z")
@@ -52,18 +53,17 @@ def answers_from_ui_messages(messages: Sequence[Mapping[str, Json]], pending: It
     posted = _messages(messages)
     if not posted or posted[-1].get("role") != "assistant":
         return answers
-    parts: dict[str, dict[str, Json]] = {}
+    parts: dict[str, Object] = {}
     for part in _parts(posted[-1], len(posted) - 1):
-        id, approval = str(part.get("toolCallId")), part.get("approval")
+        id = str(part.get("toolCallId"))
         parts[id if id in waiting else _RENAMED.sub("", id)] = part
-        asked = waiting.get(str(cast("dict[str, Json]", approval).get("id"))) if isinstance(approval, dict) else None
+        asked = waiting.get(str(as_dict(part.get("approval")).get("id")))
         if asked is not None and asked.agent:  # it is approved at the part of the tool that runs its agent
             parts[asked.id] = part
     for call in waiting.values():
         part = parts.get(call.id, {})
-        approval = part.get("approval")
-        if part.get("state") == "approval-responded" and isinstance(approval, dict):
-            decided = cast("dict[str, Json]", approval)
+        if part.get("state") == "approval-responded" and isinstance(part.get("approval"), dict):
+            decided = as_dict(part.get("approval"))
             answers[call.id] = Allow() if decided.get("approved") is True else Deny(str(decided.get("reason") or ""))
         elif (result := _result(part, call)) is not None:
             answers[call.id] = result
@@ -81,16 +81,16 @@ def _messages(posted: object) -> list[Mapping[str, Json]]:
     return cast("list[Mapping[str, Json]]", messages)
 
 
-def _parts(message: Mapping[str, Json], number: int) -> list[dict[str, Json]]:
+def _parts(message: Mapping[str, Json], number: int) -> list[Object]:
     parts = message.get("parts")
     if parts is None and isinstance(message.get("content"), str):
         return [{"type": "text", "text": message["content"]}]
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in cast("list[Json]", parts)):
+    if not isinstance(parts, list) or len(found := dicts(parts)) < len(as_list(parts)):
         raise _unreadable(number, "it has no list of parts")
-    return cast("list[dict[str, Json]]", parts)
+    return found
 
 
-def _said(part: dict[str, Json], number: int) -> Iterator[Part]:
+def _said(part: Object, number: int) -> Iterator[Part]:
     if part.get("type") == "text" and isinstance(part.get("text"), str):
         if part["text"]:
             yield Text(part["text"])
@@ -98,7 +98,7 @@ def _said(part: dict[str, Json], number: int) -> Iterator[Part]:
         yield _media(part, number)
 
 
-def _media(part: dict[str, Json], number: int) -> Media:
+def _media(part: Object, number: int) -> Media:
     url, mime, name = (part.get(key) or "" for key in ("url", "mediaType", "filename"))
     if not all(isinstance(value, str) for value in (url, mime, name)) or not url:
         raise _unreadable(number, "a file in it has no URL")
@@ -115,8 +115,8 @@ def _media(part: dict[str, Json], number: int) -> Media:
     return Media(mime, base64.b64encode(content).decode(), name=name)
 
 
-def _steps(parts: Iterable[dict[str, Json]]) -> list[list[dict[str, Json]]]:
-    steps: list[list[dict[str, Json]]] = [[]]
+def _steps(parts: Iterable[Object]) -> list[list[Object]]:
+    steps: list[list[Object]] = [[]]
     for part in parts:
         if part.get("type") == "step-start":
             steps.append([])
@@ -125,7 +125,7 @@ def _steps(parts: Iterable[dict[str, Json]]) -> list[list[dict[str, Json]]]:
     return steps
 
 
-def _turn(parts: Iterable[dict[str, Json]], number: int) -> Iterator[Message]:
+def _turn(parts: Iterable[Object], number: int) -> Iterator[Message]:
     """One step as a message with its calls, and their results, without what a retry has replaced."""
     said: dict[str, list[str]] = {"text": [], "reasoning": []}
     calls: list[ToolCall] = []
@@ -140,10 +140,9 @@ def _turn(parts: Iterable[dict[str, Json]], number: int) -> Iterator[Message]:
             if result is not None:
                 results.append(result)
         elif kind == "data-replaced":
-            said[str(_data(part).get("part"))] = []
+            said[str(as_dict(part.get("data")).get("part"))] = []
         elif kind == "data-dropped":
-            named = _data(part).get("toolCallIds")
-            dropped = cast("list[Json]", named) if isinstance(named, list) else []
+            dropped = as_list(as_dict(part.get("data")).get("toolCallIds"))
             calls = [call for call in calls if call.id not in dropped]
             results = [result for result in results if result.call_id not in dropped]
     text, reasoning = "".join(said["text"]), "\n\n".join(filter(None, said["reasoning"]))
@@ -153,31 +152,24 @@ def _turn(parts: Iterable[dict[str, Json]], number: int) -> Iterator[Message]:
         yield ToolMessage(tuple(results))
 
 
-def _data(part: dict[str, Json]) -> dict[str, Json]:
-    data = part.get("data")
-    return cast("dict[str, Json]", data) if isinstance(data, dict) else {}
-
-
-def _is_call(part: dict[str, Json], kind: str) -> bool:
+def _is_call(part: Object, kind: str) -> bool:
     """A call that a provider ran itself, or that is incomplete, does not count."""
     if part.get("providerExecuted") is True or part.get("state") == "input-streaming":
         return False
     return kind.startswith("tool-") or kind == "dynamic-tool"
 
 
-def _call(part: dict[str, Json], kind: str, index: int, number: int) -> ToolCall:
+def _call(part: Object, kind: str, index: int, number: int) -> ToolCall:
     name = part.get("toolName") if kind == "dynamic-tool" else kind.removeprefix("tool-")
     id = part.get("toolCallId")
     if not (isinstance(name, str) and name and isinstance(id, str)):
         raise _unreadable(number, "a call in it has no name, or no toolCallId")
-    given = part.get("input")
-    arguments = cast("dict[str, Json]", given) if isinstance(given, dict) else {}
+    arguments = as_dict(part.get("input"))
     return ToolCall(id, name, arguments, dumps(arguments).decode(), index)
 
 
-def _result(part: dict[str, Json], call: ToolCall) -> ToolResult | None:
-    state, approval = part.get("state"), part.get("approval")
-    decided = cast("dict[str, Json]", approval) if isinstance(approval, dict) else {}
+def _result(part: Object, call: ToolCall) -> ToolResult | None:
+    state, decided = part.get("state"), as_dict(part.get("approval"))
     if state == "output-available" and part.get("preliminary") is not True:
         return ToolResult(call.id, to_parts(part.get("output")), name=call.name)
     if state == "output-error":

@@ -58,6 +58,25 @@ UI_MESSAGE_HEADERS: Mapping[str, str] = {
 FINISH_REASONS = {"answered": "stop", "waiting": "tool-calls", "token_limit": "length"}
 WITHDRAWN = "no result: the call was withdrawn"
 EXACT_IN_JAVASCRIPT = 2**53
+_METADATA = {
+    "run": "run",
+    "stopReason": "stop_reason",
+    "rounds": "rounds",
+    "requests": "requests",
+    "calls": "calls",
+    "seconds": "seconds",
+    "usage": "usage",
+    "attempts": "attempts",
+    "fallbackUsed": "fallback_used",
+}
+"""What the last chunk has of the end of a run, by the names of the fields."""
+_SHOWN_OF_INNER: dict[type[Event], dict[str, str]] = {
+    TextAdded: {"text": "text"},
+    TextReplaced: {"replaced": "text"},
+    CallStarted: {"call": "call", "toolName": "name", "input": "arguments"},
+    CallFinished: {"call": "call", "toolName": "name", "error": "error", "output": "text"},
+}
+"""The same for the events of an agent that runs as a tool."""
 
 Chunk: TypeAlias = dict[str, Json]
 Failed: TypeAlias = Callable[[RunFailed], str]
@@ -131,8 +150,7 @@ class ChunkWriter:
                 yield from self._replace("reasoning", event.text)
             case RequestRetried():
                 # Without its reason: `error_text` decides what a browser may see.
-                data = {"attempt": event.attempt, "kind": event.kind, "wait": event.wait}
-                yield {"type": "data-retry", "data": data, "transient": True}
+                yield _transient("retry", {"attempt": event.attempt, "kind": event.kind, "wait": event.wait})
             case TextFinished():
                 yield from self._end_part()
             case CallStarted() | ApprovalAsked():
@@ -153,17 +171,14 @@ class ChunkWriter:
                     yield from self._finish_call(call)
                 yield from self._catch_up()
             case CallProgress():
-                data = {
-                    "toolCallId": self._ids.get(event.call, event.call_id),
-                    "toolName": event.name,
-                    "message": event.message,
-                }
-                yield {"type": "data-progress", "data": {**data, "done": event.done}, "transient": True}
+                known_as = self._ids.get(event.call, event.call_id)
+                data = {"toolCallId": known_as, "toolName": event.name, "message": event.message}
+                yield _transient("progress", {**data, "done": event.done})
             case ServerCallStarted() | ServerCallFinished():
                 # Not a tool part: what a client sends back as one would become a call of the next run.
                 state = event.outcome if isinstance(event, ServerCallFinished) else "running"
                 data = {"id": event.call_id, "tool": event.tool, "name": event.name, "input": event.arguments}
-                yield {"type": "data-server-call", "data": {**data, "state": state}, "transient": True}
+                yield _transient("server-call", {**data, "state": state})
             case InnerEvent():
                 yield from self._inner(event, self._ids.get(event.call, event.call_id))
             case AgentChanged():
@@ -262,7 +277,7 @@ class ChunkWriter:
 
     def _finish_call(self, call: CallView) -> Iterator[Chunk]:
         known_as = self._ids.get(call.number, call.id)
-        before = None if call.adopted is None else self._view.by_number.get(call.adopted)
+        before = self._view.before(call)
         if known_as not in self._open and before is not None and before.reported:
             return  # its result was sent before
         self._open.pop(known_as, None)
@@ -279,18 +294,14 @@ class ChunkWriter:
                 yield from self._wait_inside(call, waits)
                 continue
             yield from self._show(call["call"], call["id"], call["name"], call["arguments"])
+            waits.add(known_as := self._ids[call["call"]])
             if self._approvals and self._view.by_number[call["call"]].approval is not None:
-                known_as = self._ids[call["call"]]
                 yield {"type": "tool-approval-request", "approvalId": call["id"], "toolCallId": known_as}
-        if event.text and event.text not in [
-            turn.text for turn in self._view.turns
-        ]:  # a structured answer, which was not streamed
+        texts = [turn.text for turn in self._view.turns]
+        if event.text and event.text not in texts:  # a structured answer, which was not streamed
             yield from self._add("text", event.text)
-        waits |= {self._ids[call["call"]] for call in event.pending if not call.get("agent")}
         yield from self._end_step(waits)
-        told = {"run": event.run, "stopReason": event.stop_reason, "rounds": event.rounds, "requests": event.requests}
-        told |= {"calls": event.calls, "seconds": event.seconds, "usage": event.usage}
-        told |= {"attempts": event.attempts, "fallbackUsed": event.fallback_used}
+        told = {name: getattr(event, field) for name, field in _METADATA.items()}
         reason = FINISH_REASONS.get(event.stop_reason, "other")
         yield {"type": "finish", "finishReason": reason, "messageMetadata": told}
 
@@ -310,22 +321,11 @@ class ChunkWriter:
         """What an agent does that runs as a tool: its calls, and its text if it is streamed. Its errors are not shown:
         `error_text` decides about those."""
         inner = event.event
-        told: Chunk = {"toolCallId": known_as, "agent": event.agent}
-        match inner:
-            case InnerEvent():
-                yield from self._inner(inner, known_as)
-                return
-            case TextAdded():
-                told |= {"text": inner.text}
-            case TextReplaced():
-                told |= {"replaced": inner.text}
-            case CallStarted():
-                told |= {"call": inner.call, "toolName": inner.name, "input": inner.arguments}
-            case CallFinished():
-                told |= {"call": inner.call, "toolName": inner.name, "error": inner.error, "output": inner.text}
-            case _:
-                return
-        yield {"type": "data-inner", "data": told, "transient": True}
+        if isinstance(inner, InnerEvent):
+            yield from self._inner(inner, known_as)
+        elif (shown := _SHOWN_OF_INNER.get(type(inner))) is not None:
+            told = {name: getattr(inner, field) for name, field in shown.items()}
+            yield _transient("inner", {"toolCallId": known_as, "agent": event.agent, **told})
 
     def _fail(self, event: RunFailed) -> Iterator[Chunk]:
         yield from self._end_step()
@@ -334,6 +334,10 @@ class ChunkWriter:
         else:
             LOG.error("Run %s failed: %s: %s", event.run, event.error, event.message)
             yield {"type": "error", "errorText": self._error_text(event)}
+
+
+def _transient(kind: str, data: Chunk) -> Chunk:
+    return {"type": f"data-{kind}", "data": data, "transient": True}
 
 
 def _output(text: str) -> Json:

@@ -101,12 +101,13 @@ class EventCounter:
             self.active.pop(event.run, None)
         elif failed is not None and failed.view is not None:
             remember(self.active, event.run, failed.view)
-            self._take_back(failed)
+            self._report(failed.told, -1)
         self.view(event)
 
-    def _take_back(self, paused: Paused) -> None:
-        for (what, label), amount in paused.told.items():
-            self._add(what, -amount, label)
+    def _report(self, told: Told, sign: int = 1) -> None:
+        """With the sign -1 it is taken back."""
+        for (what, label), amount in told.items():
+            self._add(what, sign * amount, label)
 
     def _requested(self, event: RequestSent) -> None:
         view = self.view(event)
@@ -166,9 +167,9 @@ class EventCounter:
             return  # it finished before its process died, and the event is repeated
         view.feed(event)
         call = view.by_number[event.call]
-        before = _before(view, call)
+        before = view.before(call)
         elsewhere = call.adopted is not None and before is None
-        if call.response_broke and call.started is not None:  # no call has adopted it, and it is dropped next
+        if call.interrupted:  # no call has adopted it, and it is dropped next
             self._add("seconds", nanoseconds(event.seconds), tool)
         elif event.outcome == "unknown":
             self._add("uncertain", label=tool)
@@ -219,8 +220,7 @@ class EventCounter:
         told: Told = {("queries", outcome): 1, ("rounds", rounds): 1, ("all_rounds", ""): rounds}
         if broken:
             told |= {("broken_queries", ""): 1, ("chains_broken", ""): broken}
-        for (what, label), amount in told.items():
-            self._add(what, amount, label)
+        self._report(told)
         return told
 
     def _spent(self, event: RunFinished) -> Told:
@@ -245,11 +245,10 @@ class EventCounter:
         for run in {run for known in other._known for run in known}:
             if (run in self.continued) != (run in other.continued):
                 first = self if run in other.continued else other
-                for paused in (first.waiting.get(run), first.failed.get(run)):
+                first.active.pop(run, None)
+                for paused in (first.waiting.pop(run, None), first.failed.pop(run, None)):
                     if paused is not None:
-                        self._take_back(paused)
-                for known in (first.active, first.waiting, first.failed):
-                    known.pop(run, None)
+                        self._report(paused.told, -1)
         for mine, theirs, most in zip(self._known, other._known, _MOST, strict=True):
             for run, known in theirs.items():
                 remember(mine, run, deepcopy(known), most)
@@ -289,15 +288,10 @@ def remember(kept: dict[K, V], key: K, value: V, most: int = MOST_RUNS) -> V:
     return found
 
 
-def _before(view: RunView, call: CallView) -> CallView | None:
-    """The call that it continues, if that is known."""
-    return view.by_number.get(call.adopted) if call.adopted is not None else None
-
-
 def _took_over(view: RunView, call: CallView) -> bool:
     """Does the call continue an execution of a response that broke?"""
-    before = _before(view, call)
-    return before is not None and before.response_broke and before.started is not None
+    before = view.before(call)
+    return before is not None and before.interrupted
 
 
 def _broken(view: RunView, verdicts: Iterable[Mapping[str, Json]]) -> int:

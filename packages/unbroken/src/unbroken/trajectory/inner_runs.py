@@ -17,6 +17,7 @@ from unbroken.events import (
     ApprovalAsked,
     CallFinished,
     CallStarted,
+    Event,
     InnerEvent,
     LimitReached,
     RequestRetried,
@@ -122,27 +123,32 @@ class InnerLines:
 def describe_step(event: InnerEvent) -> tuple[str, str] | None:
     """The path of the agent, and what it did, in a line; None if that is not worth a line."""
     inner = event.event
-    match inner:
-        case InnerEvent():
-            return describe_step(inner)
+    if isinstance(inner, InnerEvent):
+        return describe_step(inner)
+    words = _words(inner)
+    return (event.agent, words) if words else None
+
+
+def _words(event: Event) -> str:
+    match event:
         case CallStarted():
-            return event.agent, f"{inner.name} {_short(inner.arguments)}"
+            return f"{event.name} {_short(event.arguments)}"
         case CallFinished():
-            return event.agent, f"{inner.name} {'failed' if inner.error else 'gave'}: {_short(inner.text)}"
+            return f"{event.name} {'failed' if event.error else 'gave'}: {_short(event.text)}"
         case ApprovalAsked():
-            return event.agent, f"{inner.name} needs an approval"
+            return f"{event.name} needs an approval"
         case TextFinished():
-            return event.agent, f"said: {_short(inner.text)}"
+            return f"said: {_short(event.text)}"
         case RequestRetried():
-            return event.agent, f"the request is retried: {_short(inner.reason)}"
+            return f"the request is retried: {_short(event.reason)}"
         case LimitReached():
-            return event.agent, f"reached a limit: {inner.kind} ({inner.limit:g})"
+            return f"reached a limit: {event.kind} ({event.limit:g})"
         case AgentChanged():
-            return event.agent, f"handed off to {inner.agent}"
+            return f"handed off to {event.agent}"
         case RunFailed():
-            return event.agent, f"failed: {_short(inner.message)}"
+            return f"failed: {_short(event.message)}"
         case _:
-            return None
+            return ""
 
 
 def _short(value: Json) -> str:

@@ -5,17 +5,18 @@ A recording may come from anywhere, and may be damaged anywhere. What is not che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
-from math import isfinite
 from typing import Any, cast
 
-from unbroken.events import KINDS, NAMES
+from unbroken.events import KINDS, NAMES, Event
 from unbroken.trajectory.lines import LARGEST, Line, read_delta
+from unbroken.trajectory.lines import NAMES as DELTAS
 from unbroken_wires.deltas import Ended, PartialResponse
 from unbroken_wires.messages import OUTCOMES, Assistant, Message, ToolMessage, ToolResult
 from unbroken_wires.transcript import to_json
 from unbroken_wires.transcript.saved import write_result
+from unbroken_wires.wires.json_access import dicts
 
 Check = Callable[[Any], bool]
 
@@ -30,22 +31,31 @@ def count(value: object) -> int:
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite_small(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
-def isfinite_small(value: float) -> bool:
-    return -LARGEST < value < LARGEST and isfinite(value)
+objects = dicts
+"""The objects in a list; empty if it is not a list."""
 
 
-def objects(value: object) -> list[Line]:
-    """The objects in a list; empty if it is not a list."""
-    if not isinstance(value, list):
-        return []
-    return [cast("Line", each) for each in cast("list[object]", value) if isinstance(each, dict)]
+def _is(kind: type[Any]) -> Check:
+    return lambda value: isinstance(value, kind)
 
 
-def texts(values: Iterable[object]) -> list[str]:
-    return [value for value in values if isinstance(value, str)]
+def _maybe(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _all(check: Check) -> Check:
+    """A list of such values."""
+    return lambda value: isinstance(value, list) and all(map(check, cast("list[Any]", value)))
+
+
+def _has(**checks: Check) -> Check:
+    """An object in which these fields have such values; one that is missing is null."""
+    return lambda value: (
+        isinstance(value, dict) and all(check(cast("Line", value).get(name)) for name, check in checks.items())
+    )
 
 
 def _is_count(value: object) -> bool:
@@ -56,48 +66,8 @@ def _is_call_number(value: object) -> bool:
     return value == -1 or _is_count(value)  # -1 if the tool was called without an agent
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _are_objects(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, dict) for each in cast("list[object]", value))
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in cast("list[object]", value))
-
-
-def _are_named(value: object) -> bool:
-    return _are_objects(value) and all(
-        isinstance(each.get("name"), str) and isinstance(each.get("parameters"), dict)
-        for each in cast("list[Line]", value)
-    )
-
-
-def _are_waiting(value: object) -> bool:
-    return _are_objects(value) and all(
-        isinstance(each.get("id"), str) and _is_call(each) for each in cast("list[Line]", value)
-    )
-
-
-def _is_verdict(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(cast("Line", value).get("kind"), str)
-
-
-def _is_call(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    call = cast("Line", value)
-    return isinstance(call.get("name"), str) and (call.get("arguments") is None or _is_object(call["arguments"]))
+def _is_duration(value: object) -> bool:
+    return is_number(value) and cast("float", value) >= 0
 
 
 def _is_usage(value: object) -> bool:
@@ -106,71 +76,73 @@ def _is_usage(value: object) -> bool:
     )
 
 
-_COUNTED = frozenset(
-    {"rounds", "requests", "calls", "attempts", "nudges", "empty_answers", "pauses", "corrections", "next_call"}
+def _are_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, cast("Line", value).values()))
+
+
+def _is_piece(value: Any) -> bool:
+    """The time of some pieces, and their texts."""
+    return _is_list(value) and len(value) > 1 and is_number(value[0]) and _are_texts(value[1:])
+
+
+_is_text, _is_flag, _is_object, _is_list = _is(str), _is(bool), _is(dict), _is(list)
+_is_call = _has(name=_is_text, arguments=_maybe(_is_object))
+_are_texts, _are_objects = _all(_is_text), _all(_is_object)
+_are_tools = _all(_has(name=_is_text, parameters=_is_object))
+
+Shape = tuple[Mapping[str, Check], Mapping[str, Check]]
+"""The fields that an object needs, and those that it may have; any others do not matter."""
+
+
+def _follows(line: Line, shape: Shape) -> bool:
+    needed, optional = shape
+    return all(name in line and check(line[name]) for name, check in needed.items()) and all(
+        check(line[name]) for name, check in optional.items() if name in line
+    )
+
+
+_COUNTED = ("rounds", "requests", "calls", "attempts", "nudges", "empty_answers", "pauses", "corrections", "next_call")
+_STATE: Shape = (
+    {},
+    {**dict.fromkeys(_COUNTED, _is_count), "usage": _is_usage, "stop": _maybe(_is_text), "streaks": _are_counts},
 )
 
 
 def is_state(value: object) -> bool:
     """What a run had used and noted: it is used when the run is resumed."""
-    if not isinstance(value, dict):
-        return False
-    state = cast("Line", value)
-    streaks = state.get("streaks", {})
-    return (
-        all(_is_count(each) for name, each in state.items() if name in _COUNTED)
-        and _is_usage(state.get("usage", {}))
-        and isinstance(state.get("stop"), str | None)
-        and isinstance(streaks, dict)
-        and all(map(_is_count, cast("dict[str, object]", streaks).values()))
-    )
+    return isinstance(value, dict) and _follows(cast("Line", value), _STATE)
 
 
-def _is_duration(value: object) -> bool:
-    return is_number(value) and cast("float", value) >= 0
-
-
-def _maybe(check: Check) -> Check:
-    return lambda value: value is None or check(value)
-
-
+_TIMED: dict[str, Check] = {"turn": _is_count, "at": is_number}
 _NEEDS: dict[str, dict[str, Check]] = {
-    "tools": {"tools": _are_named},
+    "tools": {"tools": _are_tools},
     "history": {"keep": _is_count, "messages": _are_objects},
     "request": {"keep": _is_count, "messages": _are_objects},
-    "delta": {"delta": _is_text},
     "failed": {"error": _is_text, "message": _is_text},
     "closed": {},
     "cancelled": {"call_id": _is_text},
     "result": {"call_id": _is_text, "key": _is_text, "result": _is_object},
     "approval": {"call_id": _is_text, "decision": _is_text},
-    "waits": {"call_id": _is_text, "call": _is_call_number, "pending": _are_waiting},
+    "waits": {
+        "call_id": _is_text,
+        "call": _is_call_number,
+        "pending": _all(_has(id=_is_text, name=_is_text, arguments=_maybe(_is_object))),
+    },
     "inner": {"call": _is_call_number, "call_id": _is_text, "key": _is_text, "of": _is_object},
     "stage": {"stage": _is_text, "status": _is_text},
 }
 _MAY_HAVE: dict[str, dict[str, Check]] = {
-    "request": {"system": _maybe(_is_object), "tools": _are_named, "state": _is_object},
-    "delta": {"text": _is_text, "index": _is_count, "call": _is_object, "usage": _is_usage, "verdict": _is_verdict},
+    "request": {"system": _maybe(_is_object), "tools": _are_tools, "state": _is_object},
     "result": {"call": _is_call_number, "inner_calls": _is_count, "veto": _is_text},
     "waits": {"inner_calls": _is_count},
     "cancelled": {"call": _is_call_number},
-    "event": {"keep": _is_count},
 }
-_DELTAS: dict[str, tuple[str, ...]] = {
-    "text": ("text",),
-    "reasoning": ("text",),
-    "call_opened": ("index", "name", "id"),
-    "call_arguments": ("index", "text"),
-    "call_ready": ("call",),
-    "call_spoiled": ("call",),
-    "call_withdrawn": ("index",),
-    "server_call": ("call",),
-    "server_call_opened": ("call",),
-    "server_call_ended": ("call", "error"),
-    "usage": ("usage",),
-    "ended": ("verdict",),
-    "attempt_failed": ("verdict", "wait", "elsewhere"),
-    "restarted": ("dropped",),
+_OF_DELTAS: dict[str, Check] = {
+    "text": _is_text,
+    "index": _is_count,
+    "call": _is_object,
+    "usage": _is_usage,
+    "verdict": _has(kind=_is_text),
 }
 _BY_TYPE: dict[str, Check] = {
     "str": _is_text,
@@ -183,84 +155,56 @@ _BY_TYPE: dict[str, Check] = {
     "dict[str, Json] | None": _maybe(_is_object),
     "Outcome": lambda value: value in OUTCOMES,
     "list[dict[str, Json]]": _are_objects,
+    "tuple[str, ...]": _are_texts,
+    "ToolCall": _is_call,
+    "ServerCall": _is_object,
+    "Usage": _is_usage,
+    "Verdict": _is_object,
+    "Assistant | None": _is(object),
 }
+_OF_EVENTS: dict[str, Check] = {"usage": _is_usage, "seconds": _is_duration, "wait": _is_duration}
 
 
-_BY_NAME: dict[str, Check] = {"usage": _is_usage, "seconds": _is_duration, "wait": _is_duration}
-_EVENTS: dict[str, tuple[dict[str, Check], frozenset[str]]] = {
-    NAMES[kind]: (
-        {each.name: _BY_NAME.get(each.name) or _BY_TYPE[str(each.type)] for each in fields(kind)},
-        frozenset(each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING),
-    )
-    for kind in KINDS
+def _shape_of(kind: type[Any], by_name: Mapping[str, Check], optional: Collection[str]) -> Shape:
+    """By the fields of a class, all of which are needed but the optional ones."""
+    checks = {each.name: by_name.get(each.name) or _BY_TYPE[str(each.type)] for each in fields(kind)}
+    may_have = {name: checks.pop(name) for name in optional if name in checks}
+    return checks, may_have
+
+
+def _shape_of_event(kind: type[Event]) -> Shape:
+    optional = [each.name for each in fields(kind) if (each.default, each.default_factory) != (MISSING, MISSING)]
+    needed, may_have = _shape_of(kind, _OF_EVENTS, optional)
+    return needed, {**may_have, "at": is_number, "keep": _is_count}
+
+
+def _shape_of_delta(kind: type[Any]) -> Shape:
+    needed, may_have = _shape_of(kind, {"error": _is(object)}, ("message", "streamed"))
+    return {**_TIMED, **needed}, {**_OF_DELTAS, **may_have}
+
+
+_ANY: Shape = {}, {"at": is_number}
+_SHAPES: dict[tuple[str, str], Shape] = {
+    **{(line, ""): (_TIMED | needed, _MAY_HAVE.get(line, {})) for line, needed in _NEEDS.items()},
+    **{("delta", name): _shape_of_delta(kind) for kind, name in DELTAS.items()},
+    **{("event", NAMES[kind]): _shape_of_event(kind) for kind in KINDS},
+    ("pieces", ""): (
+        {"turn": _is_count, "delta": lambda value: value in ("text", "reasoning"), "pieces": _all(_is_piece)},
+        {},
+    ),
 }
 
 
 def is_line(line: Line) -> bool:
     kind = line.get("line")
-    if not isinstance(kind, str):
+    has_name = kind in ("event", "delta")
+    name = line.get(kind) if has_name else ""
+    if not (isinstance(kind, str) and isinstance(name, str)):
         return False
-    if kind == "event":
-        return _is_event(line)
-    if kind == "pieces":
-        return _are_pieces(line)
-    if "at" in line and not is_number(line["at"]):
-        return False
-    if kind in _NEEDS and not (_is_count(line.get("turn")) and is_number(line.get("at"))):
-        return False
-    if not all(name in line and check(line[name]) for name, check in _NEEDS.get(kind, {}).items()):
-        return False
-    if not all(check(line[name]) for name, check in _MAY_HAVE.get(kind, {}).items() if name in line):
-        return False
-    if kind == "delta":
-        needed = _DELTAS.get(line["delta"])
-        # A delta of a later version is not played; it is left out.
-        return needed is not None and all(name in line for name in needed) and _fits(line)
-    return True
-
-
-def _are_pieces(line: Line) -> bool:
-    if not _is_count(line.get("turn")) or line.get("delta") not in ("text", "reasoning"):
-        return False
-    pieces = line.get("pieces")
-    return isinstance(pieces, list) and all(map(_is_piece, cast("list[object]", pieces)))
-
-
-def _is_piece(value: object) -> bool:
-    if not isinstance(value, list) or len(cast("list[object]", value)) < 2:
-        return False
-    at, *texts = cast("list[object]", value)
-    return is_number(at) and all(map(_is_text, texts))
-
-
-def _fits(line: Line) -> bool:
-    match line["delta"]:
-        case "call_ready" | "call_spoiled":
-            return _is_call(line["call"])
-        case "call_opened":
-            return _is_text(line["name"]) and _is_text(line["id"])
-        case "attempt_failed":
-            return is_number(line["wait"]) and _is_flag(line["elsewhere"]) and _is_flag(line.get("streamed", True))
-        case "restarted":
-            return _are_texts(line["dropped"])
-        case _:
-            return True
-
-
-def _is_event(line: Line) -> bool:
-    name = line.get("event")
-    if not isinstance(name, str):
-        return False
-    if name not in _EVENTS:
-        return True  # of a later version: readers ignore it
-    if "at" in line and not is_number(line["at"]):
-        return False
-    checks, needed = _EVENTS[name]
-    if not all(check(line[field]) for field, check in checks.items() if field in line):
-        return False
-    return needed.issubset(line) and all(
-        check(line[each]) for each, check in _MAY_HAVE["event"].items() if each in line
-    )
+    shape = _SHAPES.get((kind, name))
+    if shape is None and has_name:  # of a later version: readers ignore such an event, and cannot play such a delta
+        return kind == "event"
+    return _follows(line, shape or _ANY)
 
 
 # References to earlier lines instead of repeated content: a message that was received, a result that was returned. The
@@ -298,45 +242,40 @@ class Expander:
 
     def feed(self, line: Line) -> bool:
         """False if it refers to something that is missing."""
-        found = True
+        self._lost = False
         match line["line"]:
             case "delta":
                 self._deltas.append(line)
             case "result":
                 self._given[line["call_id"]] = line["result"]
-            case "request" | "history":
-                found = self._expand(line)
-                if line["line"] == "request":
-                    self._deltas, self._given = [], {}
+            case "request":
+                self._expand(line["messages"])
+                self._deltas, self._given = [], {}
+            case "history":
+                self._expand(line["messages"])
             case "event" if line["event"] == "run_finished":
-                found = self._expand(line)
+                self._expand(line.get("messages", []))
             case _:
                 pass
-        return found
+        return not self._lost
 
-    def _expand(self, line: Line) -> bool:
-        found = True
-        for place, message in enumerate(cast("list[Line]", line.get("messages", []))):
+    def _expand(self, messages: list[Line]) -> None:
+        for place, message in enumerate(messages):
             if message.get("as_heard"):
-                streamed = self._streamed_message()
-                line["messages"][place] = streamed or {"role": "assistant", "content": ""}
-                found = found and streamed is not None
+                messages[place] = self._streamed_message()
             elif isinstance(message.get("results"), list):
-                line["messages"][place] = {**message, "results": [self._result(each) for each in message["results"]]}
-        found, self._lost = found and not self._lost, False
-        return found
+                messages[place] = {**message, "results": [self._result(each) for each in message["results"]]}
 
     def _result(self, saved: Any) -> Any:
         if not isinstance(saved, dict) or "as_given" not in saved:
             return cast("Any", saved)
         id = cast("Line", saved)["as_given"]
-        given = self._given.get(id) if isinstance(id, str) else None
-        if given is None:
-            self._lost = True
-            return {"call_id": str(id), "content": [{"type": "text", "text": LOST}], "metadata": {"error": True}}
-        return given
+        if isinstance(id, str) and id in self._given:
+            return self._given[id]
+        self._lost = True
+        return {"call_id": str(id), "content": [{"type": "text", "text": LOST}], "metadata": {"error": True}}
 
-    def _streamed_message(self) -> Line | None:
+    def _streamed_message(self) -> Line:
         so_far = PartialResponse()
         try:
             for line in self._deltas:
@@ -346,4 +285,5 @@ class Expander:
                 so_far.feed(delta)
         except Exception:  # noqa: BLE001 - whatever is wrong with the lines, there is no message
             pass
-        return None
+        self._lost = True
+        return {"role": "assistant", "content": ""}

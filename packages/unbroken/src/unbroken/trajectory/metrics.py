@@ -95,6 +95,10 @@ def _sum(what: What) -> Number[int]:
     return Number(lambda metrics: _total(metrics, what))
 
 
+def _one(what: What, label: object) -> Number[int]:
+    return Number(lambda metrics: metrics.sums[what].get(label, 0))
+
+
 def _share(part: float, of: int) -> float:
     return part / of if of else 0.0
 
@@ -144,7 +148,7 @@ class Metrics:
     cut_off = _sum("cut_off")
     """Queries that ended without an answer of the model, and without an error: it was still calling or writing when a
     limit ended them, or a check refused what it wrote."""
-    failed: Number[int] = Number(lambda each: each.outcomes.get("failed", 0))
+    failed = _one("queries", "failed")
     """Queries that ended in an error."""
     waiting: Number[int] = Number(lambda each: len(each._counter.waiting))
     """Runs that wait for somebody outside; they are not among the queries."""
@@ -160,7 +164,7 @@ class Metrics:
     """Mean seconds of the queries that ended in an answer."""
     avg_tool_rounds_per_query: Number[float] = Number(lambda each: _share(_total(each, "all_rounds"), each.queries))
     """Mean rounds of all queries; a round is one assistant message with calls, plus its results."""
-    queries_with_2_rounds: Number[int] = Number(lambda each: each.rounds.get(2, 0))
+    queries_with_2_rounds = _one("rounds", 2)
     """Queries that had two rounds; the same with any other number in the name. `rounds` has them all."""
     tool_chain_broken = _sum("chains_broken")
     """Responses that broke, whether they were retried or not, and histories that were left with calls without results;
@@ -207,9 +211,9 @@ class Metrics:
 
     tokens: Number[int] = Number(lambda each: each.input_tokens + each.output_tokens)
     """Input and output, of queries that ended in an answer, and of runs that wait: failed runs do not report them."""
-    input_tokens: Number[int] = Number(lambda each: each.sums["tokens"].get("input", 0))
+    input_tokens = _one("tokens", "input")
     """What models were sent, including what came from a cache; of the same runs as `tokens`."""
-    output_tokens: Number[int] = Number(lambda each: each.sums["tokens"].get("output", 0))
+    output_tokens = _one("tokens", "output")
     """What models wrote, reasoning included; of the same runs as `tokens`."""
     tokens_estimated: Number[bool] = Number(lambda each: _total(each, "estimated") > 0)
     """Some provider did not report tokens, so some are estimated."""

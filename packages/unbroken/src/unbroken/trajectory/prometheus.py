@@ -32,7 +32,8 @@ class PrometheusMetrics(Middleware):
             raise UserError(f"PrometheusMetrics(registry=…): expected a registry or None, got {kind}")
         self._client = _client()
         self._registry = registry if registry is not None else self._client.REGISTRY
-        self._metrics: dict[What, Any] = {}
+        self._series: dict[tuple[What, str], Any] = {}
+        """By label; without one it is the metric itself."""
         try:
             for what, counted in COUNTED.items():
                 if counted.exported and what != "cost":
@@ -43,7 +44,6 @@ class PrometheusMetrics(Middleware):
             ) from None
         self._counter = EventCounter(self._count, prices)
         self._lock = Lock()
-        self._series: dict[tuple[What, str], Any] = {}
         self._names = ToolNames()
 
     def on_event(self, event: Event) -> None:
@@ -57,7 +57,7 @@ class PrometheusMetrics(Middleware):
             made = self._client.Histogram(*about, buckets=counted.buckets, registry=self._registry)
         else:
             made = self._client.Counter(*about, registry=self._registry)
-        self._metrics[what] = made
+        self._series[what, ""] = made
         return made
 
     def _count(self, what: What, amount: int = 1, label: Any = "") -> None:
@@ -78,7 +78,7 @@ class PrometheusMetrics(Middleware):
             label = self._names.known(label)
         found = self._series.get((what, label))
         if found is None:
-            metric = self._metrics.get(what) or self._export(what)
+            metric = self._series.get((what, "")) or self._export(what)
             found = self._series[what, label] = metric.labels(label) if label else metric
         return found
 

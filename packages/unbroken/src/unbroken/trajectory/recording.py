@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nlargest
 from io import BytesIO
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded
 from unbroken.trajectory.known import Known
-from unbroken.trajectory.line_checks import count, is_number, number, objects, texts
+from unbroken.trajectory.line_checks import count, is_number, number
 from unbroken.trajectory.line_reader import (
     BEGINNING,
     EventReader,
@@ -30,7 +31,7 @@ from unbroken.trajectory.line_reader import (
 )
 from unbroken.trajectory.lines import Line
 from unbroken_wires.validation import checked
-from unbroken_wires.wires.json_access import as_dict, as_list
+from unbroken_wires.wires.json_access import as_dict, as_list, as_text, dicts
 
 SUFFIX = ".jsonl"
 _TAIL = 64 * 1024
@@ -119,7 +120,7 @@ class Recording:
     def requests(self) -> list[RecordedRequest]:
         """Every request, complete."""
         found: list[RecordedRequest] = []
-        said: list[Line] = objects(self.head.get("messages"))
+        said: list[Line] = dicts(self.head.get("messages"))
         system: list[Line] = []
         offered: list[Line] = []
         for line in self.lines:
@@ -130,7 +131,7 @@ class Recording:
             elif line["line"] == "request":
                 said = [*said[: line["keep"]], *line["messages"]]
                 if "system" in line:
-                    system = objects([line["system"]])
+                    system = dicts([line["system"]])
                 tools = line.get("tools", offered)
                 rest = {name: value for name, value in line.items() if name not in _OF_REQUESTS}
                 all_said = (*system, *said)
@@ -342,30 +343,26 @@ def _ending(file: BinaryIO, size: int) -> Line:
         start = max(size - wanted, 0)
         file.seek(start)
         lines = file.read(size - start).split(b"\n")[0 if start == 0 else 1 :]
-        for raw in reversed(lines):
-            if raw.startswith(b'{"line":"resumed"'):
-                break  # it ended before, and was resumed
+        since = list(takewhile(lambda raw: not raw.startswith(b'{"line":"resumed"'), reversed(lines)))
+        for raw in since:
             if raw.startswith(_EVENT + b'run_finished"') and (line := _line(raw)):
                 return line
             if raw.startswith(_EVENT + b'run_failed"') and (line := _line(raw)):
-                return {**_so_far(lines), **line}  # a failure does not name its rounds and calls
-        found = _so_far(lines)
+                return {**_so_far(since), **line}  # a failure does not name its rounds and calls
+        found = _so_far(since)
         if "requests" in found or start == 0:
             return found
         wanted *= 8
 
 
 def _so_far(lines: list[bytes]) -> Line:
-    """How long it ran at least, what it had used by its last request, and the calls and the cost since then."""
-    found: Line = {}
-    last = next((line for raw in reversed(lines) if raw.startswith(b"{") and (line := read_json(raw))), None)
-    if last is not None and is_number(last.get("at")):
-        found["seconds"] = last["at"]
+    """How long it ran at least, what it had used by its last request, and the calls and the cost since then. The last
+    line comes first."""
+    last = next((line for raw in lines if raw.startswith(b"{") and (line := read_json(raw))), None)
+    found: Line = {"seconds": as_dict(last).get("at")}
     calls = started = 0
     answered: object = None  # what the last answer cost
-    for raw in reversed(lines):
-        if raw.startswith(b'{"line":"resumed"'):
-            break
+    for raw in lines:
         if raw.startswith(b'{"line":"event"'):
             started += raw.startswith(_EVENT + b'call_started"')
             detects = raw.startswith(_EVENT + b'tool_calls_detected"')
@@ -378,9 +375,13 @@ def _so_far(lines: list[bytes]) -> Line:
             cost = state.get("cost", 0.0 if state.get("requests") == 1 and answered is not None else None)
             if is_number(cost) and is_number(answered):
                 cost = number(cost) + number(answered)
-            found |= {"requests": state.get("requests"), "usage": state.get("usage"), "cost": cost}
-            found["rounds"] = count(state.get("rounds")) + bool(calls)
-            found["calls"] = count(state.get("calls")) + (calls or started)
+            found |= {
+                "requests": state.get("requests"),
+                "usage": state.get("usage"),
+                "cost": cost,
+                "rounds": count(state.get("rounds")) + bool(calls),
+                "calls": count(state.get("calls")) + (calls or started),
+            }
             break
     return found
 
@@ -390,10 +391,10 @@ _EVENT = b'{"line":"event","event":"'
 
 def _prompt(head: Line) -> str:
     """The prompt as short text."""
-    asked = objects([head["question"]]) if head.get("question") else objects(head.get("messages"))
-    for message in reversed(asked):
+    asked = [head["question"]] if head.get("question") else head.get("messages")
+    for message in reversed(dicts(asked)):
         if message.get("role") == "user":
-            return "".join(texts(part.get("text") for part in objects(message.get("content"))))[:500]
+            return "".join(as_text(part.get("text")) for part in dicts(message.get("content")))[:500]
     return ""
 
 
@@ -413,8 +414,7 @@ def _open(path: Path) -> BinaryIO:
 
 def _pending(end: Line) -> int:
     """Calls that wait; they are not counted as answered."""
-    pending = end.get("pending")
-    return len(cast("list[object]", pending)) if isinstance(pending, list) else 0
+    return len(as_list(end.get("pending")))
 
 
 def is_recording(path: str | os.PathLike[str]) -> bool:

@@ -24,6 +24,7 @@ from opentelemetry.trace import (
 )
 
 from unbroken.errors import ProviderError, StreamError, named
+from unbroken.events import CallEvent, ServerCallFinished, ServerCallStarted
 from unbroken.middleware import RunStart
 from unbroken.trajectory.counted import What
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
@@ -34,10 +35,10 @@ from unbroken_wires.messages import (
     Message,
     Outcome,
     Part,
+    Request,
     System,
     Text,
     ToolMessage,
-    ToolSpec,
     Usage,
     User,
 )
@@ -116,19 +117,23 @@ def is_foreign(error: str) -> bool:
 
 
 Attributes: TypeAlias = Mapping[str, str | int]
+Histogram: TypeAlias = tuple[str, str, str, Sequence[float]]
+"""Its name, its unit, what it measures, and its buckets."""
+Exportable: TypeAlias = Callable[[str], str]
+"""Makes a text one that may be exported."""
 
-_SECONDS = [0.01 * 2**step for step in range(14)]
+SECONDS = [0.01 * 2**step for step in range(14)]
 _TOKENS = [float(4**step) for step in range(14)]
 """Buckets that the conventions recommend."""
 _ROUNDS = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 50.0]
 
-_HISTOGRAMS = (
+_HISTOGRAMS: tuple[Histogram, ...] = (
     ("gen_ai.client.token.usage", "{token}", "Tokens that a request used", _TOKENS),
-    ("gen_ai.client.operation.duration", "s", "How long a request took", _SECONDS),
-    ("gen_ai.client.operation.time_to_first_chunk", "s", "From a request to the first of its answer", _SECONDS),
-    ("unbroken.run.duration", "s", "How long a run took", _SECONDS),
+    ("gen_ai.client.operation.duration", "s", "How long a request took", SECONDS),
+    ("gen_ai.client.operation.time_to_first_chunk", "s", "From a request to the first of its answer", SECONDS),
+    ("unbroken.run.duration", "s", "How long a run took", SECONDS),
     ("unbroken.run.rounds", "{round}", "Rounds of calls in a run", _ROUNDS),
-    ("unbroken.tool.duration", "s", "How long a tool ran", _SECONDS),
+    ("unbroken.tool.duration", "s", "How long a tool ran", SECONDS),
 )
 _COUNTERS = (
     ("unbroken.tool.calls", "{call}", "Calls that were answered"),
@@ -147,11 +152,11 @@ COUNTED_AS: dict[What, str] = {
 """The instruments of what `counting` counts. The others measure requests and whole runs."""
 
 
-def _instruments(meter: Meter) -> Mapping[str, Callable[[float, Attributes], None]]:
+def _instruments(meter: Meter, histograms: Iterable[Histogram]) -> Mapping[str, Callable[[float, Attributes], None]]:
     counters = {name: meter.create_counter(name, *about).add for name, *about in _COUNTERS}
     return counters | {
-        name: meter.create_histogram(name, *about, explicit_bucket_boundaries_advisory=buckets).record
-        for name, *about, buckets in _HISTOGRAMS
+        name: meter.create_histogram(name, unit, words, explicit_bucket_boundaries_advisory=buckets).record
+        for name, unit, words, buckets in histograms
     }
 
 
@@ -182,24 +187,27 @@ def json_text(value: Json) -> str:
         return f"(this cannot be written: {type(error).__name__})"
 
 
-def instructions(messages: Iterable[Message]) -> list[Json]:
-    """The system texts, which are kept apart from the history."""
-    return [part for message in messages if isinstance(message, System) for part in _parts(message.parts)]
-
-
 def history(messages: Iterable[Message]) -> list[Json]:
     return [_message(message) for message in messages if not isinstance(message, System)]
 
 
-def answer(message: Assistant, finish: str) -> list[Json]:
-    return [{**_message(message), "finish_reason": finish}]
+def request_content(request: Request, exportable: Exportable) -> dict[str, str]:
+    """The attributes for what a request holds. The system texts are kept apart from the history."""
+    found: dict[str, list[Json]] = {
+        "gen_ai.system_instructions": [
+            part for message in request.messages if isinstance(message, System) for part in _parts(message.parts)
+        ],
+        "gen_ai.input.messages": history(request.messages),
+        "gen_ai.tool.definitions": [
+            {"type": "function", "name": spec.name, "description": spec.description, "parameters": spec.parameters}
+            for spec in request.tools
+        ],
+    }
+    return {name: exportable(json_text(value)) for name, value in found.items() if value}
 
 
-def tools(specs: Iterable[ToolSpec]) -> list[Json]:
-    return [
-        {"type": "function", "name": spec.name, "description": spec.description, "parameters": spec.parameters}
-        for spec in specs
-    ]
+def answer_content(message: Assistant, finish: str, exportable: Exportable) -> dict[str, str]:
+    return {"gen_ai.output.messages": exportable(json_text([{**_message(message), "finish_reason": finish}]))}
 
 
 def _message(message: Message) -> dict[str, Json]:
@@ -247,13 +255,17 @@ SCOPE = "unbroken"
 
 
 class Telemetry:
-    """What all runs share. `content`: messages are exported too."""
+    """What all runs share. `content`: messages are exported too. `more`: what else is measured."""
 
     def __init__(
-        self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None, content: bool
+        self,
+        tracer_provider: TracerProvider | None,
+        meter_provider: MeterProvider | None,
+        content: bool,
+        more: Sequence[Histogram] = (),
     ) -> None:
         self.tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
-        self._instruments = _instruments(get_meter(SCOPE, meter_provider=meter_provider))
+        self._instruments = _instruments(get_meter(SCOPE, meter_provider=meter_provider), (*_HISTOGRAMS, *more))
         self.content = content
 
     def measure(self, name: str, amount: float, about: Attributes, error: str = "") -> None:
@@ -279,6 +291,11 @@ class Tracing:
         self._redactor = Redactor((*secrets_in_environment(), *head.secrets()))
         self._above = outside
 
+    def stopwatch(self) -> Callable[[], float]:
+        """The seconds from now on."""
+        began = self.clock.elapsed()
+        return lambda: round(self.clock.elapsed() - began, 9)
+
     def look_for_secrets(self) -> None:
         """A key may be known only after the first request."""
         if not self._redactor.covers(known := tuple(self._secrets())):
@@ -289,8 +306,11 @@ class Tracing:
         exporter can send it."""
         return self._redactor.text(text).encode("utf-8", "replace").decode()
 
-    def exportable_json(self, value: Any) -> str:
-        return self.exportable(json_text(value))
+    def content_of(self, value: Any) -> str | None:
+        """A text, or another value as JSON, if content is exported."""
+        if not self.content:
+            return None
+        return self.exportable(value if isinstance(value, str) else json_text(value))
 
     def start(
         self,
@@ -302,9 +322,13 @@ class Tracing:
         links: Sequence[Link] = (),
     ) -> Span:
         """A span below that of the run."""
-        known = {name: value for name, value in attributes.items() if value is not None}
-        about = {"gen_ai.operation.name": operation, **self._about, **known}
+        about = {"gen_ai.operation.name": operation, **self._about, **known(attributes)}
         return self.telemetry.tracer.start_span(f"{operation} {of}", self._above, kind, about, links, nanoseconds(time))
+
+    def start_tool(self, event: CallEvent | ServerCallStarted | ServerCallFinished, about: dict[str, Any]) -> Span:
+        name = self.exportable(event.name)
+        called = {"gen_ai.tool.name": name, "gen_ai.tool.call.id": self.exportable(event.call_id)}
+        return self.start("execute_tool", name, SpanKind.INTERNAL, called | about, event.time)
 
     def measure(self, name: str, amount: float, about: Attributes, error: str = "") -> None:
         """Of the run, or of one of its calls."""
@@ -318,7 +342,12 @@ class Tracing:
         return set_span_in_context(span, self._above)
 
 
-def fail(span: Span, error: str, words: str = "") -> None:
+def known(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Those that have a value."""
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def fail(span: Span, error: str, words: str | None = None) -> None:
     span.set_attribute("error.type", error)
     span.set_status(Status(StatusCode.ERROR, words or None))
 

@@ -48,10 +48,11 @@ from unbroken.trajectory.otel.names import (
     Asked,
     Telemetry,
     Tracing,
-    answer,
+    answer_content,
     fail,
     history,
     is_foreign,
+    known,
     nanoseconds,
 )
 from unbroken.trajectory.otel.spans import Asking, CallSpans, traced
@@ -103,13 +104,11 @@ class RunTrace(Middleware):
     def __init__(self, telemetry: Telemetry, head: RunStart) -> None:
         outside, links = _place(head.trace)
         self._tracing = tracing = Tracing(telemetry, head, outside)
-        self._began = head.clock.elapsed()
-        about: dict[str, Any] = {**Asked.named(head.model).attributes()}
-        if head.resumed:
-            about["unbroken.run.goes_on"] = True
+        self._elapsed = tracing.stopwatch()
+        about: dict[str, Any] = {**Asked.named(head.model).attributes(), "unbroken.run.goes_on": head.resumed or None}
         if tracing.content:
             question = () if head.question is None else (head.question,)
-            about["gen_ai.input.messages"] = tracing.exportable_json(history((*head.messages, *question)))
+            about["gen_ai.input.messages"] = tracing.content_of(history((*head.messages, *question)))
         self._span = tracing.start("invoke_agent", head.agent, SpanKind.INTERNAL, about, head.clock.now(), links)
         if head.trace is not None and not head.trace and (own := traceparent(self._span)):
             head.trace["traceparent"] = own
@@ -124,7 +123,7 @@ class RunTrace(Middleware):
 
     def on_tools(self, turn: int, toolbox: Toolbox) -> None:
         self._turn = turn
-        self._calls.offered(toolbox)
+        self._calls.toolbox = toolbox
 
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         return traced(request, call_next, self._begin_asking, self._end_asking)
@@ -138,7 +137,7 @@ class RunTrace(Middleware):
         return self._asking
 
     def _end_asking(self, asking: Asking) -> None:
-        asking.end()
+        asking.end_once()
         self._asking = None
 
     def on_event(self, event: Event) -> None:
@@ -153,7 +152,7 @@ class RunTrace(Middleware):
             case RequestRetried():
                 self._note(event, self._asking.span if self._asking is not None else self._span)
             case ToolLate():
-                self._note(event, self._calls.span_of(event.call) or self._span)
+                self._note(event, self._calls.running.get(event.call, self._span))
             case ServerCallStarted():
                 self._server_calls[event.call_id] = self._server_call(event)
             case ServerCallFinished():
@@ -176,7 +175,7 @@ class RunTrace(Middleware):
         elif isinstance(event, CallFinished) and what != "saved":
             call = self._counter.view(event).by_number[event.call]
             error = ERROR_TYPES[event.outcome] if what in ("seconds", "failures") else ""
-            if what != "failures" and not (call.response_broke and call.started is not None):
+            if what != "failures" and not call.interrupted:
                 self._tracing.measure("unbroken.tool.calls", 1, about)
             if call.started is None and what == "seconds":
                 return  # it ran before its process died
@@ -188,13 +187,10 @@ class RunTrace(Middleware):
         about: dict[str, Any] = {"turn": event.turn}
         for name in _NOTED[type(event)]:
             value = getattr(event, name)
-            match value:
-                case str():
-                    value = self._tracing.exportable(value)
-                case list():
-                    value = [self._tracing.exportable(each) for each in cast("list[str]", value)]
-                case _:
-                    pass
+            if isinstance(value, str):
+                value = self._tracing.exportable(value)
+            elif isinstance(value, list):
+                value = [self._tracing.exportable(each) for each in cast("list[str]", value)]
             about[_NAMED.get(name, name)] = value
         if isinstance(event, TextReplaced | ReasoningReplaced):
             about["length"] = len(event.text)
@@ -202,21 +198,14 @@ class RunTrace(Middleware):
         span.add_event(f"unbroken.{NAMES[type(event)]}", attributes, nanoseconds(event.time))
 
     def _server_call(self, event: ServerCallStarted | ServerCallFinished) -> Span:
-        name = self._tracing.exportable(event.name)
-        about = {
-            "gen_ai.tool.name": name,
-            "gen_ai.tool.type": "extension",
-            "gen_ai.tool.call.id": self._tracing.exportable(event.call_id),
-            "unbroken.tool.by_provider": True,
-        }
-        return self._tracing.start("execute_tool", name, SpanKind.INTERNAL, about, event.time)
+        return self._tracing.start_tool(event, {"gen_ai.tool.type": "extension", "unbroken.tool.by_provider": True})
 
     def _end_server_call(self, event: ServerCallFinished) -> None:
         span = self._server_calls.pop(event.call_id, None) or self._server_call(event)
         if self._tracing.content and event.arguments is not None:
-            span.set_attribute("gen_ai.tool.call.arguments", self._tracing.exportable_json(event.arguments))
+            span.set_attribute("gen_ai.tool.call.arguments", self._tracing.content_of(event.arguments) or "")
         if event.outcome != "done":
-            fail(span, event.outcome, self._tracing.exportable(event.error) if self._tracing.content else "")
+            fail(span, event.outcome, self._tracing.content_of(event.error))
         span.end(nanoseconds(event.time))
 
     def _finished(self, event: RunFinished) -> None:
@@ -225,13 +214,11 @@ class RunTrace(Middleware):
             **{f"unbroken.run.{name}": getattr(event, name) for name in _ENDED},
             "gen_ai.usage.input_tokens": usage["input_tokens"],
             "gen_ai.usage.output_tokens": usage["output_tokens"],
+            "unbroken.usage.estimated": usage.get("estimated") or None,
         }
-        if usage.get("estimated"):
-            about["unbroken.usage.estimated"] = True
         if self._tracing.content:
-            said = answer(Assistant(event.text), event.stop_reason)
-            about["gen_ai.output.messages"] = self._tracing.exportable_json(said)
-        self._span.set_attributes(about)
+            about |= answer_content(Assistant(event.text), event.stop_reason, self._tracing.exportable)
+        self._span.set_attributes(known(about))
         self._end(event.time)
         if event.stop_reason != "waiting":  # a run that waits is counted when it has ended
             how = {"unbroken.run.stop_reason": event.stop_reason}
@@ -242,8 +229,7 @@ class RunTrace(Middleware):
         tells = self._tracing.content or is_foreign(event.error)
         fail(self._span, event.error, self._tracing.exportable(event.message) if tells else "")
         self._end(event.time)
-        seconds = round(self._tracing.clock.elapsed() - self._began, 9)
-        self._tracing.measure("unbroken.run.duration", seconds, {}, event.error)
+        self._tracing.measure("unbroken.run.duration", self._elapsed(), {}, event.error)
 
     def end(self) -> None:
         self._end(self._tracing.clock.now())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from opentelemetry.context import Context, attach, detach
+from opentelemetry.context import attach, detach
 from opentelemetry.trace import Span, SpanKind
 
 from unbroken.events import CallAdopted, CallFinished, CallStarted
@@ -24,15 +24,17 @@ from unbroken.trajectory.otel.names import (
     ERROR_TYPES,
     OTHER,
     Asked,
+    Attributes,
+    Exportable,
+    Telemetry,
     Tracing,
-    answer,
+    answer_content,
     fail,
     headers_of,
-    history,
-    instructions,
     is_foreign,
+    known,
     nanoseconds,
-    tools,
+    request_content,
     usage_attributes,
 )
 from unbroken_wires.deltas import (
@@ -45,8 +47,9 @@ from unbroken_wires.deltas import (
     ReasoningDelta,
     TextDelta,
     UsageReported,
+    Verdict,
 )
-from unbroken_wires.messages import Request, ToolCall, ToolResult, Usage
+from unbroken_wires.messages import Assistant, Request, ToolCall, ToolResult, Usage
 
 
 class CallSpans:
@@ -55,18 +58,16 @@ class CallSpans:
     def __init__(self, tracing: Tracing, counter: EventCounter) -> None:
         self._tracing = tracing
         self._counter = counter
-        self._toolbox: Toolbox | None = None
-        self._running: dict[int, tuple[Span, Context]] = {}
+        self.toolbox: Toolbox | None = None
+        """The tools that the model was offered last."""
+        self.running: dict[int, Span] = {}
         """The spans of calls whose tool has started."""
 
-    def offered(self, toolbox: Toolbox) -> None:
-        self._toolbox = toolbox
-
     async def traced(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        running = self._running.get(context.number)
-        if running is None:
+        span = self.running.get(context.number)
+        if span is None:
             return await call_next(call, context)
-        _, above = running
+        above = self._tracing.within(span)
         token, carried = attach(above), CARRIED.set(headers_of(above))
         try:
             return await call_next(call, context)
@@ -74,39 +75,32 @@ class CallSpans:
             CARRIED.reset(carried)
             detach(token)
 
-    def span_of(self, number: int) -> Span | None:
-        running = self._running.get(number)
-        return running[0] if running is not None else None
-
     def start(self, event: CallStarted) -> None:
-        span = self._begin(event)
-        span.set_attribute("unbroken.call.early", event.early)
-        if self._tracing.content:
-            span.set_attribute("gen_ai.tool.call.arguments", self._tracing.exportable_json(event.arguments))
-        self._running[event.call] = span, self._tracing.within(span)
+        arguments = self._tracing.content_of(event.arguments)
+        about = {"unbroken.call.early": event.early, "gen_ai.tool.call.arguments": arguments}
+        self.running[event.call] = self._begin(event, about)
 
     def adopt(self, event: CallAdopted) -> None:
-        if (running := self._running.pop(event.adopted, None)) is not None:
-            self._running[event.call] = running
-            running[0].set_attribute("unbroken.call.number", event.call)
-            running[0].set_attribute("gen_ai.tool.call.id", self._tracing.exportable(event.call_id))
+        if (span := self.running.pop(event.adopted, None)) is not None:
+            self.running[event.call] = span
+            span.set_attribute("unbroken.call.number", event.call)
+            span.set_attribute("gen_ai.tool.call.id", self._tracing.exportable(event.call_id))
 
     def finish(self, event: CallFinished) -> None:
-        call, ran = self._counter.view(event).by_number[event.call], event.call in self._running
-        span = self._running.pop(event.call)[0] if ran else self._begin(event)
-        exportable, error = self._tracing.exportable, ERROR_TYPES[event.outcome]
-        span.set_attribute("unbroken.call.seconds", event.seconds)
-        span.set_attribute("unbroken.call.outcome", event.outcome)
-        if event.duplicate_of:
-            span.set_attribute("unbroken.call.duplicate_of", exportable(event.duplicate_of))
-        if call.adopted is not None:
-            span.set_attribute("unbroken.call.adopted", call.adopted)
-        if ran and call.response_broke:
-            span.set_attribute("unbroken.call.dropped", True)
-        if self._tracing.content:
-            span.set_attribute("gen_ai.tool.call.result", exportable(event.text))
-        if error:
-            fail(span, error, exportable(event.text) if self._tracing.content else "")
+        call, ran = self._counter.view(event).by_number[event.call], event.call in self.running
+        span = self.running.pop(event.call) if ran else self._begin(event, {})
+        text = self._tracing.content_of(event.text)
+        about = {
+            "unbroken.call.seconds": event.seconds,
+            "unbroken.call.outcome": event.outcome,
+            "unbroken.call.duplicate_of": self._tracing.exportable(event.duplicate_of) if event.duplicate_of else None,
+            "unbroken.call.adopted": call.adopted,
+            "unbroken.call.dropped": (ran and call.response_broke) or None,
+            "gen_ai.tool.call.result": text,
+        }
+        span.set_attributes(known(about))
+        if error := ERROR_TYPES[event.outcome]:
+            fail(span, error, text)
         span.end(nanoseconds(call.finished if ran and call.finished is not None else event.time))
 
     def known_name(self, name: str) -> str:
@@ -115,25 +109,26 @@ class CallSpans:
 
     def end(self, time: float) -> None:
         """The run is over: ends the spans of calls that still run."""
-        for span, _ in self._running.values():
+        for span in self.running.values():
             fail(span, CANCELLED)
             span.end(nanoseconds(time))
-        self._running.clear()
+        self.running.clear()
 
     def _tool(self, name: str) -> Tool | None:
-        return self._toolbox.get(name) if self._toolbox is not None else None
+        return self.toolbox.get(name) if self.toolbox is not None else None
 
-    def _begin(self, event: CallStarted | CallFinished) -> Span:
-        exportable, tool = self._tracing.exportable, self._tool(event.name)
+    def _begin(self, event: CallStarted | CallFinished, more: dict[str, Any]) -> Span:
+        tool = self._tool(event.name)
         about: dict[str, Any] = {
-            "gen_ai.tool.name": exportable(event.name),
-            "gen_ai.tool.call.id": exportable(event.call_id),
             "gen_ai.tool.type": "function",
-            "gen_ai.tool.description": (exportable(tool.spec.description) or None) if tool is not None else None,
+            "gen_ai.tool.description": None
+            if tool is None
+            else self._tracing.exportable(tool.spec.description) or None,
             "unbroken.turn": event.turn,
             "unbroken.call.number": event.call,
+            **more,
         }
-        return self._tracing.start("execute_tool", exportable(event.name), SpanKind.INTERNAL, about, event.time)
+        return self._tracing.start_tool(event, about)
 
 
 # Requests to a model, traced: a `chat` span for each, current while the model works, and its numbers. The retries of a
@@ -141,29 +136,61 @@ class CallSpans:
 # awaited, not while its deltas are processed: otherwise an async generator would leave it in the context of its reader.
 
 
-_CONTENT = ("gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.tool.definitions")
 _SAYING = (TextDelta, ReasoningDelta, CallOpened, CallReady)
 
 
-class Asking:
-    """One active request, and its answer so far."""
+class ModelSpan:
+    """The span of one request to a model, and its numbers. `elapsed`: the seconds since it began."""
+
+    def __init__(self, span: Span, asked: Asked, exportable: Exportable, elapsed: Callable[[], float]) -> None:
+        self.span = span
+        self.asked = asked
+        self._exportable = exportable
+        self._elapsed = elapsed
+        self.first: float | None = None
+        """Seconds until the first output of the model."""
+        self.usage = Usage()
+        self._error = ""
+
+    def begin_answer(self) -> None:
+        """The first output of the model has arrived; or more of it."""
+        if self.first is None:
+            self.first = self._elapsed()
+
+    def take_end(self, verdict: Verdict, message: Assistant | None) -> None:
+        """Without the message if content is not exported."""
+        reasons = None if verdict.finish is None else [self._exportable(verdict.finish)]
+        self.span.set_attributes(known({"gen_ai.response.finish_reasons": reasons}))
+        if message is not None:
+            self.span.set_attributes(answer_content(message, verdict.finish or verdict.kind, self._exportable))
+
+    def fail(self, error: str, words: str = "") -> None:
+        self._error = error
+        fail(self.span, error, self._exportable(words))
+
+    def end(self, telemetry: Telemetry, about: Attributes, time: int | None = None) -> None:
+        """`about` is empty if it is not measured."""
+        first = known({"gen_ai.response.time_to_first_chunk": self.first})
+        self.span.set_attributes(usage_attributes(self.usage) | first)
+        if about:
+            telemetry.request_ended(self._elapsed(), self.first, self.usage, about, self._error)
+        self.span.end(time)
+
+
+class Asking(ModelSpan):
+    """One active request of a run, and its answer so far."""
 
     def __init__(self, tracing: Tracing, asked: Asked, request: Request, turn: int) -> None:
         self._tracing = tracing
-        self._asked = asked
         about: dict[str, Any] = {**asked.attributes(), **_settings(request), "unbroken.turn": turn}
         if tracing.content:
-            content = instructions(request.messages), history(request.messages), tools(request.tools)
-            about |= {name: tracing.exportable_json(each) for name, each in zip(_CONTENT, content, strict=True) if each}
-        self.span = tracing.start("chat", asked.model, SpanKind.CLIENT, about, tracing.clock.now())
+            about |= request_content(request, tracing.exportable)
+        span = tracing.start("chat", asked.model, SpanKind.CLIENT, about, tracing.clock.now())
+        super().__init__(span, asked, tracing.exportable, tracing.stopwatch())
         self._context = tracing.within(self.span)
         self._carried = headers_of(self._context)
         self._so_far = PartialResponse() if tracing.content else None
-        self._began = tracing.clock.elapsed()
-        self._first: float | None = None
-        self._reported: Usage | None = None
-        self._spent = Usage()
-        self._error = ""
+        self._reported = Usage()
         self._ended = False
 
     async def next(self, batches: AsyncIterator[Sequence[Delta]]) -> Sequence[Delta]:
@@ -177,54 +204,37 @@ class Asking:
     def hear(self, delta: Delta) -> None:
         if self._so_far is not None:
             self._so_far.feed(delta)
-        if self._first is None and isinstance(delta, _SAYING):
-            self._first = self._elapsed()
+        if self.first is None and isinstance(delta, _SAYING):
+            self.begin_answer()
         if isinstance(delta, UsageReported):
             self._reported = delta.usage if delta.usage.total_tokens else self._reported
         elif isinstance(delta, AttemptFailed):
             self._count()
         elif isinstance(delta, Ended):
-            self._take_end(delta)
+            said = None if self._so_far is None else delta.message or self._so_far.message
+            self.take_end(delta.verdict, said)
 
-    def _take_end(self, ended: Ended) -> None:
-        verdict, exportable = ended.verdict, self._tracing.exportable
-        if verdict.finish is not None:
-            self.span.set_attribute("gen_ai.response.finish_reasons", [exportable(verdict.finish)])
-        if verdict.model and (answered := Asked.named(verdict.model)).model != self._asked.model:
+    def take_end(self, verdict: Verdict, message: Assistant | None) -> None:
+        super().take_end(verdict, message)
+        if verdict.model and (answered := Asked.named(verdict.model)).model != self.asked.model:
             self.span.set_attribute("gen_ai.response.model", answered.model)
-        if self._so_far is not None:
-            said = answer(ended.message or self._so_far.message, verdict.finish or verdict.kind)
-            self.span.set_attribute("gen_ai.output.messages", self._tracing.exportable_json(said))
         if verdict.failed:
             self.fail(verdict.kind, verdict.reason)
         elif not verdict.whole:  # still an answer: the model reads an error for a call that was cut
             self.span.set_attribute("unbroken.verdict", verdict.kind)
 
-    def fail(self, error: str, words: str = "") -> None:
-        self._error = error
-        fail(self.span, error, self._tracing.exportable(words))
-
-    def end(self) -> None:
-        """Ends the span. Works once: the end of a run ends requests that are still open."""
-        if self._ended:
-            return
-        self._ended = True
-        self._count()
-        self.span.set_attributes(usage_attributes(self._spent))
-        if self._first is not None:
-            self.span.set_attribute("gen_ai.response.time_to_first_chunk", self._first)
-        about = {"gen_ai.operation.name": "chat", **self._asked.attributes()}
-        self._tracing.telemetry.request_ended(self._elapsed(), self._first, self._spent, about, self._error)
-        self.span.end(nanoseconds(self._tracing.clock.now()))
+    def end_once(self) -> None:
+        """The end of a run ends requests that are still open."""
+        if not self._ended:
+            self._ended = True
+            self._count()
+            about = {"gen_ai.operation.name": "chat", **self.asked.attributes()}
+            self.end(self._tracing.telemetry, about, nanoseconds(self._tracing.clock.now()))
 
     def _count(self) -> None:
         """Counts failed attempts too: they were paid for."""
-        if self._reported is not None:
-            self._spent += self._reported
-            self._reported = None
-
-    def _elapsed(self) -> float:
-        return round(self._tracing.clock.elapsed() - self._began, 9)
+        self.usage += self._reported
+        self._reported = Usage()
 
 
 def _settings(request: Request) -> dict[str, Any]:
