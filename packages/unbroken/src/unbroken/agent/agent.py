@@ -35,8 +35,9 @@ from unbroken.agent.options import (
 from unbroken.agent.output import Output
 from unbroken.agent.plan import Kept, make_plan
 from unbroken.agent.prompts import Language, Prompt, to_user
+from unbroken.agent.replaying import replay_run
 from unbroken.agent.result import OutputT, Result
-from unbroken.agent.resuming import Saved, prepare_resume, replay_run
+from unbroken.agent.resuming import Saved, prepare_resume
 from unbroken.agent.run_lifecycle import Performance, read_history
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.agent.teams import SAME_DEPS, agent_tool

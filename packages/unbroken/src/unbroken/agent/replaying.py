@@ -1,0 +1,125 @@
+"""Replays a run with an agent: it gets the recorded prompt, and the recording provides the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from unbroken.agent.limits import limits_of
+from unbroken.agent.options import Options, ReplayOptions
+from unbroken.agent.result import Result
+from unbroken.agent.resuming import reading, replace_recorder
+from unbroken.agent.run_lifecycle import Performance
+from unbroken.clock import Deadlock
+from unbroken.events import Compacted, TextFinished, ToolCallsDetected
+from unbroken.middleware import as_middleware
+from unbroken.trajectory.recording import Recording, read_recording
+from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, ReplayDiverged, replay
+from unbroken_wires.validation import check_options
+
+if TYPE_CHECKING:
+    from unbroken.agent.agent import Agent
+
+T = TypeVar("T")
+
+
+def replay_run(
+    agent: Agent[Any, Any],
+    recording: str | os.PathLike[str] | Recording,
+    clock: PlayedClock,
+    tools: PlayedTools,
+    speed: float,
+    options: ReplayOptions,
+    output: Any,
+) -> Result[Any]:
+    """The agent gets the same prompt, and the recording provides the rest."""
+    check_options("agent.replay", ReplayOptions, options, also=("clock", "tools", "speed", "output"))
+    recorded = recording if isinstance(recording, Recording) else read_recording(recording)
+    with reading(recorded):
+        playback = replay(recorded, clock=clock, tools=tools, speed=speed)
+        messages, question, limits = playback.messages, playback.question, limits_of(recorded)
+
+    def prepare() -> Performance:
+        given: Options = {
+            "limits": limits,
+            **options,
+            "history": messages,
+            "run_id": playback.run,
+            "open_calls": "execute",
+        }
+        performance = agent.prepare(None if question is None else question.parts, given, output)
+        # The recording takes the recorder's place. The replay itself is recorded only if its `sinks` do so.
+        replayed = replace_recorder(agent.settings.middleware, playback)
+        performance.middleware = (*agent.settings.sinks, *as_middleware(options.get("sinks", ())), *replayed)
+        performance.earlier = playback
+        account = performance.account
+        account.recorded = _costs(recorded)
+        if "limits" not in options:  # not the agent's prices: the cost is the recorded one
+            account.limits = replace(account.limits, prices=limits.prices)
+        return performance
+
+    return _play(playback, prepare)
+
+
+def _costs(recording: Recording) -> dict[int, float | None]:
+    """What the request of each turn cost."""
+    return {
+        event.turn: event.cost
+        for event in recording.events
+        if isinstance(event, TextFinished | ToolCallsDetected | Compacted)
+    }
+
+
+def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]:
+    """`prepare` makes the run for the playback. It runs on its own loop, which has the recording's time; if a loop is
+    running already, in a thread."""
+
+    async def play() -> Result[Any]:
+        result = await prepare()()
+        if (stopped := playback.diverged or playback.ended) is not None:
+            raise stopped
+        if playback.left:
+            raise ReplayDiverged(
+                f"the run diverges from its recording: it ended with {playback.left} recorded inputs left"
+            )
+        return result
+
+    def run() -> Result[Any]:
+        with asyncio.Runner(loop_factory=playback.loop) as runner:
+            try:
+                return runner.run(play())
+            except Deadlock:  # lines of the recording are missing
+                path = playback.recording.path
+                raise RecordingEnded(f"{path} does not show how the run continued: lines are missing in it") from None
+
+    return _in_thread(run) if _in_a_loop() else run()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the calling thread
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="unbroken-replay")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
