@@ -63,13 +63,11 @@ def describe_call(call: ToolCall, context: CallContext[Any], recording: Recordin
 
 
 def _as_sent(message: Line) -> Line:
-    """The message without fields that are not sent to a model: the outcome of a call. Recordings of schema 1 have
-    others."""
+    """The message without the outcomes of calls, which are not sent to a model."""
     results = message.get("results")
     if not isinstance(results, list):
         return message
-    unsent = ("outcome", "uncertain")
-    sent = [{name: each[name] for name in each if name not in unsent} for each in objects(cast("object", results))]
+    sent = [{name: each[name] for name in each if name != "outcome"} for each in objects(cast("object", results))]
     return {**message, "results": sent}
 
 
