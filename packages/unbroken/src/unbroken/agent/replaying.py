@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from unbroken.agent.limits import limits_of
 from unbroken.agent.options import Options, ReplayOptions
@@ -23,8 +23,6 @@ from unbroken_wires.validation import check_options
 
 if TYPE_CHECKING:
     from unbroken.agent.agent import Agent
-
-T = TypeVar("T")
 
 
 def replay_run(
@@ -96,7 +94,10 @@ def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]
                 path = playback.recording.path
                 raise RecordingEnded(f"{path} does not show how the run continued: lines are missing in it") from None
 
-    return _in_thread(run) if _in_a_loop() else run()
+    if not _in_a_loop():
+        return run()
+    with ThreadPoolExecutor(1, "unbroken-replay") as thread:
+        return thread.submit(run).result()
 
 
 def _in_a_loop() -> bool:
@@ -105,21 +106,3 @@ def _in_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _in_thread(work: Callable[[], T]) -> T:
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised in the calling thread
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="unbroken-replay")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]

@@ -80,12 +80,9 @@ class InputQueue:
     async def take(self, each: Input) -> None:
         """Returns at the place of this input."""
         assert self._loop is not None
-        if not self._ordered:
+        if not self._ordered or each.place < self._next:  # or it was passed over
             await self._wait_until(self._due(each))
             self._next = max(self._next, each.place + 1)
-            return
-        if each.place < self._next:  # it was passed over
-            await self._wait_until(self._due(each))
             return
         self._waiting[each.place] = future = self._loop.create_future()
         if self._first is not None:
@@ -133,7 +130,8 @@ class InputQueue:
 
     def _is_due(self, each: Input) -> bool:
         assert self._loop is not None
-        return each.same_step or self._due(each) - self._loop.time() < _NEAR
+        same_step = each.same_step and each.place == self._next
+        return same_step or self._due(each) - self._loop.time() < _NEAR
 
     def _deliver(self) -> None:
         """The task that waits for the next input continues with it. One at a time: the next input follows when this
