@@ -194,7 +194,7 @@ def _find_effects(lines: Sequence[Line]) -> dict[int, int]:
                     causes[call] = place
             case {"line": "approval", "call_id": str() as id}:
                 causes[id] = place
-            case {"line": "event", "event": "call_started" | "call_finished", "call": int() as call, "call_id": id}:
+            case {"event": "call_started" | "call_finished", "call": int() as call, "call_id": str() as id}:
                 started.setdefault(call, place)
                 effects |= {causes.pop(cause): place for cause in (call, id) if cause in causes}
             case _:

@@ -131,7 +131,7 @@ class Playback(Middleware):
     def loop(self) -> asyncio.AbstractEventLoop:
         """A new loop for the replay; if it is virtual, its time is that of the recording."""
         if self.clock == "real":
-            return ReplayLoop()
+            return ReplayLoop() if self.tools == "recorded" else asyncio.new_event_loop()
         began = self.recording.virtual or {"start": self.recording.time, "elapsed": 0.0}
         loop = VirtualLoop(began["start"])
         loop.clock.advance(began["elapsed"])
