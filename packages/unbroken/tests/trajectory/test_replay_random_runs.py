@@ -79,7 +79,13 @@ def test_a_run_on_virtual_time_replays_to_the_byte(tmp_path_factory: Any, plan: 
     first, second = folder / "first.jsonl", folder / "second.jsonl"
     run_virtual(lambda: agent_of(plan, World(first), record=first).run(PROMPT, run_id="r"), start=1_700_000_000.25)
     agent_of(plan, World(second)).replay(first, sinks=[Recorder(second)])
-    assert second.read_bytes() == first.read_bytes()
+    assert second.read_bytes() == without_inner_runs(first)
+
+
+def without_inner_runs(path: Path) -> bytes:
+    """The recording without the lines of agents that ran as tools: their calls are replayed, and they do not run."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    return b"".join(line for line in lines if not line.startswith(b'{"line":"inner"'))
 
 
 def test_calls_that_end_in_one_step_of_a_real_loop_replay_in_their_order(tmp_path: Path) -> None:
