@@ -46,6 +46,7 @@ LAYERS = [
         {"events"},
         {"errors"},
         {"clock"},
+        {"replay_loop"},
     ],
     [
         {"decoding"},

@@ -19,11 +19,12 @@ from unbroken.errors import MissingKey, UserError
 from unbroken.middleware import RunStart
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
+from unbroken.trajectory.divergence import compare_requests
 from unbroken.trajectory.lines import read_delta, read_error
 from unbroken.trajectory.recorded_inputs import Exchange, read_inputs
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording
-from unbroken.trajectory.replay import ReplayDiverged, compare_requests
+from unbroken.trajectory.replay import ReplayDiverged
 from unbroken.trajectory.run_recorder import RunRecorder
 from unbroken_wires.deltas import Delta, Ended, PartialResponse
 from unbroken_wires.messages import Request

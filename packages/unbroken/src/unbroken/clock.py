@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
-from itertools import count, takewhile
+from itertools import count
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakKeyDictionary, ref
+
+from unbroken.replay_loop import ReplayLoop
 
 
 class Clock(Protocol):
@@ -254,17 +256,13 @@ def run(main: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]], sta
         return runner.run(main() if callable(main) else main)
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(ReplayLoop):
     """`clock` is the virtual clock of this loop; `unbroken.clock.current_clock()` returns it."""
 
     def __init__(self, start: float = 0.0) -> None:
         self.clock = VirtualClock(start)
         self.when_idle: Callable[[], bool] | None = None
         """Called when nothing is ready any more, before the clock jumps; returns whether it made something ready."""
-        self.enters_first = False
-        """If set, a new task runs its first step before everything that is already ready."""
-        self._entering: list[asyncio.Handle] = []
-        """The first steps that were moved to the front."""
         self._numbers = count()
         self._threads_before = set(threading.enumerate())
         super().__init__(_JumpingSelector(self))
@@ -283,37 +281,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_last_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """Calls it after all other timers of the same nanosecond."""
         return super().call_at(_Instant(round(when, 9), sys.maxsize), callback)
-
-    def wake_first(self, future: asyncio.Future[None]) -> None:
-        """Resumes the task that waits for `future` as soon as the current callback returns: before everything that is
-        ready, except the first steps of new tasks."""
-        future.set_result(None)
-        self._put_last_first(enters=False)
-
-    def call_first(self, callback: Callable[[], object]) -> None:
-        """Runs `callback` at the same point as `wake_first` resumes its task."""
-        self.call_soon(callback)
-        self._put_last_first(enters=False)
-
-    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        task = super().create_task(coro, **options)
-        if self.enters_first:
-            self._put_last_first(enters=True)
-        return task
-
-    @property
-    def entering(self) -> bool:
-        """Whether a new task still has to run its first step (see `enters_first`)."""
-        ready: deque[asyncio.Handle] = cast("Any", self)._ready
-        return bool(ready) and ready[0] in self._entering
-
-    def _put_last_first(self, enters: bool) -> None:
-        """Moves the handle that became ready last to the front, behind the first steps that are there already."""
-        ready: deque[asyncio.Handle] = cast("Any", self)._ready
-        last = ready.pop()
-        leading = list(takewhile(self._entering.__contains__, ready))
-        ready.insert(len(leading), last)
-        self._entering = [*leading, last] if enters else leading
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts

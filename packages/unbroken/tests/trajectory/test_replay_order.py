@@ -14,7 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_replay import Together, look, slow, write
 
-from unbroken import Agent, Allow, CallContext, ChainBroken, Limits, RetryingModel, Schedule, ScriptedModel, tool
+from unbroken import (
+    Agent,
+    Allow,
+    CallContext,
+    ChainBroken,
+    Limits,
+    RetryingModel,
+    Schedule,
+    ScriptedModel,
+    Tool,
+    client_tool,
+    tool,
+)
 from unbroken.models.model import Model, close
 from unbroken.models.scripted import Answer, Break, Call, Pause, Say
 from unbroken.tools.approval import Approval
@@ -85,16 +97,16 @@ class ClosesLate:
             await close(arriving)
 
 
-def record_and_replay(model: Model, folder: Path, **options: Any) -> tuple[bytes, bytes]:
+def record_and_replay(model: Model, folder: Path, tools: Sequence[Tool] = TOOLS, **options: Any) -> tuple[bytes, bytes]:
     first, second = folder / "first.jsonl", folder / "second.jsonl"
 
     async def main() -> None:
         with suppress(ChainBroken):
-            await Agent(model, TOOLS, on_approval=decide, record=first, **options).run("Go.", run_id="r")
+            await Agent(model, tools, on_approval=decide, record=first, **options).run("Go.", run_id="r")
 
     run_virtual(main, start=1_700_000_000.25)
     with suppress(ChainBroken):
-        playing = Agent(ScriptedModel("nobody asks this one"), TOOLS, on_approval=decide, **options)
+        playing = Agent(ScriptedModel("nobody asks this one"), tools, on_approval=decide, **options)
         playing.replay(first, sinks=[Recorder(second)])
     return first.read_bytes(), second.read_bytes()
 
@@ -125,6 +137,15 @@ def test_an_approval_that_the_time_limit_leaves_undecided_is_undecided_again(tmp
     model = ScriptedModel([Call("pay", what="a")], "So.")
     recorded, replayed = record_and_replay(model, tmp_path, limits=Limits(seconds=0.1, final_seconds=1))
     assert b'"approval":true' in recorded
+    assert replayed == recorded
+
+
+def test_a_call_for_the_client_that_the_time_limit_left_is_answered_when_the_time_is_up_again(tmp_path: Path) -> None:
+    calls: Answer = [Call("instant", what="a"), Call("slow", what="b", seconds=5), Call("show", page=1)]
+    show = client_tool("show", "Shows a page.", {"type": "object", "properties": {"page": {"type": "integer"}}})
+    options: dict[str, Any] = {"limits": Limits(seconds=0.1, final_seconds=1), "schedule": Schedule.SEQUENTIAL}
+    recorded, replayed = record_and_replay(ScriptedModel(calls, "So."), tmp_path, [*TOOLS, show], **options)
+    assert recorded.index(b"time_up") < recorded.index(b"not executed")
     assert replayed == recorded
 
 

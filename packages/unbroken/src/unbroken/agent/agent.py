@@ -37,8 +37,9 @@ from unbroken.agent.output import Output
 from unbroken.agent.plan import Kept, make_plan
 from unbroken.agent.prompts import Language, Prompt, to_user
 from unbroken.agent.ready_run import ReadyRun
+from unbroken.agent.replaying import replay_run
 from unbroken.agent.result import OutputT, Result
-from unbroken.agent.resuming import Saved, prepare_resume, replay_run
+from unbroken.agent.resuming import Saved, prepare_resume
 from unbroken.agent.run_state import RunState
 from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.agent.teams import SAME_DEPS, agent_tool

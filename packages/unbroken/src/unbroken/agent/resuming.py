@@ -1,27 +1,24 @@
-"""Resumes and replays runs. A run that waits resumes from its saved result or its recording, one whose process died
-from its recording. A replay gets the recorded prompt, and the recording provides the rest."""
+"""Resumes runs. A run that waits resumes from its saved result or its recording, one whose process died from its
+recording."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 from unbroken.agent.handoffs import final_agent
 from unbroken.agent.limits import limits_of
-from unbroken.agent.options import Answers, Options, ReplayOptions, ResumeOptions
+from unbroken.agent.options import Answers, ResumeOptions
 from unbroken.agent.output import ANSWER
 from unbroken.agent.ready_run import PreparesRuns, ReadyRun
 from unbroken.agent.recorded_state import cut_state, lost_usage, unmasked, waiting_state
 from unbroken.agent.result import Result, inside_id
 from unbroken.agent.run_state import RunState, Waiting
-from unbroken.clock import Deadlock
 from unbroken.errors import UserError
-from unbroken.events import Compacted, RunFinished, TextFinished, ToolCallsDetected
+from unbroken.events import RunFinished
 from unbroken.middleware import Middleware, as_middleware
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.results import to_parts
@@ -31,7 +28,6 @@ from unbroken.trajectory.continuation import Continuation
 from unbroken.trajectory.recorded_run import RecordedRun, combine, interrupted
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, ReplayDiverged, replay
 from unbroken_wires.messages import Json, ToolCall, ToolResult
 from unbroken_wires.transcript import Transcript
 from unbroken_wires.validation import check_options
@@ -374,104 +370,3 @@ def _waits_for(state: RunState) -> tuple[int, set[str]]:
 
 def _has_ended(recording: Recording) -> bool:
     return isinstance(recording.ending, RunFinished) and recording.ending.stop_reason != "waiting"
-
-
-T = TypeVar("T")
-
-
-def replay_run(
-    agent: PreparesRuns,
-    recording: str | os.PathLike[str] | Recording,
-    clock: PlayedClock,
-    tools: PlayedTools,
-    speed: float,
-    options: ReplayOptions,
-    output: Any,
-) -> Result[Any]:
-    """The agent gets the same prompt, and the recording provides the rest."""
-    check_options("agent.replay", ReplayOptions, options, also=("clock", "tools", "speed", "output"))
-    recorded = recording if isinstance(recording, Recording) else read_recording(recording)
-    with reading(recorded):
-        playback = replay(recorded, clock=clock, tools=tools, speed=speed)
-        messages, question, limits = playback.messages, playback.question, limits_of(recorded)
-
-    def prepare() -> ReadyRun:
-        given: Options = {
-            "limits": limits,
-            **options,
-            "history": messages,
-            "run_id": playback.run,
-            "open_calls": "execute",
-        }
-        ready = agent.prepare(None if question is None else question.parts, given, output)
-        # The recording takes the recorder's place. The replay itself is recorded only if its `sinks` do so.
-        replayed = replace_recorder(agent.settings.middleware, playback)
-        ready.middleware = (*agent.settings.sinks, *as_middleware(options.get("sinks", ())), *replayed)
-        ready.past = playback
-        account = ready.account
-        account.recorded = _costs(recorded)
-        if "limits" not in options:  # not the agent's prices: the cost is the recorded one
-            account.limits = replace(account.limits, prices=limits.prices)
-        return ready
-
-    return _play(playback, prepare)
-
-
-def _costs(recording: Recording) -> dict[int, float | None]:
-    """What the request of each turn cost."""
-    return {
-        event.turn: event.cost
-        for event in recording.events
-        if isinstance(event, TextFinished | ToolCallsDetected | Compacted)
-    }
-
-
-def _play(playback: Playback, prepare: Callable[[], ReadyRun]) -> Result[Any]:
-    """`prepare` makes the run for the playback. It runs on its own loop, which has the recording's time; if a loop is
-    running already, in a thread."""
-
-    async def play() -> Result[Any]:
-        result = await prepare()()
-        if (stopped := playback.diverged or playback.ended) is not None:
-            raise stopped
-        if playback.left:
-            raise ReplayDiverged(
-                f"the run diverges from its recording: it ended with {playback.left} recorded inputs left"
-            )
-        return result
-
-    def run() -> Result[Any]:
-        with asyncio.Runner(loop_factory=playback.loop) as runner:
-            try:
-                return runner.run(play())
-            except Deadlock:  # lines of the recording are missing
-                path = playback.recording.path
-                raise RecordingEnded(f"{path} does not show how the run continued: lines are missing in it") from None
-
-    return _in_thread(run) if _in_a_loop() else run()
-
-
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _in_thread(work: Callable[[], T]) -> T:
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised in the calling thread
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="unbroken-replay")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]

@@ -25,10 +25,10 @@ from unbroken.tools.caller import Caller, Prepared, failure, fingerprint, not_ex
 from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.divergence import compare_requests
 from unbroken.trajectory.lines import Line, encode, read_delta
 from unbroken.trajectory.past import Past
 from unbroken.trajectory.recorded_run import RecordedResult, RecordedRun
-from unbroken.trajectory.replay import compare_requests
 from unbroken_wires.deltas import Delta, PartialResponse, Restarted
 from unbroken_wires.messages import Request, ToolCall, ToolResult
 

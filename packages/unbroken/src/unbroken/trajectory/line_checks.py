@@ -220,13 +220,18 @@ def refer(messages: Sequence[Message], answer: Assistant | None, given: Mapping[
             saved.append({"role": "assistant", "as_heard": True})
         elif isinstance(message, ToolMessage):
             results = [
-                {"as_given": result.call_id} if given.get(result.call_id) is result else write_result(result)
+                {"as_given": result.call_id} if _is_given(result, given.get(result.call_id)) else write_result(result)
                 for result in message.results
             ]
             saved.append({"role": "tool", "results": results})
         else:
             saved += to_json([message])
     return saved
+
+
+def _is_given(result: ToolResult, given: ToolResult | None) -> bool:
+    """The history has the result of a tool that raised an error without this exception."""
+    return given is result or (given is not None and given.exception is not None and given == result)
 
 
 LOST = "(its line is not in the recording)"

@@ -1,28 +1,17 @@
-"""The inputs of a recorded run, in order, and how they are replayed.
-
-An input is delivered when its time has come, when all before it were delivered, and when the run has emitted all events
-that it had emitted by then; and then at once, before the run does anything else. So its place among the events is the
-recorded one, however many things happen in one instant. This module knows nothing about models and tools: `replay`
-connects them to the queue.
+"""Reads the inputs of a recorded run from its lines, in their order: what the model said, what tools returned and
+reported, and what was decided about approvals. `input_queue` delivers them, `replay` connects them to a run.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from unbroken.clock import VirtualLoop
 from unbroken.events import NAMES
 from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Line
 from unbroken.trajectory.recording import RecordedRequest, Recording
 
 _CAUSED_BY_TOOLS = [NAMES[kind] for kind in CAUSED_BY_TOOLS]
-_NEAR = 1e-9
-AFTER = 60.0
-"""Seconds that a run has after its last input to end what it no longer waits for."""
-PATIENCE = 0.25
-"""Seconds of real time after which an input is delivered although fewer events came before it than in the recording."""
 
 
 @dataclass(slots=True)
@@ -31,9 +20,11 @@ class Input:
 
     at: float
     line: Line
-    said_before: int
+    events_before: int
     """How many events the run had emitted by then."""
-    place: int = 0
+    place: int
+    same_step: bool = False
+    """It came in the same step of the event loop as an input before it, whose effect is recorded after it."""
 
 
 @dataclass(slots=True)
@@ -57,168 +48,6 @@ class Execution:
     """False if its result was known before it ran."""
 
 
-class InputQueue:
-    """Delivers inputs in order, each at its time."""
-
-    def __init__(self, inputs: list[Input], speed: float) -> None:
-        self._inputs = sorted(inputs, key=lambda each: each.place)
-        for place, each in enumerate(self._inputs):
-            each.place = place
-        self._speed = speed
-        self._ordered = False
-        self._began = 0.0
-        self._next = 0
-        self._said = 0
-        self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._waking: asyncio.Future[None] | None = None
-        """The taker of an input that has not continued yet: nobody overtakes it."""
-        self.over = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def left(self) -> int:
-        return len(self._inputs) - self._next
-
-    def begin(self, ordered: bool) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ordered = ordered
-        self._began = self._loop.time()
-        if self._ordered and isinstance(self._loop, VirtualLoop):
-            self._loop.when_idle = self._unblock
-            self._loop.enters_first = True
-
-    def end(self) -> None:
-        self.over = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if isinstance(self._loop, VirtualLoop):
-            self._loop.when_idle = None
-            self._loop.enters_first = False
-
-    def said(self) -> None:
-        """The run has emitted an event: inputs that waited for it may follow."""
-        self._said += 1
-        self._give()
-
-    async def take(self, each: Input) -> None:
-        assert self._loop is not None
-        if not self._ordered:
-            await self._wait_until(self._due(each))
-            self._next = max(self._next, each.place + 1)
-            return
-        if each.place < self._next:  # it was passed over
-            await self._wait_until(self._due(each))
-            return
-        at_once = each.place == self._next and not self._waking and self._may(each)
-        entering = isinstance(self._loop, VirtualLoop) and self._loop.entering
-        if at_once and not entering:
-            self._next += 1
-            self._give()
-            return
-        self._waiting[each.place] = future = self._loop.create_future()
-        if at_once and isinstance(self._loop, VirtualLoop):
-            self._loop.call_first(self._give)  # tools that the run has started must begin before this input arrives
-        else:
-            self._give()
-        try:
-            await future
-        finally:
-            self._waiting.pop(each.place, None)
-            if future is self._waking:
-                self._waking = None
-                self._give()
-
-    async def take_despite_cancel(self, each: Input) -> None:
-        """The tool was cancelled and did more before it ended: that is replayed, too."""
-        while True:
-            try:
-                await self.take(each)
-                return
-            except asyncio.CancelledError:
-                if self.over:
-                    raise
-                if each.place < self._next:  # it was delivered just before the cancellation
-                    return
-
-    async def until_its_end(self) -> None:
-        """Until nothing more can come."""
-        assert self._loop is not None
-        last = max((each.at for each in self._inputs), default=0.0)
-        await self._wait_until(self._began + last / self._speed + AFTER)
-
-    def skip(self, each: Input) -> None:
-        """Marks the input as taken; nobody waits for it."""
-        if each.place == self._next:
-            self._next += 1
-            self._give()
-
-    async def _wait_until(self, due: float) -> None:
-        assert self._loop is not None
-        # Nothing to wait for, but other tasks must run between two pieces of a stream.
-        await asyncio.sleep(max(due - self._loop.time(), 0.0))
-
-    def _due(self, each: Input) -> float:
-        return round(self._began + each.at / self._speed, 9)
-
-    def _is_due(self, each: Input) -> bool:
-        assert self._loop is not None
-        return self._due(each) - self._loop.time() < _NEAR
-
-    def _may(self, each: Input) -> bool:
-        return self._said >= each.said_before and self._is_due(each)
-
-    def _give(self) -> None:
-        """The task that waits for the next input continues with it before anything else happens. One at a time: the
-        next follows when this one has been taken."""
-        if self._waking is not None or not self._waiting:
-            return
-        future = self._waiting.get(self._next)
-        each = self._inputs[self._next if future is not None else min(self._waiting)]
-        if future is None or not self._may(each):
-            self._look_at(each)
-            return
-        if future.done():  # its taker was cancelled just now, and takes it when it continues, or never
-            return
-        self._next += 1
-        self._waking = future
-        if isinstance(self._loop, VirtualLoop):
-            self._loop.wake_first(future)
-        else:
-            future.set_result(None)
-
-    def _look_at(self, each: Input) -> None:
-        """Look again when its time has come."""
-        assert self._loop is not None
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._is_due(each):
-            self._timer = self._call_at(self._due(each))
-        elif not isinstance(self._loop, VirtualLoop):  # a virtual loop reports when nothing else will happen
-            self._timer = self._loop.call_later(PATIENCE, self._unblock)
-
-    def _call_at(self, due: float) -> asyncio.TimerHandle:
-        """After the run's own timers of that instant, as in the recording: a task that waits for a timer continues when
-        all of them have fired."""
-        assert self._loop is not None
-        if isinstance(self._loop, VirtualLoop):
-            return self._loop.call_last_at(due, self._give)
-        return self._loop.call_at(due, self._give)
-
-    def _unblock(self) -> bool:
-        """Nothing else will happen now. The task that waits for the next input gets it, although fewer events came
-        before it; an input that nobody waits for is skipped."""
-        if not self._waiting:
-            return False
-        each = self._inputs[min(self._waiting)]
-        if not self._is_due(each):
-            self._look_at(each)
-            return False
-        self._next, self._said = each.place, max(self._said, each.said_before)
-        self._give()
-        return True
-
-
 def group_arrivals(inputs: Sequence[Input]) -> Iterator[list[Input]]:
     """The pieces of one answer, grouped: pieces in one list arrived before the run acted on any of them, so they have
     the same time and nothing happened in between. An error is a group of its own."""
@@ -238,7 +67,16 @@ def _came_with(each: Input, last: Input) -> bool:
     name = each.line["delta"]
     if name in ("text", "reasoning") and name == last.line.get("delta") and not each.line.get("joined"):
         return False  # it arrived later, in the same instant
-    return (each.at, each.said_before, each.place) == (last.at, last.said_before, last.place + 1)
+    return (each.at, each.events_before, each.place) == (last.at, last.events_before, last.place + 1)
+
+
+def find_execution(executions: list[Execution], number: int) -> Execution:
+    """The execution that the call with this number started. A resumed run numbers its calls differently: then the
+    executions of one id are taken in order."""
+    for place, execution in enumerate(executions):
+        if execution.call == number:
+            return executions.pop(place) if len(executions) > 1 else execution
+    return executions.pop(0) if len(executions) > 1 else executions[0]
 
 
 @dataclass(slots=True)
@@ -316,9 +154,11 @@ class Inputs:
 def read_inputs(recording: Recording) -> Inputs:
     inputs = Inputs()
     requests = iter(recording.requests)
-    said, died = 0, False
+    events, died = 0, False
     last = nobody = 0.0
     """The time of the last line, and the total time between crashes and resumes, which is not replayed."""
+    effects = {} if recording.virtual else _find_effects(recording.lines)  # virtual time stands still in a step
+    step_ends = 0
     for place, line in enumerate(recording.lines):
         at = line.get("at", last)
         if line["line"] == "resumed":
@@ -330,9 +170,36 @@ def read_inputs(recording: Recording) -> Inputs:
             inputs.begin_exchange(next(requests), again=died)
             died = False
         last = max(last, at)
-        inputs.add(Input(round(at - nobody, 9), line, said, place))
-        said += line["line"] == "time_up" or (line["line"] == "event" and line["event"] not in _CAUSED_BY_TOOLS)
+        inputs.add(Input(round(at - nobody, 9), line, events, place, place < step_ends))
+        step_ends = max(step_ends, effects.get(place, 0))
+        events += line["line"] == "time_up" or (line["line"] == "event" and line["event"] not in _CAUSED_BY_TOOLS)
     return inputs
+
+
+def _find_effects(lines: Sequence[Line]) -> dict[int, int]:
+    """By the place of the end of a call, or of a decision about it: the place of the event that it has caused. The run
+    does not wait for anything between the two; except if the call was made by an answer that broke off: its end is
+    reported when the retry has it too, or ends without it."""
+    causes: dict[int | str, int] = {}
+    effects: dict[int, int] = {}
+    started: dict[int, int] = {}
+    broke_off = -1
+    for place, line in enumerate(lines):
+        match line:
+            case {"line": "delta", "delta": "restarted"}:
+                broke_off = place
+                causes.clear()
+            case {"line": "result" | "cancelled" | "waits", "call": int() as call}:
+                if started.get(call, place) > broke_off:
+                    causes[call] = place
+            case {"line": "approval", "call_id": str() as id}:
+                causes[id] = place
+            case {"event": "call_started" | "call_finished", "call": int() as call, "call_id": str() as id}:
+                started.setdefault(call, place)
+                effects |= {causes.pop(cause): place for cause in (call, id) if cause in causes}
+            case _:
+                pass
+    return effects
 
 
 def _ended_before(recording: Recording, place: int) -> bool:

@@ -1,168 +1,53 @@
 """Replays a recording in place of the model, the tools and the approver, so that a run is repeated.
 
-Strategy. Everything that went into the run (deltas, results, approvals, what tools reported) is a queue of inputs in
-recorded order. Each is delivered to the task that asks for it when its time has come, when all before it were
-delivered, and when the run has emitted all events that came before it: so the run takes the same course, to the byte on
-virtual time. If the run asks for something else, it diverges: `ReplayDiverged` shows the first request or call that
-differs, as a diff.
+Strategy. `Playback` is middleware around the live loop, so a replay runs the code that a run runs, and live tools, the
+fixture `recorded` and evaluations work in the same way. Everything that went into the run (deltas, results, approvals,
+what tools reported) is fed to it in the order of the lines, and each request and each call is compared with the
+recorded one. `ReplayDiverged` shows the first that differs, as a diff.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import fields, replace
-from difflib import unified_diff
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from unbroken.clock import VirtualLoop
-from unbroken.errors import PromptVetoed, UnbrokenError, UserError, Vetoed, named
-from unbroken.events import (
-    CallEvent,
-    CallFinished,
-    Checked,
-    Event,
-    RequestSent,
-    RunFailed,
-    RunFinished,
-    event_from_json,
-)
+from unbroken.errors import UserError, Vetoed, named
+from unbroken.events import CallEvent, Event, RunFailed, RunFinished, event_from_json
 from unbroken.middleware import Ask, CheckInput, CheckOutput, Middleware, RunStart
-from unbroken.models.secrets import MASK
+from unbroken.replay_loop import ReplayLoop
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.caller import NOT_EXECUTED, Caller, Prepared, failure
+from unbroken.tools.caller import Caller, Prepared, failure
 from unbroken.tools.context import CallContext
-from unbroken.tools.results import Retry
-from unbroken.trajectory.line_checks import objects
+from unbroken.trajectory.divergence import compare_requests, describe_call
+from unbroken.trajectory.input_queue import InputQueue
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
-    Line,
     read_approval,
     read_delta,
     read_error,
     read_usage,
     read_waits,
-    request_fields,
-    spec_fields,
 )
 from unbroken.trajectory.past import Past
-from unbroken.trajectory.recorded_inputs import Exchange, Execution, Input, InputQueue, group_arrivals, read_inputs
-from unbroken.trajectory.recording import RecordedRequest, Recording, read_recording
-from unbroken.trajectory.redaction import Redactor, secrets_in_environment
+from unbroken.trajectory.recorded_checks import RecordedChecks
+from unbroken.trajectory.recorded_inputs import Exchange, Input, find_execution, group_arrivals, read_inputs
+from unbroken.trajectory.recording import Recording, read_recording
 from unbroken_wires.deltas import Delta, PartialResponse
-from unbroken_wires.messages import Json, Message, Request, ToolCall, ToolResult, User
-from unbroken_wires.transcript import from_json, to_json
+from unbroken_wires.messages import Message, Request, ToolCall, ToolResult, User
+from unbroken_wires.transcript import from_json
 from unbroken_wires.transcript.saved import read_result
 from unbroken_wires.validation import checked
 
-_LONGEST = 40
-"""Lines of a diff that are shown."""
-_WIDEST = 200
+PlayedClock: TypeAlias = Literal["virtual", "real"]
+PlayedTools: TypeAlias = Literal["recorded", "live"]
 
 
 class ReplayDiverged(UserError):
     """The run asked for something that is not in the recording: the message shows where, and how it differs."""
-
-
-def compare_requests(recorded: RecordedRequest, request: Request, place: int) -> str:
-    """How the request differs, as text; empty if it is the same."""
-    messages = to_json(request.messages)
-    for number, (before, now) in enumerate(zip(recorded.messages, messages, strict=False)):
-        before, now = _as_sent(before), _as_sent(now)
-        if not _same(before, now, recorded.masked):
-            return _words(f"request {place}, message {number} ({now.get('role')})", before, now)
-    if len(recorded.messages) != len(messages):
-        more = "more" if len(messages) > len(recorded.messages) else "fewer"
-        longer = messages if more == "more" else list(recorded.messages)
-        first = longer[min(len(messages), len(recorded.messages))]
-        counts = f"{len(messages)} messages in place of {len(recorded.messages)}"
-        before, now = ({}, first) if more == "more" else (first, {})
-        return _words(f"request {place} has {counts}; the first that is {more}", before, now)
-    tools = [spec_fields(spec) for spec in request.tools]
-    if not _same(list(recorded.tools), tools, recorded.masked):
-        before, now = _by_name(recorded.tools), _by_name(tools)
-        if _same(before, now, recorded.masked):
-            return _words(f"request {place}, the order of its tools,", list(before), list(now))
-        return _words(f"request {place}, what its tools are,", before, now)
-    fields = request_fields(request)
-    if not _same(recorded.fields, fields, recorded.masked):
-        return _words(f"request {place}, how it is asked,", recorded.fields, fields)
-    return ""
-
-
-def describe_call(call: ToolCall, context: CallContext[Any], recording: Recording) -> str:
-    """A call that is not in the recording, compared with what is recorded at that place."""
-    now: Line = {"name": call.name, "arguments": call.arguments}
-    recorded: list[Line] = [
-        {"name": line["name"], "arguments": line.get("arguments")}
-        for line in recording.of("event")
-        if line.get("event") == "call_started" and line.get("turn") == context.turn
-    ]
-    if now in recorded:
-        at = f"turn {context.turn}, call `{call.name}` ({call.id})"
-        return f"the run diverges from its recording: {at} is recorded, but its result is missing or cannot be read"
-    like = next((each for each in recorded if each["name"] == call.name), recorded[0] if recorded else {})
-    return _words(f"turn {context.turn}, call `{call.name}` ({call.id})", like, now)
-
-
-def _as_sent(message: Line) -> Line:
-    """The message without fields that are not sent to a model: the outcome of a call. Recordings of schema 1 have
-    others."""
-    results = message.get("results")
-    if not isinstance(results, list):
-        return message
-    unsent = ("outcome", "uncertain")
-    sent = [{name: each[name] for name in each if name not in unsent} for each in objects(cast("object", results))]
-    return {**message, "results": sent}
-
-
-def _by_name(tools: Iterable[Line]) -> Line:
-    return {str(tool.get("name")): tool for tool in tools}
-
-
-def _same(recorded: Json, now: Json, masked: bool) -> bool:
-    """Equal, except for what was masked in the recording."""
-    if recorded == now:
-        return True
-    before, after = _text(recorded), _text(now)
-    return before == after or (masked and _fits(before.split(MASK), after))
-
-
-def _fits(pieces: list[str], text: str) -> bool:
-    """Does the text contain them in order, the first at its beginning and the last at its end?"""
-    first, *others = pieces
-    if not text.startswith(first) or not others:
-        return False
-    at = len(first)
-    for piece in others[:-1]:
-        at = text.find(piece, at)
-        if at < 0:
-            return False
-        at += len(piece)
-    return len(text) - len(others[-1]) >= at and text.endswith(others[-1])
-
-
-def _words(where: str, recorded: Json, now: Json) -> str:
-    lines = list(
-        unified_diff(_text(recorded).splitlines(), _text(now).splitlines(), "recorded", "now", lineterm="", n=2)
-    )
-    shown = [line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…" for line in lines[:_LONGEST]]
-    if len(lines) > _LONGEST:
-        shown.append(f"… and {len(lines) - _LONGEST} lines more")
-    words = f"the run diverges from its recording: {where} is different now\n" + "\n".join(shown)
-    return Redactor(secrets_in_environment()).text(words)  # what is masked in the recording is masked here too
-
-
-def _text(value: Json) -> str:
-    """Spread over lines, without escaping: a text of several lines is several lines."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True, default=str)
-    return text.replace("\\n", "\n    ")
-
-
-PlayedClock: TypeAlias = Literal["virtual", "real"]
-PlayedTools: TypeAlias = Literal["recorded", "live"]
 
 
 class RecordingEnded(UserError):
@@ -211,14 +96,7 @@ class Playback(Middleware, Past):
         ending = recording.ending
         self._broke_off = ending is None or (isinstance(ending, RunFailed) and named(ending.error) is None)
         """Its process died, or it was cancelled: nothing in the recording repeats that."""
-        self._checks: dict[tuple[str, int], list[Checked]] = {}
-        """What checks decided, by what they checked and by turn."""
-        asked = False
-        for event in recording.events:
-            asked = asked or isinstance(event, RequestSent)
-            if isinstance(event, Checked):
-                late = asked and event.value == "input"  # decided by a check beside the model
-                self._checks.setdefault(("late input" if late else event.value, event.turn), []).append(event)
+        self._checks = RecordedChecks(recording)
         self._veto: Callable[[Vetoed], None] | None = None
         self._turn: int | None = None
         """The number of the last event."""
@@ -227,7 +105,7 @@ class Playback(Middleware, Past):
         if tools == "recorded":
             played += [each for some in self._executions.values() for one in some for each in one.inputs]
             played += [each for some in self._approvals.values() for each in some]
-        self._queue = InputQueue(played, speed if clock == "real" else 1.0)
+        self._queue = InputQueue(played, tools == "recorded", speed if clock == "real" else 1.0)
 
     @property
     def run(self) -> str:
@@ -254,7 +132,7 @@ class Playback(Middleware, Past):
     def loop(self) -> asyncio.AbstractEventLoop:
         """A new loop for the replay; if it is virtual, its time is that of the recording."""
         if self.clock == "real":
-            return asyncio.new_event_loop()
+            return ReplayLoop() if self.tools == "recorded" else asyncio.new_event_loop()
         began = self.recording.virtual or {"start": self.recording.time, "elapsed": 0.0}
         loop = VirtualLoop(began["start"])
         loop.clock.advance(began["elapsed"])
@@ -262,17 +140,17 @@ class Playback(Middleware, Past):
 
     def start(self, run: RunStart) -> Playback:
         """The time of the recording counts from now."""
-        self._queue.begin(ordered=self.tools == "recorded")
+        self._queue.begin()
         self._veto = run.veto
         return self
 
     def on_event(self, event: Event) -> None:
         self._turn = event.turn
         if not isinstance(event, CAUSED_BY_TOOLS):
-            self._queue.said()
+            self._queue.emitted()
 
     def on_time_limit(self) -> None:
-        self._queue.said()
+        self._queue.emitted()
 
     def end(self) -> None:
         """The run is over: releases the loop."""
@@ -343,63 +221,35 @@ class Playback(Middleware, Past):
 
     async def check_input(self, prompt: User, call_next: CheckInput) -> User:
         """As the recorded run did."""
-        event = self._next_check("input")
+        event = self._checks.next("input", self._turn or 0)
         return prompt if event is None else prompt.with_text(event.text)
 
     async def check_output(self, output: Any, call_next: CheckOutput) -> Any:
         """As the recorded run did. A typed output that was replaced is checked again: only its text is recorded."""
-        if late := self._checks.get(("late input", self._turn or 0)):
-            raise PromptVetoed(late[0].text)
-        event = self._next_check("output")
+        turn = self._turn or 0
+        self._checks.raise_late(turn)
+        event = self._checks.next("output", turn)
         if event is None:
             return output
         return event.text if isinstance(output, str) else await call_next(output)
-
-    def _next_check(self, value: str) -> Checked | None:
-        """How the prompt, or an output of this turn, was replaced. Raises what its check raised."""
-        checks = self._checks.get((value, self._turn or 0))
-        event = checks.pop(0) if checks else None
-        if event is None or event.outcome == "replaced":
-            return event
-        if event.outcome == "failed":
-            raise self._error(event.text)
-        raise Retry(event.text) if event.outcome == "retry" else Vetoed(event.text)
 
     async def check_client_call(self, call: ToolCall) -> str:
         """As the recorded run did."""
         turn = self._turn or 0
         self._veto_calls(turn)
-        for event in self.recording.events:
-            if isinstance(event, CallFinished) and (event.turn, event.call_id) == (turn, call.id):
-                return event.text.removeprefix(f"Error: {NOT_EXECUTED}: ") if event.outcome == "not_executed" else ""
-        return ""
+        return self._checks.refusal(call, turn)
 
     def _veto_calls(self, turn: int) -> None:
-        for event in self._checks.pop(("call", turn), ()):
+        for event in self._checks.vetoes(turn):
             if self._veto is not None:
                 self._veto(Vetoed(event.text))
 
-    def _error(self, text: str) -> UnbrokenError:
-        """The error that ended the run."""
-        ending = self.recording.ending
-        kind = named(ending.error) if isinstance(ending, RunFailed) else None
-        return (kind or UserError)(text)
-
-    # In place of the part of the run that another process ran (`agent.run.Earlier`)
+    # In place of the part of the run that another process ran (`Past`): everything is emitted again, and calls are
+    # numbered and played from their beginning
 
     def began(self, prepared: Prepared, turn: int) -> bool:
         """Did this call wait for a person because its process had died while it ran?"""
         return (turn, prepared.call.id) in self._waits
-
-    def shown_of(self, turn: int) -> None:
-        """Everything is emitted again."""
-
-    def number_of(self, call: ToolCall, turn: int) -> None:
-        """Its calls are numbered from the start."""
-
-    def had_started(self, number: int) -> bool:
-        """Every call is played from its beginning."""
-        return False
 
     @property
     def replays_tools(self) -> bool:
@@ -412,10 +262,6 @@ class Playback(Middleware, Past):
             return None
         executions = self._executions.get((context.turn, context.call_id), ())
         return 0.0 if executions and not executions[0].started else None
-
-    def lost_calls(self) -> tuple[()]:
-        """Nothing is lost in a replay."""
-        return ()
 
     def went_to_background(self, turn: int, call_id: str) -> bool | None:
         """As recorded, unless the tools run."""
@@ -439,7 +285,7 @@ class Playback(Middleware, Past):
             self._diverge(describe_call(call, context, self.recording))
             return failure(call, "this call is not in the recording")
         self._veto_calls(context.turn)
-        execution = _started_as(executions, context.number)
+        execution = find_execution(executions, context.number)
         context.began = bool(execution.inputs)
         for place, each in enumerate(execution.inputs):
             match each.line["line"]:
@@ -539,12 +385,3 @@ class Playback(Middleware, Past):
 
 
 _OF_CALL_EVENTS = len(fields(CallEvent))
-
-
-def _started_as(executions: list[Execution], number: int) -> Execution:
-    """The execution that the call with this number started. A resumed run numbers its calls differently: then the
-    executions of one id are taken in order."""
-    for place, execution in enumerate(executions):
-        if execution.call == number:
-            return executions.pop(place) if len(executions) > 1 else execution
-    return executions.pop(0) if len(executions) > 1 else executions[0]
