@@ -22,7 +22,7 @@ NAMED_IN = {
     "unbroken/models/providers.py": "provider profiles are data, and a profile names its wires",
     "unbroken/models/connect.py": "the docstring of `connect` explains what `base_url` assumes",
     "unbroken/trajectory/otel/names.py": "the provider gemini, which is called as its wire",
-    "unbroken/agent/run_lifecycle.py": "an error shows how raw messages are read",
+    "unbroken/agent/given_history.py": "an error shows how raw messages are read",
     "unbroken_testing/commands/faults.py": "the help of a command names the default",
     "unbroken_gateway/from_litellm/model_list.py": "which fields of another configuration each wire carries",
     "unbroken_gateway/from_litellm/provider_names.py": "providers of another configuration, and their wires here",

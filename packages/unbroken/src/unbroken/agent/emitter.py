@@ -45,10 +45,10 @@ LOG = logging.getLogger("unbroken.tools")
 class Emitter:
     """`emit(kind, *fields)` sends one event. If called from another thread, the loop sends it."""
 
-    def __init__(self, run: str, clock: Clock, emitted: Emitted) -> None:
+    def __init__(self, run: str, clock: Clock, emitted: Emitted | None = None) -> None:
         self.run = run
         self.turn = 0
-        self.emitted = emitted
+        self.emitted = emitted or Emitted()
         self._now = clock.now
         self._thread = get_ident()
         self._loop = asyncio.get_running_loop()
