@@ -254,7 +254,7 @@ class Known:
         known, saved = self._calls.get(line.get("call", -1)), line["result"]
         text = text_of(saved)
         self._given[line["call_id"]] = text
-        if saved["call_id"] == line["call_id"]:
+        if saved.get("call_id") == line["call_id"]:
             del saved["call_id"]
         if known is not None:
             known.given = text
