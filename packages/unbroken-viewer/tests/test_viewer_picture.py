@@ -625,3 +625,113 @@ def test_folders_with_recordings_are_found_below(long_run: Path, tmp_path: Path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "data.jsonl").write_text("{}\n")
     assert recordings_below(tmp_path) == [below]
+
+
+def line_3(kind: str, at: float, **fields: Any) -> dict[str, Any]:
+    """An event as it is recorded today."""
+    return {"line": "event", "event": kind, "time": 100.0 + at, **fields}
+
+
+def recorded_today(path: Path, *lines: dict[str, Any]) -> Picture:
+    head: dict[str, Any] = {"line": "run", "schema": 3, "run": "r", "time": 100.0, "model": "m:1", "messages": []}
+    path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in (head, *lines)))
+    return drawn(path)
+
+
+def resumed_at(at: float) -> list[dict[str, Any]]:
+    return [{"line": "resumed", "schema": 3, "time": 100.0 + at}, line_3("run_started", at, model="m:1", turn=0)]
+
+
+def written_call(at: float, number: int) -> list[dict[str, Any]]:
+    call = {"id": "c", "name": "slow", "arguments": {"n": 1}}
+    delta = {"line": "delta", "at": at, "turn": 0, "delta": "call_ready", "call": call}
+    return [delta, line_3("call_written", 0.0, call=number)]
+
+
+WHOLE: dict[str, Any] = {"line": "delta", "at": 0.0, "turn": 0, "delta": "ended", "verdict": {"kind": "whole"}}
+
+
+def test_a_call_that_died_and_did_not_run_again_died_once(tmp_path: Path) -> None:
+    """The second process died before it had started the call again."""
+    sent, end = line_3("request_sent", 0.0, messages=1, tools=1), {**WHOLE, "at": 0.1}
+    picture = recorded_today(
+        tmp_path / "d.jsonl",
+        *[sent, *written_call(0.0, 0), end, line_3("call_started", 0.2, call=0)],
+        {"line": "note", "at": 1.0, "text": "alive"},
+        *resumed_at(10.0),
+        *[sent, *written_call(0.0, 1), line_3("call_adopted", 10.0, call=1, adopted=0), WHOLE],
+        {"line": "note", "at": 3.0, "text": "alive"},
+        *resumed_at(20.0),
+        *[sent, *written_call(0.0, 2), line_3("call_adopted", 20.0, call=2, adopted=1), WHOLE],
+        line_3("call_started", 20.0, call=2),
+        line_3("call_finished", 22.0, call=2, seconds=2.0, text="ok"),
+    )
+    (call,) = picture.turns[0].calls
+    assert (call.died, call.started, call.ended, call.state) == ([(0.2, 1.0)], 4.0, 6.0, "done")
+    assert len(picture.turns[0].attempts) == 1  # its answer was complete, and was replayed twice
+
+
+def test_a_call_that_was_cancelled_and_ran_again_has_its_later_result(tmp_path: Path) -> None:
+    """A call in the background keeps its number when the run is resumed."""
+    picture = recorded_today(
+        tmp_path / "c.jsonl",
+        *[line_3("request_sent", 0.0, messages=1, tools=1), *written_call(0.0, 0), WHOLE],
+        line_3("call_started", 0.0, call=0),
+        line_3("call_backgrounded", 0.1, call=0, handle="$call_1"),
+        line_3("call_finished", 1.0, call=0, seconds=1.0, error=True, outcome="cancelled", text="Error: cancelled"),
+        line_3("run_failed", 1.0, error="CancelledError", message=""),
+        *resumed_at(10.0),
+        line_3("call_started", 10.0, call=0, call_id="c", name="slow", arguments={"n": 1}),
+        line_3("call_finished", 12.0, call=0, seconds=2.0, text="ok"),
+    )
+    (call,) = picture.turns[0].calls
+    assert (call.state, call.error, call.started, call.ended, call.seconds) == ("done", False, 1.0, 3.0, 2.0)
+    assert picture.totals.failed == 0
+
+
+def test_an_approval_before_the_events_of_its_call_is_not_a_second_call(tmp_path: Path) -> None:
+    """A run that waited is recorded from where it was resumed."""
+    about = {"call_id": "c", "name": "slow"}
+    picture = recorded_today(
+        tmp_path / "a.jsonl",
+        {"line": "approval", "at": 0.0, "turn": 0, "decision": "allow", **about},
+        line_3("call_started", 0.5, call=3, arguments={}, **about),
+        line_3("call_finished", 1.0, call=3, seconds=0.5, text="ok"),
+    )
+    assert [(call.id, call.decision, call.state) for turn in picture.turns for call in turn.calls] == [
+        ("c", "allow", "done")
+    ]
+
+
+def test_pieces_that_arrived_together_are_one_event(tmp_path: Path) -> None:
+    sent = line_3("request_sent", 0.0, messages=1, tools=0, seq=1)
+    pieces = {"line": "pieces", "turn": 0, "delta": "text", "pieces": [[0.1, "a", "b"], [0.2, "c"]]}
+    picture = recorded_today(tmp_path / "p.jsonl", sent, pieces, line_3("text_finished", 0.3, seq=4, final=True))
+    assert [(entry.kind, entry.fields.get("seq"), entry.fields["text"]) for entry in picture.entries[1:]] == [
+        ("text_added", 2, "a"),
+        ("text", None, "b"),
+        ("text_added", 3, "c"),
+        ("text_finished", 4, "abc"),
+    ]
+
+
+def test_a_call_inside_of_an_agent_that_is_adopted_is_drawn_once(tmp_path: Path) -> None:
+    def inside(at: float, kind: str, **fields: Any) -> dict[str, Any]:
+        event = {"event": kind, "run": "i", "turn": 0, "seq": 0, "time": 7.0, "call_id": "i", "name": "look", **fields}
+        return line_3("inner_event", at, call=0, agent="main/clerk", inner=event)
+
+    look: dict[str, Any] = {"city": "Rome"}
+    picture = recorded_today(
+        tmp_path / "i.jsonl",
+        *[line_3("request_sent", 0.0, messages=1, tools=1), *written_call(0.0, 0), WHOLE],
+        line_3("call_started", 0.0, call=0),
+        inside(0.1, "call_written", call=0, arguments=look),
+        inside(0.2, "call_started", call=0, arguments=look),
+        inside(0.3, "call_written", call=1, arguments=look),
+        inside(0.3, "call_adopted", call=1, adopted=0),
+        inside(0.5, "call_finished", call=1, seconds=0.3, error=False, text="ok", outcome="done"),
+    )
+    (call,) = picture.turns[0].calls
+    assert [(lane.agent, lane.name, lane.started, lane.ended) for lane in call.inner] == [
+        ("main/clerk", "look", 0.2, 0.5)
+    ]

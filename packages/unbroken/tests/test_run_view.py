@@ -31,6 +31,7 @@ from unbroken import (
     Wait,
     tool,
 )
+from unbroken.events import event_from_json
 from unbroken.guardrails import Veto, check_calls
 from unbroken.trajectory.recording import read_recording
 from unbroken_testing import Answer, Break, Call, Pause, Say, Think, Uses, run_virtual
@@ -192,6 +193,9 @@ def test_a_run_that_is_resumed_after_its_process_died_is_one_view(tmp_path: Path
     file.write_bytes(b"".join(lines[: ended + 1]))
     before = RunView.of(read_recording(file).events)
     assert [(call.outcome, call.started is not None) for call in before.calls] == [("done", True), (None, True)]
+    assert [call.name for call in before.resumed()] == ["look"]
+    assert [call.died for call in before.calls] == [False, True]
+    assert before.resumed() == []
 
     result = run_virtual(Agent(ScriptedModel("Sunny."), [look]).resume(file))
     view = RunView.of(read_recording(file).events)
@@ -199,7 +203,49 @@ def test_a_run_that_is_resumed_after_its_process_died_is_one_view(tmp_path: Path
     rome, oslo = view.calls
     assert (rome.took_over, rome.resumed, rome.started) == (True, True, before.calls[0].started)
     assert (oslo.took_over, oslo.resumed, oslo.adopted) == (False, False, before.calls[1].number)
+    assert (oslo.died, view.by_number[before.calls[1].number].died) == (False, True)
     assert [(turn.text, len(turn.attempts)) for turn in view.turns] == [("", 2), ("Sunny.", 1)]
+
+
+def about_calls(*kinds: str, numbers: Sequence[int] = ()) -> RunView:
+    """A view of such events of calls of `look`, one second after the other."""
+    view = RunView()
+    fields: dict[str, dict[str, Any]] = {
+        "written": {"arguments": {}},
+        "started": {"arguments": {}},
+        "done": {"seconds": 1.0, "error": False, "text": "Sunny.", "outcome": "done"},
+        "cancelled": {"seconds": 1.0, "error": True, "text": "Error: cancelled", "outcome": "cancelled"},
+        "adopted": {"adopted": 0},
+    }
+    names = {"done": "call_finished", "cancelled": "call_finished"}
+    for seq, kind in enumerate(kinds):
+        event: dict[str, Any] = {"run": "r", "turn": 0, "seq": seq, "time": float(seq)}
+        if kind == "resumed":
+            event |= {"event": "run_started", "model": "m", "schedule": "eager"}
+        else:
+            number = numbers[seq] if numbers else 0
+            about = {"event": names.get(kind, f"call_{kind}"), "call": number, "call_id": f"c{number}", "name": "look"}
+            event |= {**about, **fields[kind]}
+        view.feed(event_from_json(event))
+    return view
+
+
+def test_a_call_that_ended_before_its_process_died_keeps_its_result_and_its_times() -> None:
+    again = "written", "started", "done", "resumed", "written", "adopted", "started", "done"
+    call = about_calls(*again, numbers=(0, 0, 0, 0, 1, 1, 1, 1)).by_number[1]
+    assert (call.started, call.finished, call.resumed, call.reported) == (1.0, 2.0, True, True)
+
+
+def test_a_call_that_was_cancelled_may_run_again() -> None:
+    (call,) = about_calls("written", "started", "cancelled", "resumed", "started", "done").calls
+    assert (call.started, call.finished, call.outcome) == (4.0, 5.0, "done")
+
+
+def test_a_number_that_was_never_recorded_is_given_again() -> None:
+    """The process died after it had reported a call of an inner run, and before it had recorded it."""
+    view = about_calls("written", "started", "resumed", "written", "started")
+    (call,) = view.calls
+    assert (call.written, call.started, call.died) == (3.0, 4.0, False)
 
 
 def test_a_view_that_forgets_its_turns_still_counts_them() -> None:

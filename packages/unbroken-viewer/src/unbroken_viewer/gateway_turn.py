@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unbroken.trajectory.lines import Line
+from unbroken.trajectory.recording import Recording
 from unbroken_viewer.picture_data import CallLane, Turn, flag, inner, words
 
 AGENT = "gateway"
@@ -45,10 +45,10 @@ class GatewayTurn:
     """What was repaired, lost or dropped: the kind, and what."""
 
 
-def gateway_turn(head: Line, turns: Sequence[Turn]) -> GatewayTurn | None:
+def gateway_turn(recording: Recording, turns: Sequence[Turn]) -> GatewayTurn | None:
     """None if it is not a recording of a gateway. Marks the calls that its client has, and those that are held."""
-    settings = inner(head, "settings")
-    if words(head, "agent_name") != AGENT or not words(settings, "client"):
+    settings = recording.settings
+    if recording.agent_name != AGENT or not words(settings, "client"):
         return None
     serial = flag(settings, "serial")
     held = _mark(turns, serial)
@@ -60,7 +60,7 @@ def gateway_turn(head: Line, turns: Sequence[Turn]) -> GatewayTurn | None:
         words(settings, "key"),
         words(settings, "client"),
         words(settings, "upstream"),
-        words(head, "model"),
+        words(recording.head, "model"),
         words(settings, "model"),
         (last.model or words(settings, "model")) if last is not None else "",
         flag(settings, "stream"),

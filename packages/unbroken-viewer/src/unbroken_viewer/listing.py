@@ -12,7 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from unbroken.errors import StreamError, UserError
+from unbroken.errors import UserError
+from unbroken.trajectory.line_reader import read_json
 from unbroken.trajectory.recording import (
     SUFFIX,
     Recording,
@@ -25,8 +26,6 @@ from unbroken.trajectory.recording import (
 from unbroken_viewer.gateway_turn import AGENT
 from unbroken_viewer.picture import RECORDED, Picture, draw, shown_name
 from unbroken_viewer.picture_data import LONGEST_FIELD
-from unbroken_wires.wires.json_access import as_dict
-from unbroken_wires.wires.jsontext import loads
 
 _LOOKED_INTO = 1000
 """How many folders, and files in each, are searched for recordings."""
@@ -108,7 +107,7 @@ class Shelf:
             raise UserError(problem)
         self._failed: dict[tuple[str, int], int] = {}
         """Counts of files, by name and size: a recording only ever grows."""
-        self._known: dict[str, tuple[str | None, Summary]] = {}
+        self._known: dict[str, tuple[str, Summary]] = {}
         """By path: the version of a file, and its summary."""
 
     def rows(self, search: int = SEARCHED) -> list[Row]:
@@ -125,9 +124,9 @@ class Shelf:
 
     def _summaries(self) -> list[Summary]:
         """Only files that have changed since the last time are read."""
-        now: dict[str, tuple[str | None, Summary]] = {}
+        now: dict[str, tuple[str, Summary]] = {}
         for path in recording_files(self.path, self._latest):
-            version, known = _version_or_none(path), self._known.get(str(path))
+            version, known = _version(path), self._known.get(str(path))
             if known is None or known[0] != version or known[1].problem:
                 known = version, summarize(path)
             now[str(path)] = known
@@ -156,10 +155,7 @@ class Shelf:
 
     def version(self, name: str) -> str:
         """Size and time of the file: another text whenever the recording has grown."""
-        try:
-            return _version(self._find(name))
-        except OSError as error:
-            raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
+        return _version(self._find(name))
 
     def _find(self, name: str) -> Path:
         if self.one:
@@ -185,15 +181,11 @@ class Shelf:
 
 
 def _version(path: Path) -> str:
-    found = path.stat()
-    return f"{found.st_size}-{found.st_mtime_ns}"
-
-
-def _version_or_none(path: Path) -> str | None:
     try:
-        return _version(path)
+        found = path.stat()
+        return f"{found.st_size}-{found.st_mtime_ns}"
     except OSError:  # deleted meanwhile, or a link to nothing
-        return None
+        return ""
 
 
 def _changed(path: Path) -> float:
@@ -207,25 +199,21 @@ def count_failed(lines: Iterable[bytes]) -> int:
     """Counts calls that were answered with an error. Other lines are not parsed: inside JSON strings quotation marks
     are escaped, so the search finds only real fields. A call that is adopted, for example in a resumed run, is counted
     as the one that adopts it."""
-    failed: set[bytes | str] = set()
+    failed: set[str] = set()
     for line in lines:
         start = line[:64]
         if b'"event":"call_finished"' in start and b'"error":true' in line:
-            failed.add(_call_of(line, "call") or line)
+            failed.add(_call_of(line, "call"))
         elif b'"event":"call_adopted"' in start:
-            failed.discard(_call_of(line, "adopted") or line)
+            failed.discard(_call_of(line, "adopted"))
         elif b'"event":"call_dropped"' in start:
-            failed.discard(_call_of(line, "call") or line)
+            failed.discard(_call_of(line, "call"))
     return len(failed)
 
 
-def _call_of(line: bytes, field: str) -> str | None:
-    """The number of a call."""
-    try:
-        number = as_dict(loads(line)).get(field)
-    except StreamError:
-        return None
-    return None if number is None else str(number)
+def _call_of(line: bytes, field: str) -> str:
+    """The number of a call; the line itself if it is not known."""
+    return str((read_json(line) or {}).get(field, line))
 
 
 def recordings_below(folder: Path) -> list[Path]:

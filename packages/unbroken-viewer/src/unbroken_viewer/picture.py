@@ -1,7 +1,7 @@
 """One run as a picture: plain data, from which the page and the terminal draw the same. Pure: a `Recording` in.
 
 It holds what happened, in seconds from the start of the run, with long texts cut, and of each request the messages that
-are new. It does not define how anything looks. `folding` finds the turns and calls.
+are new. It does not define how anything looks. `drawn_run` finds the turns and calls.
 """
 
 from __future__ import annotations
@@ -11,34 +11,33 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 
 import orjson
 
+from unbroken.run_view import RunView
 from unbroken.trajectory.counting import NO_RESPONSE
+from unbroken.trajectory.line_checks import number
 from unbroken.trajectory.lines import Line
-from unbroken.trajectory.recording import Recording, has_own_prices
-from unbroken_viewer.folding import Lanes
+from unbroken.trajectory.recording import Recording, fields_of_request, first_prompt, has_own_prices
+from unbroken_viewer.drawn_run import DrawnRun
 from unbroken_viewer.gateway_turn import AGENT, GatewayTurn, gateway_turn
 from unbroken_viewer.picture_data import (
+    LONGEST_FIELD,
     CallLane,
     Clip,
     Clipper,
     Entry,
     Mark,
     Turn,
-    count,
     entries_of,
     flag,
     inner,
-    number,
     objects,
     part_text,
     text,
     words,
 )
-from unbroken_wires.wires.json_access import as_dict, as_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,76 +70,22 @@ class AskedRequest:
     """The rest: choice, sampling and so on, without default values. JSON."""
 
 
-_SAID_ELSEWHERE = frozenset({"line", "at", "turn", "keep", "messages", "system", "tools", "state", "masked"})
-
-
 def requests_of(recording: Recording, clips: Clipper, times: Sequence[float]) -> tuple[AskedRequest, ...]:
     """`Recording.requests` has each of them complete; here each message is processed once. `times` are those of all
     lines."""
     found: list[AskedRequest] = []
-    history = _History(objects(recording.head, "messages"))
-    offered: tuple[str, ...] = ()
-    for at, line in zip(times, recording.lines, strict=True):
-        match line["line"]:
-            case "resumed":
-                history.is_written_again = True
-            case "tools":
-                offered = _names(line)
-            case "request":
-                keep, new = history.ask(line)
-                said = tuple(_said(message, clips) for message in new)
-                rest = {name: value for name, value in line.items() if name not in _SAID_ELSEWHERE}
-                tools = _names(line) if "tools" in line else offered
-                found.append(AskedRequest(count(line, "turn"), at, keep, said, tools, clips.json(rest)))
-            case _:
-                pass
+    sent = (at for at, line in zip(times, recording.lines, strict=True) if line["line"] == "request")
+    for at, (line, messages, keep, tools) in zip(sent, recording.asked(), strict=True):
+        new = tuple(_said(message, clips) for message in messages[keep:])
+        names = tuple(words(tool, "name") for tool in tools)
+        found.append(AskedRequest(line["turn"], at, keep, new, names, clips.json(fields_of_request(line))))
     return tuple(found)
 
 
-class _History:
-    def __init__(self, messages: list[Line]) -> None:
-        self.is_written_again = False
-        self._said = messages
-        self._system: Line | None = None
-        self._asked = False
-
-    def ask(self, line: Line) -> tuple[int, list[Line]]:
-        """How many of its first messages were in the request before, and the new ones."""
-        new, keep = objects(line, "messages"), min(count(line, "keep"), len(self._said))
-        if self.is_written_again:
-            keep, self.is_written_again = _alike(self._said, new), False
-            new = new[keep:]
-        del self._said[keep:]
-        self._said += new
-        before, asked = self._system, self._asked
-        if "system" in line:
-            self._system = inner(line, "system") or None
-        self._asked = True
-        if asked and self._system == before:
-            return keep + (before is not None), new
-        return 0, [*filter(None, (self._system,)), *self._said]
-
-
-def _alike(before: Sequence[Line], now: Sequence[Line]) -> int:
-    """How many of the first ones are the same."""
-    places = enumerate(zip(before, now, strict=False))
-    return next((place for place, (one, other) in places if one != other), min(len(before), len(now)))
-
-
-def _names(line: Line) -> tuple[str, ...]:
-    return tuple(words(tool, "name") for tool in objects(line, "tools"))
-
-
 def prompt_of(recording: Recording) -> str:
-    """The prompt as short text."""
-    head = recording.head
-    asked = [head["question"]] if isinstance(head.get("question"), dict) else as_list(head.get("messages"))
-    if not asked:  # answers of a model from a test, without a run
-        asked = [message for line in islice(recording.of("request"), 1) for message in as_list(line.get("messages"))]
-    for message in map(as_dict, reversed(asked)):
-        if message.get("role") == "user":
-            return "".join(text(part, "text") for part in objects(message, "content"))[:500]
-    return ""
+    """The prompt as short text. Answers of a model from a test have it in their first request."""
+    request = next(recording.of("request"), None)
+    return first_prompt(recording.head) or ("" if request is None else first_prompt(request))
 
 
 def _said(message: Line, clips: Clipper) -> Said:
@@ -239,28 +184,27 @@ def draw(recording: Recording, clips: Clipper | None = None, resume: str = "") -
     run continues whose process has died."""
     clips = clips or Clipper()
     model_only = is_model_only(recording)
-    lanes = Lanes(clips, _began(recording), model_only, _lead(recording))
-    lanes.read(recording.lines)
-    end = lanes.end or {}
-    entries, missing = entries_of(recording, lanes.times)
-    gateway = gateway_turn(recording.head, lanes.turns)
-    requests = requests_of(recording, clips, lanes.times)
+    run = DrawnRun(clips, recording.time, model_only, _lead(recording))
+    run.read(recording.lines)
+    entries, missing = entries_of(recording, run.times)
+    gateway = gateway_turn(recording, run.turns)
+    requests = requests_of(recording, clips, run.times)
     return Picture(
         shown_name(recording.path),
         words(recording.head, "run"),
         words(recording.head, "agent_name"),
         words(recording.head, "model"),
-        _began(recording),
-        words(inner(recording.head, "settings"), "schedule"),
+        recording.time,
+        words(recording.settings, "schedule"),
         bool(recording.head.get("virtual")),
         prompt_of(recording),
-        RECORDED if model_only else _state(lanes.end),
-        clips.text(_answer(end)),
-        _seconds(lanes),
-        tuple(_banners(recording, lanes, model_only, missing, resume)),
-        _totals(lanes, requests, end),
-        tuple(lanes.turns),
-        tuple(lanes.marks),
+        RECORDED if model_only else _state(run.view),
+        clips.text(_answer(run.view)),
+        _seconds(run),
+        tuple(_banners(recording, run, model_only, missing, resume)),
+        _totals(run, requests),
+        tuple(run.turns),
+        tuple(run.marks),
         requests,
         entries,
         gateway,
@@ -281,59 +225,51 @@ def shown_name(path: Path) -> str:
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
-def _began(recording: Recording) -> float:
-    began = number(recording.head, "time")
-    if began is None:
-        began = next((time for line in recording.lines if (time := number(line, "time")) is not None), 0.0)
-    return began
-
-
 def _lead(recording: Recording) -> float:
     """Seconds before its recording began that the time of a gateway's request includes: its client waited already."""
-    if text(recording.head, "agent_name") != AGENT or not recording.lines:
+    if recording.agent_name != AGENT or not recording.lines:
         return 0.0
     end = recording.lines[-1]
-    took, ended = number(end, "seconds"), number(end, "time")
-    return max(took - (ended - _began(recording)), 0.0) if took is not None and ended is not None else 0.0
+    return max(number(end.get("seconds")) - max(number(end.get("time")) - recording.time, 0.0), 0.0)
 
 
-def _state(end: Line | None) -> str:
-    if end is None:
+def _state(view: RunView) -> str:
+    if view.ended is None:
         return "unfinished"
-    return "failed" if text(end, "event") == "run_failed" else words(end, "stop_reason") or "answered"
+    return "failed" if view.failed is not None else view.stop_reason[:LONGEST_FIELD] or "answered"
 
 
-def _answer(end: Line) -> str:
-    if text(end, "event") == "run_failed":
-        return f"{text(end, 'error')}: {text(end, 'message')}"
-    return text(end, "text")
+def _answer(view: RunView) -> str:
+    if view.failed is not None:
+        return f"{view.failed.error}: {view.failed.message}"
+    return view.finished.text if view.finished is not None else ""
 
 
-def _seconds(lanes: Lanes) -> float:
-    return max([lanes.now, *(call.ended or 0.0 for call in lanes.calls())])
+def _seconds(run: DrawnRun) -> float:
+    return max([run.now, *(call.ended or 0.0 for call in run.calls)])
 
 
 def is_model_only(recording: Recording) -> bool:
     """Does it hold only requests and answers of a model, from a test, and not a run?"""
-    return text(recording.head, "agent_name") == RECORDED and next(recording.of("event"), None) is None
+    return recording.agent_name == RECORDED and next(recording.of("event"), None) is None
 
 
-def _banners(recording: Recording, lanes: Lanes, model_only: bool, missing: int, resume: str) -> list[str]:
+def _banners(recording: Recording, run: DrawnRun, model_only: bool, missing: int, resume: str) -> list[str]:
     said: list[str] = []
     if model_only:
         said.append(
             "This is what a model said in a test (the fixture `recorded`). The tools ran there, and are not in it."
         )
-    elif lanes.end is None:
-        said.append(_without_end(recording, lanes, resume))
-    elif text(lanes.end, "event") == "run_failed":
-        said.append(f"The run failed. {_answer(lanes.end)[:1000]}")
+    elif run.view.ended is None:
+        said.append(_without_end(recording, run, resume))
+    elif run.view.failed is not None:
+        said.append(f"The run failed. {_answer(run.view)[:1000]}")
     said += [f"Of the recording, {problem}." for problem in recording.problems[:_TOLD]]
     if len(recording.problems) > _TOLD:
         said.append(f"{len(recording.problems) - _TOLD:,} more lines of the recording cannot be read.")
     if missing:
         said.append(f"By their numbers {missing:,} events are missing: what is shown may be wrong where they were.")
-    notes = [mark.text for mark in lanes.marks if mark.kind == "note"]
+    notes = [mark.text for mark in run.marks if mark.kind == "note"]
     said += [f"The recorder noted: {note}" for note in notes[:_TOLD]]
     if len(notes) > _TOLD:
         said.append(f"The recorder noted {len(notes) - _TOLD:,} more things: they are among the events.")
@@ -342,11 +278,11 @@ def _banners(recording: Recording, lanes: Lanes, model_only: bool, missing: int,
     return said
 
 
-def _without_end(recording: Recording, lanes: Lanes, resume: str) -> str:
+def _without_end(recording: Recording, run: DrawnRun, resume: str) -> str:
     """What is known of a run that has no end, and how to continue it."""
-    when = moment(_began(recording) + lanes.last)
-    last = f" Its last line is from {when}, {_seconds(lanes):.2f} s after the start." if when and lanes.times else ""
-    if text(recording.head, "agent_name") == AGENT:
+    when = moment(recording.time + run.last)
+    last = f" Its last line is from {when}, {_seconds(run):.2f} s after the start." if when and run.times else ""
+    if recording.agent_name == AGENT:
         return f"This request has no end.{last} The gateway died, or is still answering it."
     command = resume or f"`unbroken resume {shown_name(recording.path)} --tools tools.py`"
     return (
@@ -363,11 +299,10 @@ def moment(time: float) -> str:
         return ""
 
 
-def _totals(lanes: Lanes, requests: Sequence[AskedRequest], end: Line) -> Totals:
-    ran = [call for call in lanes.calls() if call.state != "withdrawn"]
+def _totals(run: DrawnRun, requests: Sequence[AskedRequest]) -> Totals:
+    ran = [call for call in run.calls if call.state != "withdrawn"]
     calls = [call for call in ran if call.state != "dropped"]
-    usage = inner(end, "usage")
-    turns = lanes.turns
+    view, usage, turns = run.view, run.view.usage, run.turns
     attempts = [attempt.kind for turn in turns for attempt in turn.attempts]
     return Totals(
         rounds=sum(turn.round > 0 for turn in turns),
@@ -382,10 +317,10 @@ def _totals(lanes: Lanes, requests: Sequence[AskedRequest], end: Line) -> Totals
         uncertain=sum(call.state == "uncertain" for call in calls),
         retries=sum(map(bool, attempts)),
         restarts=sum(bool(kind) and kind not in NO_RESPONSE for kind in attempts),
-        input_tokens=count(usage, "input_tokens") or sum(turn.input_tokens for turn in turns),
-        output_tokens=count(usage, "output_tokens") or sum(turn.output_tokens for turn in turns),
-        estimated=flag(usage, "estimated"),
-        cost=number(end, "cost") if end else _cost_so_far(turns),
+        input_tokens=usage.input_tokens or sum(turn.input_tokens for turn in turns),
+        output_tokens=usage.output_tokens or sum(turn.output_tokens for turn in turns),
+        estimated=usage.estimated,
+        cost=_cost_so_far(turns) if view.ended is None else view.cost,
         tool_seconds=round(sum(call.seconds or 0.0 for call in ran), 6),
         waited=round(sum(map(waited, calls)), 6),
     )

@@ -1,14 +1,14 @@
-"""The content of a picture as plain data: turns, attempts, calls, and entries whose long texts are cut. `folding`
+"""The content of a picture as plain data: turns, attempts, calls, and entries whose long texts are cut. `drawn_run`
 builds them from the lines of a recording."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from unbroken.run_view import CallView
+from unbroken.trajectory.line_checks import count
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
 from unbroken_wires.messages import Json
@@ -32,21 +32,6 @@ def words(line: Line, name: str) -> str:
     """A name, an id, a reason: short, as they are meant to be."""
     value = text(line, name)
     return value if len(value) <= LONGEST_FIELD else f"{value[:LONGEST_FIELD]}…"
-
-
-def number(line: Line, name: str) -> float | None:
-    value = line.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        known = float(value)
-    except OverflowError:
-        return None
-    return known if math.isfinite(known) else None
-
-
-def count(line: Line, name: str) -> int:
-    return int(number(line, name) or 0)
 
 
 def flag(line: Line, name: str) -> bool:
@@ -99,22 +84,23 @@ def entries_of(recording: Recording, times: Sequence[float]) -> tuple[tuple[Entr
     begun = silent = False
     """A retried answer is emitted when it is complete."""
     for at, line in zip(times, recording.lines, strict=True):
-        is_event = line["line"] == "event"
-        kind = text(line, "event") if is_event else text(line, "delta") or text(line, "line")
+        kind, is_event = text(line, "delta") or line["line"], line["line"] == "event"
         fields = {name: _short(value) for name, value in line.items() if name not in _SAID_ELSEWHERE}
-        entry = Entry(at, count(line, "turn"), kind, is_event, fields)
+        entry = Entry(at, count(line.get("turn")), line["event"] if is_event else kind, is_event, fields)
         found.append(entry)
         if is_event:
-            if kind == "run_started" and not begun:
-                next_seq = count(line, "seq")  # that of a durable run is 1
+            seq = count(line.get("seq"))
+            if entry.kind == "run_started" and not begun:
+                next_seq = seq  # that of a durable run is 1
             begun = True
-            for seq, piece in zip(range(next_seq, count(line, "seq")), pieces, strict=False):
-                piece.kind, piece.event, piece.fields = _PIECES[piece.kind], True, {"seq": seq, **piece.fields}
-            missing += max(count(line, "seq") - next_seq - len(pieces), 0)
+            for number, piece in zip(range(next_seq, seq), pieces, strict=False):
+                piece.kind, piece.event, piece.fields = _PIECES[piece.kind], True, {"seq": number, **piece.fields}
+            missing += max(seq - next_seq - len(pieces), 0)
             pieces.clear()
-            next_seq = count(line, "seq") + 1
-        elif line["line"] == "delta" and kind in _PIECES and not silent:
-            pieces.append(entry)
+            next_seq = seq + 1
+        elif kind in _PIECES and not silent:
+            if not line.get("joined"):  # else it is in the event of the piece before
+                pieces.append(entry)
         else:
             silent = kind == "restarted" or (silent and kind != "request")
     return tuple(found), missing

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from unbroken.errors import StreamError, UserError
+from unbroken.errors import UserError
+from unbroken.trajectory.line_reader import read_json
 from unbroken_viewer.listing import SEARCHED, Listing
 from unbroken_wires.messages import Json
-from unbroken_wires.wires.jsontext import loads
 
 SHORTEST = 2
 """Characters that a text to search for must have."""
@@ -74,11 +74,7 @@ def find(lines: Iterable[bytes], wanted: str) -> Found | None:
     for raw in lines:
         lowered = raw.lower()
         if any(spelling in lowered for spelling in spellings):
-            try:
-                line: Json = loads(raw)
-            except StreamError:
-                continue
-            texts.update(dict.fromkeys(text for text in _texts(line) if folded in text.casefold()))
+            texts.update(dict.fromkeys(text for text in _texts(read_json(raw)) if folded in text.casefold()))
     return Found(len(texts), _snippet(next(iter(texts)), folded)) if texts else None
 
 

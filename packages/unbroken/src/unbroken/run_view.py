@@ -83,6 +83,8 @@ class CallView:
     """It took over the execution of that call instead of running again."""
     resumed: bool = False
     """The execution that it took over belonged to a process that died."""
+    died: bool = False
+    """It ran when its process died, and has not started again."""
     adopted_by: int | None = None
     """The number of the call that continues it."""
     dropped: str | None = None
@@ -118,6 +120,12 @@ class CallView:
     def is_over(self) -> bool:
         """Whether it has a result or has been dropped."""
         return self.outcome is not None or self.dropped is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it keeps the result that it has: its own, or that of a process that died. It may run again if it was
+        cancelled, for example in the background."""
+        return (self.reported or self.resumed) and self.outcome not in (None, "cancelled")
 
     @property
     def counts(self) -> bool:
@@ -332,13 +340,24 @@ class RunView:
         kept += [call for call in self.by_number.values() if call.handle and call.outcome is None]
         self.by_number = {call.number: call for call in kept}
 
+    def resumed(self) -> list[CallView]:
+        """Another process continues the run. Returns the calls that ran when the one before died. `feed` calls it for
+        the events of the other process; a reader that knows earlier may call it itself."""
+        self.ended = self.finished = self.failed = self.cost = None
+        self.usage = Usage()
+        open_calls = [call for call in self.by_number.values() if call.outcome is None and call.counts]
+        ran = [call for call in open_calls if call.started is not None and not call.died]
+        for call in ran:
+            call.died = True
+        return ran
+
     # The events of a run
 
     def _run_started(self, event: RunStarted) -> None:
+        self.resumed()
         self.model, self.schedule = event.model, event.schedule
         if self.began is None:
             self.began = event.time
-        self.ended = self.finished = self.failed = None  # it may be resumed
 
     def _agent_changed(self, event: AgentChanged) -> None:
         self.agent, self.model = event.agent, event.model
@@ -451,13 +470,19 @@ class RunView:
 
     def _call_written(self, event: CallWritten) -> None:
         call = self._of(event)
+        if call.written is not None:  # the process of an inner run died before that one was recorded
+            call.dropped = "its process died"
+            del self.by_number[event.call]
+            call = self._of(event)
         call.arguments, call.written = event.arguments, event.time
 
     def _call_started(self, event: CallStarted) -> None:
         call = self._of(event)
+        if call.is_settled:
+            return  # an early version repeated it after a resume; a typed answer is only checked again
         call.arguments, call.early, call.started = event.arguments, event.early, event.time
         call.text = call.outcome = call.finished = None  # these were those of the call that it continues; it runs again
-        call.took_over = call.resumed = False
+        call.took_over = call.resumed = call.died = False
 
     def _call_changed(self, event: CallChanged) -> None:
         self._of(event).changed = event.arguments
@@ -482,6 +507,9 @@ class RunView:
 
     def _call_finished(self, event: CallFinished) -> None:
         call = self._of(event)
+        if call.is_settled:
+            call.reported = True
+            return
         call.text, call.error, call.outcome = event.text, event.error, event.outcome
         call.seconds, call.duplicate_of, call.reported = event.seconds, event.duplicate_of, True
         if event.outcome == "not_executed":  # its checks ran, and refused it; its tool did not
@@ -608,6 +636,7 @@ _UNENDED = RunFinished(
 """In place of the end of a run that has none."""
 _CONTINUED = (
     "arguments",
+    "died",
     "changed",
     "written",
     "started",

@@ -17,8 +17,7 @@ from unbroken.events import Event
 from unbroken.trajectory.recording import read_recording
 from unbroken_cli.plain import PlainScreen
 from unbroken_testing import ProviderCall
-from unbroken_viewer.folding import Lanes
-from unbroken_viewer.picture_data import Clipper
+from unbroken_viewer.picture import draw
 from unbroken_wires.server_tools import WebSearch
 
 QUERY = {"query": "tides"}
@@ -59,10 +58,8 @@ def test_opentelemetry_has_a_span_for_each() -> None:
 
 def test_the_viewer_shows_them_at_their_turn(tmp_path: Path) -> None:
     played(record=tmp_path)
-    recording = read_recording(next(tmp_path.glob("*.jsonl")))
-    lanes = Lanes(Clipper(), recording.time)
-    lanes.read(recording.lines)
-    assert lanes.turns[0].provider_calls == ["web_search(tides) done", "web_search(tides) max_uses_exceeded"]
+    picture = draw(read_recording(next(tmp_path.glob("*.jsonl"))))
+    assert picture.turns[0].provider_calls == ["web_search(tides) done", "web_search(tides) max_uses_exceeded"]
 
 
 def test_a_ui_message_stream_has_them_as_data_and_not_as_calls_of_the_client() -> None:

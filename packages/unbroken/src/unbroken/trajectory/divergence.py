@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from unbroken.models.secrets import MASK
 from unbroken.tools.context import CallContext
-from unbroken.trajectory.line_checks import objects
 from unbroken.trajectory.lines import Line, request_fields, spec_fields
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken_wires.messages import Json, Request, ToolCall
 from unbroken_wires.transcript import to_json
+from unbroken_wires.wires.json_access import dicts
 
 _LONGEST = 40
 """Lines of a diff that are shown."""
@@ -67,7 +67,7 @@ def _as_sent(message: Line) -> Line:
     results = message.get("results")
     if not isinstance(results, list):
         return message
-    sent = [{name: each[name] for name in each if name != "outcome"} for each in objects(cast("object", results))]
+    sent = [{name: each[name] for name in each if name != "outcome"} for each in dicts(cast("object", results))]
     return {**message, "results": sent}
 
 

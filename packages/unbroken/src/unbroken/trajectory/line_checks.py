@@ -16,7 +16,6 @@ from unbroken_wires.deltas import Ended, PartialResponse
 from unbroken_wires.messages import OUTCOMES, Assistant, Message, ToolMessage, ToolResult
 from unbroken_wires.transcript import to_json
 from unbroken_wires.transcript.saved import write_result
-from unbroken_wires.wires.json_access import dicts
 
 Check = Callable[[Any], bool]
 
@@ -32,10 +31,6 @@ def count(value: object) -> int:
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
-
-
-objects = dicts
-"""The objects in a list; empty if it is not a list."""
 
 
 def _is(kind: type[Any]) -> Check:

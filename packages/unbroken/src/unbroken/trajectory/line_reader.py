@@ -8,9 +8,10 @@ from typing import cast
 from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFinished, TextAdded, event_from_json
 from unbroken.trajectory.known import Known
-from unbroken.trajectory.line_checks import Expander, is_line, number, objects
+from unbroken.trajectory.line_checks import Expander, is_line, number
 from unbroken.trajectory.lines import SCHEMA, Line, split_pieces
 from unbroken_wires.messages import Json
+from unbroken_wires.wires.json_access import dicts
 from unbroken_wires.wires.jsontext import loads_faithful
 
 BEGINNING = b'{"line":"run","schema":'
@@ -81,7 +82,7 @@ class EventReader:
     def __init__(self, head: Line, time_at: Callable[[float], float], first: int = 0) -> None:
         self._run = str(head.get("run", ""))
         self._time_at = time_at
-        self._said: list[Line] = objects(head.get("messages"))
+        self._said: list[Line] = dicts(head.get("messages"))
         self._next = first
         self._piece: TextAdded | ReasoningAdded | None = None
         self._silent = False

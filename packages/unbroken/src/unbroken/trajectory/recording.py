@@ -120,23 +120,33 @@ class Recording:
     def requests(self) -> list[RecordedRequest]:
         """Every request, complete."""
         found: list[RecordedRequest] = []
-        said: list[Line] = dicts(self.head.get("messages"))
-        system: list[Line] = []
+        for line, said, _, tools in self.asked():
+            rest = fields_of_request(line)
+            found.append(RecordedRequest(line["turn"], line["at"], tuple(said), tuple(tools), rest, self.masked))
+        return found
+
+    def asked(self) -> Iterator[tuple[Line, list[Line], int, list[Line]]]:
+        """The line of every request with all of its messages, how many of the first ones are those of the request
+        before, and the tools. The list of messages is always the same one: it grows from request to request."""
+        said, systems, keep = dicts(self.head.get("messages")), 0, 0
         offered: list[Line] = []
+        resumed, first = False, True
         for line in self.lines:
             if line["line"] == "resumed":
-                said = []
+                resumed = True
             elif line["line"] == "tools":
                 offered = [{name: tool.get(name) for name in _OF_SPECS} for tool in line["tools"]]
             elif line["line"] == "request":
-                said = [*said[: line["keep"]], *line["messages"]]
-                if "system" in line:
-                    system = dicts([line["system"]])
-                tools = line.get("tools", offered)
-                rest = {name: value for name, value in line.items() if name not in _OF_REQUESTS}
-                all_said = (*system, *said)
-                found.append(RecordedRequest(line["turn"], line["at"], all_said, tuple(tools), rest, self.masked))
-        return found
+                keep, new = min(line["keep"] + systems, len(said)), line["messages"]
+                if resumed:  # the complete history is written again
+                    keep = systems + _alike(said[systems:], new)
+                    new = new[keep - systems :]
+                said[keep:] = new
+                system = dicts([line["system"]]) if "system" in line else said[:systems]
+                if system != said[:systems]:
+                    said[:systems], systems, keep = system, len(system), 0
+                yield line, said, 0 if first else keep, line.get("tools", offered)
+                resumed = first = False
 
     @cached_property
     def events(self) -> list[Event]:
@@ -167,6 +177,17 @@ class Recording:
     def of(self, kind: str) -> Iterator[Line]:
         """The lines of one kind (`request`, `delta`, `result`, `event` and so on), in their order."""
         return (line for line in self.lines if line["line"] == kind)
+
+
+def _alike(before: list[Line], now: list[Line]) -> int:
+    """How many of the first messages are the same."""
+    pairs = enumerate(zip(before, now, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(before), len(now)))
+
+
+def fields_of_request(line: Line) -> Line:
+    """Everything but its messages and tools: choice, sampling and so on, without default values."""
+    return {name: value for name, value in line.items() if name not in _OF_REQUESTS}
 
 
 _OF_REQUESTS = frozenset({"line", "at", "turn", "keep", "messages", "system", "tools", "state", "masked"})
@@ -318,7 +339,7 @@ def _summary(path: Path, size: int, head: Line, end: Line) -> Summary:
         str(head.get("agent_name", "main")),
         str(head.get("model", "")),
         began,
-        _prompt(head),
+        first_prompt(head),
         "failed" if failed else str(end.get("stop_reason", "")),
         f"{end.get('error')}: {end.get('message')}" if failed else str(end.get("text", "")),
         count(end.get("rounds")),
@@ -389,9 +410,9 @@ def _so_far(lines: list[bytes]) -> Line:
 _EVENT = b'{"line":"event","event":"'
 
 
-def _prompt(head: Line) -> str:
-    """The prompt as short text."""
-    asked = [head["question"]] if head.get("question") else head.get("messages")
+def first_prompt(line: Line) -> str:
+    """The prompt as short text, by the first line of a recording, or by that of a request."""
+    asked = [line["question"]] if line.get("question") else line.get("messages")
     for message in reversed(dicts(asked)):
         if message.get("role") == "user":
             return "".join(as_text(part.get("text")) for part in dicts(message.get("content")))[:500]
