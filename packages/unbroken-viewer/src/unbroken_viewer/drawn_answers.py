@@ -7,7 +7,7 @@ process died, unless it was complete: then the resumed run replays it from the r
 
 from __future__ import annotations
 
-from unbroken.trajectory.line_checks import count, texts
+from unbroken.trajectory.line_checks import count
 from unbroken.trajectory.lines import Line
 from unbroken_viewer.picture_data import (
     LONGEST_FIELD,
@@ -175,7 +175,7 @@ class DrawnAnswers:
         lane.written = at
         self.written[lane.id] = lane  # not earlier: its id may change until now
         lane.problem = words(saved, "problem")
-        lane.notes = [note[:LONGEST_FIELD] for note in texts(as_list(saved.get("notes")))]
+        lane.notes = [note[:LONGEST_FIELD] for note in as_list(saved.get("notes")) if isinstance(note, str)]
         arguments = saved.get("arguments")
         lane.arguments = self._clips.text(text(saved, "raw")) if arguments is None else self._clips.json(arguments)
 
