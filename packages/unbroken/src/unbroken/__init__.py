@@ -139,7 +139,7 @@ _ELSEWHERE = (
     "unbroken.mcp unbroken_wires.decoding unbroken_wires.wires unbroken_wires.wires.chain "
     "unbroken_wires.wires.pydantic_ai unbroken.models.http unbroken.tools.approval unbroken.tools.caller "
     "unbroken.tools.handles unbroken.agent.limits unbroken.agent.ui_messages "
-    "unbroken.agent.ui_history unbroken.agent.streaming unbroken.agent.run unbroken.agent.steps "
+    "unbroken.agent.ui_history unbroken.agent.streaming unbroken.agent.run_state unbroken.agent.steps "
     "unbroken.agent.sentences unbroken.trajectory.alerts unbroken.trajectory.metrics unbroken.trajectory.prometheus "
     "unbroken.trajectory.recording unbroken.trajectory.replay unbroken.run_view unbroken_dph.dolphin"
 )
