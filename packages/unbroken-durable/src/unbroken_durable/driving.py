@@ -144,7 +144,8 @@ class _Drive:
 
     def _continue(self, recording: Recording, sinks: Sequence[Sink | Middleware]) -> ReadyRun:
         row = self._claim.row
-        waiting = waiting_state(RecordedRun.of(recording))
+        recorded = RecordedRun.of(recording)
+        waiting = waiting_state(recorded)
         answers: dict[str, Any] = {}
         if waiting is not None:
             still = still_pending(waiting)
@@ -153,7 +154,7 @@ class _Drive:
             if row.expires is not None and current_clock().now() >= row.expires:
                 answers |= expired_answers([call for call in pending if call.id not in answers])
         options: ResumeOptions = {"sinks": sinks}
-        return prepare_durable(self._agent, recording, answers, options, self._recorder)
+        return prepare_durable(self._agent, recorded, answers, options, self._recorder)
 
     async def run(self) -> Outcome:
         target = self._recorder.target

@@ -25,7 +25,7 @@ from unbroken.tools.results import to_parts
 from unbroken.tools.toolbox import Toolbox
 from unbroken.tools.value_checks import problem_of_arguments, problem_of_result
 from unbroken.trajectory.continuation import Continuation
-from unbroken.trajectory.recorded_run import RecordedRun, combine, interrupted
+from unbroken.trajectory.recorded_run import RecordedRun, combine, refuse_ended
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken_wires.messages import Json, ToolCall, ToolResult
@@ -68,32 +68,32 @@ def _prepare_from(
 ) -> ReadyRun:
     try:
         with reading(recording):
-            return _prepare_recorded(agent, recording, answers, options, output, saved)
+            return _prepare_recorded(agent, RecordedRun.of(recording), answers, options, output, saved)
     except UserError:
         refuse_taken(recording)  # if another process is resuming the run, what was read may be incomplete
         raise
 
 
 def prepare_durable(
-    agent: PreparesRuns, recording: Recording, answers: Answers, options: ResumeOptions, journal: Middleware
+    agent: PreparesRuns, recorded: RecordedRun, answers: Answers, options: ResumeOptions, journal: Middleware
 ) -> ReadyRun:
     """Prepares the rest of a run whose recording is in a journal. `journal` is the middleware that records it there.
     Calls of tools that are gone are answered so."""
-    with reading(recording):
-        return _prepare_recorded(agent, recording, answers, options, agent.settings.output, journal=journal)
+    with reading(recorded.recording):
+        return _prepare_recorded(agent, recorded, answers, options, agent.settings.output, journal=journal)
 
 
 def prepare_inner(
     agent: PreparesRuns,
-    recording: Recording,
+    recorded: RecordedRun,
     answers: Answers,
     options: ResumeOptions,
     journal: Middleware,
     saved: Result[Any] | None,
 ) -> ReadyRun:
     """Prepares the rest of a run inside of another one, whose recording has it."""
-    with reading(recording):
-        return _prepare_recorded(agent, recording, answers, options, agent.settings.output, saved, journal)
+    with reading(recorded.recording):
+        return _prepare_recorded(agent, recorded, answers, options, agent.settings.output, saved, journal)
 
 
 def _prepare_waiting(
@@ -125,7 +125,7 @@ def _prepare_waiting(
 
 def _prepare_recorded(
     agent: PreparesRuns,
-    recording: Recording,
+    recorded: RecordedRun,
     answers: Answers,
     options: ResumeOptions,
     output: Any,
@@ -134,7 +134,8 @@ def _prepare_recorded(
 ) -> ReadyRun:
     """Continues where the recording ends, in the same file, or in the journal that it was read from. `saved` is the
     result of a waiting run, from before secrets were masked."""
-    recorded = interrupted(recording)
+    recording = recorded.recording
+    refuse_ended(recording)
     continuation = Continuation(recorded, answers, watched=journal is not None)
     state = waiting_state(recorded)
     if state is not None:

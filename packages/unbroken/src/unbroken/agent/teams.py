@@ -145,11 +145,12 @@ class _InnerRun:
         self, recorded: Recording, saved: Result[Any] | None, answers: Mapping[str, Any], options: ResumeOptions[Any]
     ) -> ReadyRun:
         """Continues where the recording ends. What it had used by then is counted if the outer run does not know it."""
-        waiting = waiting_state(RecordedRun.of(recorded))
+        run = RecordedRun.of(recorded)
+        waiting = waiting_state(run)
         pending = still_pending(waiting) if waiting is not None else set[str]()
         answers = {id: answer for id, answer in answers.items() if id in pending}  # others were used already
         journal = InnerRecorder(self.context.recorders[0], self.context, begun=True)
-        ready = prepare_inner(self.agent, recorded, answers, options, journal, saved)
+        ready = prepare_inner(self.agent, run, answers, options, journal, saved)
         used = ready.state.used
         self.context.count_calls(used.calls)
         self.context.spend(self._uncounted(used.usage, recorded))

@@ -345,8 +345,8 @@ class RecordedRun:
             self._background[line["call"]] = replace(call, seconds=line["seconds"], result=result)
 
 
-def interrupted(recording: Recording) -> RecordedRun:
-    """The state of a run that can be resumed. Raises `RunTaken` for one that has ended, `UserError` if the recording is
+def refuse_ended(recording: Recording) -> None:
+    """Raises `RunTaken` for a run that has ended, so that nothing can be resumed, `UserError` if its recording is
     damaged."""
     ending = recording.ending
     if isinstance(ending, RunFinished) and ending.stop_reason != "waiting":
@@ -362,7 +362,6 @@ def interrupted(recording: Recording) -> RecordedRun:
         )
     if not all(is_state(line.get("state", {})) for line in recording.of("request")):
         raise UserError(f"{recording.path} is damaged and cannot be resumed: its state is not readable")
-    return RecordedRun.of(recording)
 
 
 def combine(before: Approval | ToolResult | None, now: Approval | ToolResult) -> Approval | ToolResult:
