@@ -4,7 +4,7 @@ ones. Times are exact: the clock is virtual."""
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -183,28 +183,44 @@ def test_a_time_out_is_written_without_needless_digits() -> None:
     assert result.calls[0].result.text == "Error: Execution timeout after 2.5s"
 
 
+class Stopped(asyncio.SelectorEventLoop):
+    """A loop on which time passes only if somebody lets it."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
 def test_a_synchronous_tool_that_hangs_is_abandoned_and_named() -> None:
-    """Seed Q4, for a tool that blocks its thread: real time, because it is about threads."""
-    released: list[bool] = []
-
-    @tool(timeout=0.02)
-    def hangs() -> str:
-        """Hang."""
-        for _ in range(200):
-            if released:
-                break
-            time.sleep(0.005)
-        return "late"
-
-    @tool
-    def quick() -> str:
-        """Be quick."""
-        return "quick"
-
+    """Seed Q4, for a tool that blocks a real thread. Its time passes when it has begun: a tool whose thread did not
+    begin in time would not be late."""
+    released = threading.Event()
     events: list[Any] = []
-    model = ScriptedModel([Call("hangs"), Call("quick")], "Done.")
-    result = asyncio.run(Agent(model, [hangs, quick], sinks=[events.append]).run("Go."))
-    released.append(True)
+    with asyncio.Runner(loop_factory=Stopped) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Stopped)
+
+        @tool(timeout=0.02)
+        def hangs() -> str:
+            """Hang."""
+            loop.call_soon_threadsafe(loop.advance, 0.02)
+            released.wait()
+            return "late"
+
+        @tool
+        def quick() -> str:
+            """Be quick."""
+            return "quick"
+
+        model = ScriptedModel([Call("hangs"), Call("quick")], "Done.")
+        try:
+            result = runner.run(Agent(model, [hangs, quick], sinks=[events.append]).run("Go."))
+        finally:
+            released.set()
     assert [call.result.text for call in result.calls] == ["Error: Execution timeout after 0.02s", "quick"]
     assert [(event.name, event.seconds) for event in only(ToolLate, events)] == [("hangs", 0.02)]
     assert result.text == "Done."

@@ -715,11 +715,13 @@ def test_pieces_that_arrived_together_are_one_event(tmp_path: Path) -> None:
     ]
 
 
-def test_a_call_inside_of_an_agent_that_is_adopted_is_drawn_once(tmp_path: Path) -> None:
-    def inside(at: float, kind: str, **fields: Any) -> dict[str, Any]:
-        event = {"event": kind, "run": "i", "turn": 0, "seq": 0, "time": 7.0, "call_id": "i", "name": "look", **fields}
-        return line_3("inner_event", at, call=0, agent="main/clerk", inner=event)
+def inside(at: float, kind: str, **fields: Any) -> dict[str, Any]:
+    """An event of an agent that runs as a tool."""
+    event = {"event": kind, "run": "i", "turn": 0, "seq": 0, "time": 7.0, "call_id": "i", "name": "look", **fields}
+    return line_3("inner_event", at, call=0, agent="main/clerk", inner=event)
 
+
+def test_a_call_inside_of_an_agent_that_is_adopted_is_drawn_once(tmp_path: Path) -> None:
     look: dict[str, Any] = {"city": "Rome"}
     picture = recorded_today(
         tmp_path / "i.jsonl",
@@ -735,3 +737,17 @@ def test_a_call_inside_of_an_agent_that_is_adopted_is_drawn_once(tmp_path: Path)
     assert [(lane.agent, lane.name, lane.started, lane.ended) for lane in call.inner] == [
         ("main/clerk", "look", 0.2, 0.5)
     ]
+
+
+def test_an_event_of_a_later_version_inside_of_an_agent_is_not_drawn(tmp_path: Path) -> None:
+    picture = recorded_today(
+        tmp_path / "i.jsonl",
+        *[line_3("request_sent", 0.0, messages=1, tools=1), *written_call(0.0, 0), WHOLE],
+        line_3("call_started", 0.0, call=0),
+        inside(0.1, "call_written", call=0, arguments={}),
+        inside(0.2, "call_started", call=0, arguments={}),
+        inside(0.3, "sneezed", call=0),
+    )
+    (call,) = picture.turns[0].calls
+    assert ([lane.name for lane in call.inner], [step[2] for step in call.steps]) == (["look"], ["look {}"])
+    assert not any("cannot be read" in banner for banner in picture.banners)

@@ -31,8 +31,9 @@ from unbroken import (
     Wait,
     tool,
 )
-from unbroken.events import event_from_json
+from unbroken.events import CallWritten, InnerEvent, RequestSent, event_from_json
 from unbroken.guardrails import Veto, check_calls
+from unbroken.trajectory.inner_runs import describe_step
 from unbroken.trajectory.recording import read_recording
 from unbroken_testing import Answer, Break, Call, Pause, Say, Think, Uses, run_virtual
 from unbroken_wires.messages import ToolCall
@@ -264,6 +265,24 @@ def test_a_view_may_start_in_the_middle_of_a_run() -> None:
     for first in range(len(events)):
         view = RunView.of(events[first:])
         assert (view.run, view.text) == (result.run, "Sunny. Warm.")
+
+
+def test_an_event_of_a_later_version_inside_of_an_agent_is_ignored() -> None:
+    common: dict[str, Any] = {"run": "i", "turn": 0, "seq": 0, "time": 1.0}
+    about: dict[str, Any] = {"call": 0, "call_id": "c", "name": "clerk"}
+    inside: list[dict[str, Any]] = [
+        {"event": "request_sent", **common, "messages": 1, "tools": 1, "final": False},
+        {"event": "sneezed", **common, "loud": True},
+        {"event": "call_written", **common, "call": 0, "call_id": "i", "name": "look", "arguments": {}},
+    ]
+    twice = [{"event": "inner_event", **common, **about, "agent": "main/clerk/clerk", "inner": each} for each in inside]
+    events = [InnerEvent("r", 0, 0, 1.0, **about, agent="main/clerk", inner=each) for each in (*inside, *twice)]
+    assert [type(event.event) for event in events[:3]] == [RequestSent, Event, CallWritten]
+    assert [describe_step(event) for event in (events[1], events[4])] == [None, None]
+    (call,) = RunView.of(events).by_number.values()
+    assert call.inner is not None
+    between = call.inner.by_number[0]
+    assert (between.name, between.inner is not None and between.inner.by_number[0].name) == ("look", "look")
 
 
 def test_each_piece_of_a_long_text_costs_the_same() -> None:

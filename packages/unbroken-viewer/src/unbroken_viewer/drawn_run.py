@@ -7,9 +7,7 @@ events, knows what became of the run; the deltas show how the answers arrived.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 
-from unbroken.errors import UserError
 from unbroken.events import (
     AgentChanged,
     CallEvent,
@@ -22,10 +20,10 @@ from unbroken.events import (
     ServerCallFinished,
     TextFinished,
     ToolCallsDetected,
-    event_from_json,
 )
 from unbroken.run_view import RunView
 from unbroken.trajectory.line_checks import is_number
+from unbroken.trajectory.line_reader import read_event
 from unbroken.trajectory.lines import Line
 from unbroken_viewer.drawn_answers import DrawnAnswers
 from unbroken_viewer.drawn_calls import DrawnCalls
@@ -62,8 +60,8 @@ class DrawnRun:
             self.now = max(self.now, at)
             match kind:
                 case "event":
-                    with suppress(UserError):  # it is of a later version
-                        self._take_event(event_from_json(_timed(line, at)), at)
+                    if (event := read_event(_timed(line, at))) is not None:
+                        self._take_event(event, at)
                 case "delta":
                     self._answers.take(line, at)
                 case "request":

@@ -15,8 +15,10 @@ from typing import Any
 import chromium
 import large_run
 import pytest
+from convert_recordings import convert
 from viewer_tab import SHOTS, in_browser, shot, text, texts
 
+from unbroken.trajectory.recording import read_recording
 from unbroken_viewer.listing import Shelf
 from unbroken_viewer.page import whole_page
 
@@ -31,8 +33,9 @@ everything else on the machine, too."""
 def folder(tmp_path_factory: pytest.TempPathFactory, long_run: Callable[[Path], None]) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     long_run(folder / "long.jsonl")
-    whole = (folder / "long.jsonl").read_bytes()
-    (folder / "cut.jsonl").write_bytes(whole[: len(whole) * 2 // 3])
+    lines = (folder / "long.jsonl").read_bytes().splitlines(keepends=True)
+    *before, half = lines[: len(lines) * 2 // 3]
+    (folder / "cut.jsonl").write_bytes(b"".join(before) + half[: len(half) // 2])
     os.utime(folder / "cut.jsonl", (1_700_000_000, 1_700_000_000))  # nothing was added to it lately
     (folder / "bad.jsonl").write_text('{"hello": 1}\n')
     return folder
@@ -376,7 +379,7 @@ def test_hostile_text_has_no_effect(tmp_path: Path) -> None:
         {"line": "note", "text": words},
     ]
     path = tmp_path / "hostile.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_bytes(b"".join(convert(json.dumps(line).encode() + b"\n" for line in lines)))
     page = tmp_path / "hostile.html"
     page.write_bytes(whole_page(Shelf(path))[0])
 
@@ -419,7 +422,7 @@ async def work(tab: chromium.Tab, act: str, frames: int = 100) -> list[float]:
 
 def test_ten_thousand_events_scroll_smoothly(tmp_path: Path) -> None:
     path = large_run.write(tmp_path / "large.jsonl")
-    assert path.read_text().count('"line":"event"') + path.read_text().count('"delta":"text"') > 10_000
+    assert len(read_recording(path).events) > 10_000
     measured: dict[str, list[float]] = {}
 
     async def act(tab: chromium.Tab, address: str) -> None:

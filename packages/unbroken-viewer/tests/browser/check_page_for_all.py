@@ -17,6 +17,7 @@ import axe
 import chromium
 import kinds_of_runs
 import pytest
+from convert_recordings import convert
 from viewer_tab import in_browser, shot, text, texts
 
 from unbroken.trajectory.recorder import Recorder
@@ -218,9 +219,9 @@ def test_texts_of_strangers_have_no_effect_anywhere(tmp_path: Path, words: str) 
     folder = tmp_path / "runs"
     folder.mkdir()
     named = "<img src=x onerror=document.title='run'>';touch x;'\u202e.jsonl"
+    hostile = b"".join(convert(json.dumps(line).encode() + b"\n" for line in hostile_lines(words)))
     for name in (named, "other.jsonl"):
-        lines = [json.dumps(line, separators=(",", ":")) + "\n" for line in hostile_lines(words)]
-        (folder / name).write_text("".join(lines))
+        (folder / name).write_bytes(hostile)
     (folder / "bad.jsonl").write_text(words.encode("utf-8", "replace").decode())
     page = tmp_path / "hostile.html"
     page.write_bytes(whole_page(Shelf(folder))[0])
@@ -257,7 +258,7 @@ def test_texts_of_strangers_have_no_effect_anywhere(tmp_path: Path, words: str) 
 def test_bars_of_inner_agents_and_background_calls_grow_while_they_are_recorded(tmp_path: Path) -> None:
     path = tmp_path / "live.jsonl"
     for name in ("first", "second"):
-        (tmp_path / f"{name}.jsonl").write_text('{"line":"run","schema":2,"run":"first","time":1.0}\n')
+        (tmp_path / f"{name}.jsonl").write_text('{"line":"run","schema":3,"run":"first","time":1.0}\n')
     widths = "[...document.querySelectorAll('.lane .bar.open')].map((bar) => bar.getBoundingClientRect().width)"
 
     async def act(tab: chromium.Tab, address: str) -> None:

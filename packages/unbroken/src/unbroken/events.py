@@ -245,8 +245,11 @@ class InnerEvent(CallEvent):
 
     @property
     def event(self) -> Event:
-        """The event of the inner run."""
-        return event_from_json(self.inner)
+        """The event of the inner run. One of a later version, whose kind is unknown here, is a plain `Event`: ignore
+        it."""
+        name = self.inner.get("event")
+        is_new = isinstance(name, str) and name not in _KINDS_BY_NAME
+        return _read(Event, self.inner) if is_new else event_from_json(self.inner)
 
 
 @dataclass
@@ -464,9 +467,13 @@ def event_from_json(saved: dict[str, Json]) -> Event:
         raise UserError(
             f"reading an event failed: {name!r} is not a kind of event; the kinds are: {', '.join(_KINDS_BY_NAME)}"
         )
+    return _read(kind, saved)
+
+
+def _read(kind: type[Event], saved: dict[str, Json]) -> Event:
     names = {field.name for field in fields(kind)}
     given: dict[str, Any] = {key: value for key, value in saved.items() if key in names}
     try:
         return kind(**given)
     except TypeError as error:
-        raise UserError(f"reading a {name} event failed: {error}") from error
+        raise UserError(f"reading a {saved['event']} event failed: {error}") from error

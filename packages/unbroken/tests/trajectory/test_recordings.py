@@ -17,7 +17,7 @@ import a_long_run
 import pytest
 from thorough import some
 
-from unbroken import Agent, CallContext, ScriptedModel, tool
+from unbroken import Agent, CallContext, RunView, ScriptedModel, tool
 from unbroken.errors import Unauthorized, UserError
 from unbroken.events import Event, RunFinished
 from unbroken.models.scripted import Call, Fail
@@ -123,6 +123,38 @@ def test_lines_and_fields_of_a_later_version_are_ignored(recorded: bytes, tmp_pa
     recording, before = read_all(path), read_all(plain)
     assert recording.problems == []
     assert (recording.events, recording.requests) == (before.events, before.requests)
+
+
+def of_agent(of: dict[str, Any]) -> bytes:
+    """The line of an event of an agent that runs as a tool."""
+    call = {"call": 99, "call_id": "c", "name": "clerk", "agent": "main/clerk"}
+    line = {"line": "event", "event": "inner_event", "run": "r", "turn": 0, "seq": 1, "time": 1.0, **call, "inner": of}
+    return json.dumps(line).encode()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problems"),
+    [
+        ({"event": "sun_rose", "run": "i", "turn": 0, "seq": 0, "time": 1.0, "warm": []}, 0),
+        ({"event": "sun_rose"}, 1),
+        ({"event": "text_added", "run": "i", "turn": 0, "seq": 0, "time": 1.0}, 1),
+        ({"event": "text_added", "run": "i", "turn": 0, "seq": 0, "time": 1.0, "text": 7}, 1),
+        ({"event": ["text_added"]}, 1),
+        ({}, 1),
+    ],
+    ids=["of a later version", "no event", "half", "a wrong type", "a list", "nothing"],
+)
+def test_an_event_of_an_inner_run_is_one_or_its_line_is_left_out(
+    wrong: dict[str, Any], problems: int, recorded: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.jsonl"
+    *lines, end = recorded.splitlines()
+    nested = json.loads(of_agent(wrong))
+    path.write_bytes(b"\n".join([*lines, of_agent(wrong), of_agent(nested), end]) + b"\n")
+    recording = read_all(path)
+    assert len(recording.problems) == 2 * problems
+    view = RunView.of(recording.events)
+    assert (view.text[:4], len(view.calls)) == ("Swim", 9 - problems)
 
 
 # Cut and broken

@@ -345,8 +345,12 @@ def timeless(event: Event) -> dict[str, Any]:
 def test_on_the_real_clock_a_replay_takes_as_long_as_the_speed_requires(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     result = a_long_run.agent().replay(tmp_path / "a.jsonl", clock="real", speed=20)
-    assert 4.55 / 20 <= result.seconds < 2
+    assert result.seconds >= 4.55 / 20  # on a busy machine it is more
     assert result.text.startswith("Swim in the morning")
+    playback = replay(tmp_path / "a.jsonl", clock="real", speed=20)  # its times, on a loop that is never late
+    exact = run_virtual(lambda: a_long_run.agent().run(a_long_run.QUESTION, sinks=[playback]))
+    assert exact.seconds == 0.2275
+    assert exact.text == result.text
 
 
 def test_live_tools_run_and_the_model_does_not(tmp_path: Path) -> None:

@@ -157,7 +157,21 @@ _BY_TYPE: dict[str, Check] = {
     "Verdict": _is_object,
     "Assistant | None": _is(object),
 }
-_OF_EVENTS: dict[str, Check] = {"usage": _is_usage, "seconds": _is_duration, "wait": _is_duration}
+
+
+def _is_inner_event(value: object) -> bool:
+    """One of a later version has at least what every event has."""
+    if not isinstance(value, dict) or not isinstance(name := cast("Line", value).get("event"), str):
+        return False
+    return _follows(cast("Line", value), _SHAPES.get(("event", name), _OF_ANY_EVENT))
+
+
+_OF_EVENTS: dict[str, Check] = {
+    "usage": _is_usage,
+    "seconds": _is_duration,
+    "wait": _is_duration,
+    "inner": _is_inner_event,
+}
 
 
 def _shape_of(kind: type[Any], by_name: Mapping[str, Check], optional: Collection[str]) -> Shape:
@@ -179,6 +193,7 @@ def _shape_of_delta(kind: type[Any]) -> Shape:
 
 
 _ANY: Shape = {}, {"at": is_number}
+_OF_ANY_EVENT = _shape_of_event(Event)
 _SHAPES: dict[tuple[str, str], Shape] = {
     **{(line, ""): (_TIMED | needed, _MAY_HAVE.get(line, {})) for line, needed in _NEEDS.items()},
     **{("delta", name): _shape_of_delta(kind) for kind, name in DELTAS.items()},
