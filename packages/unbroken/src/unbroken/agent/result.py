@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 from typing_extensions import TypeVar
 
 from unbroken.agent.limits import StopReason, Used
-from unbroken.agent.run_state import CallRecord, Counters, Emitted, RunState, Taken, Waiting, read_taken
+from unbroken.agent.run_state import CallRecord, Emitted, RunState, Taken, Waiting, read_taken
 from unbroken.agent.turns import Ending
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished
@@ -89,6 +89,8 @@ class Result(Generic[OutputT]):
     cancelled, after the model was asked for the last time."""
     server_calls: tuple[ServerCall, ...] = ()
     """Tools that the provider ran itself, as it reported them, in order. `to_json` leaves them out."""
+    counters: Mapping[str, Json] = field(default_factory=dict[str, Json], repr=False, compare=False)
+    """While some are pending: how often tools have asked for a retry, the model was asked to continue, and the like."""
     events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
     """The events that `metrics` counts."""
 
@@ -111,11 +113,10 @@ class Result(Generic[OutputT]):
 
     def state(self) -> RunState:
         """The state of the run, which waits, as it ended here."""
-        return RunState(
+        state = RunState(
             self.transcript(),
             self.agent or "main",
             Used(self.rounds, self.requests, self.call_count, self.usage, self.seconds),
-            Counters(self.attempts, self.fallback_used),
             calls=list(self.calls),
             verdicts=list(self.verdicts),
             warnings=dict.fromkeys(self.warnings),
@@ -127,6 +128,9 @@ class Result(Generic[OutputT]):
             server_calls=list(self.server_calls),
             emitted=Emitted(next_call=self.next_call, counted=list(self.events)),
         )
+        state.count_on(self.counters)
+        state.counters.attempts, state.counters.fallback_used = self.attempts, self.fallback_used
+        return state
 
     def to_json(self) -> dict[str, Json]:
         """Everything except a typed `output` and `calls`, to be saved; `agent.resume` accepts it."""
@@ -163,6 +167,7 @@ class Result(Generic[OutputT]):
             "agent": self.agent,
             "handoffs": [asdict(each) for each in self.handoffs],
             "background": [each.to_json() for each in self.background],
+            **({"counters": dict(self.counters)} if self.counters else {}),
             **self._inner_to_json(),
         }
 
@@ -222,6 +227,7 @@ class Result(Generic[OutputT]):
                 handoffs=tuple(read_taken(fields.get("handoffs"))),
                 inner=inner,
                 background=tuple(BackgroundCall.from_json(each) for each in fields.get("background", ())),
+                counters=fields.get("counters", {}),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"a saved result cannot be read: {type(error).__name__}: {error}") from error
@@ -280,6 +286,7 @@ def result_of(
         inner=waiting.inner if waits else {},
         background=state.background,
         server_calls=tuple(state.server_calls),
+        counters=state.counted() if waits else {},
         events=tuple(state.emitted.counted),
     )
 

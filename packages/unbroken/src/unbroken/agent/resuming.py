@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
+from unbroken.agent.continuation import Continuation
 from unbroken.agent.handoffs import final_agent
 from unbroken.agent.limits import limits_of
 from unbroken.agent.options import Answers, ResumeOptions
@@ -24,7 +25,6 @@ from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.results import to_parts
 from unbroken.tools.toolbox import Toolbox
 from unbroken.tools.value_checks import problem_of_arguments, problem_of_result
-from unbroken.trajectory.continuation import Continuation
 from unbroken.trajectory.recorded_run import RecordedRun, combine, refuse_ended
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording

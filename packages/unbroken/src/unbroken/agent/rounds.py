@@ -128,7 +128,7 @@ async def _run_calls(
     took = batch.order.seconds()
     if len(prepared) > 1 and run.plan.settings.schedule is Schedule.EAGER:
         run.plan.kept.order_hint.note(prepared, took)
-    run.add_results(prepared, results, took)
+    run.add_results(prepared, results, took, calls)
     if earlier and run.transcript.closed:
         run.state.order_calls([each.call for each in calls])
     done = Round(calls, earlier, results, batch, verdict)

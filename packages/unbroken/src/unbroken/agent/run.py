@@ -183,9 +183,13 @@ class Run:
         return held or prepare(call, toolbox, self.plan.settings.policy.tool_errors)
 
     def add_results(
-        self, calls: Sequence[Prepared], results: Sequence[ToolResult | None], took: Sequence[float]
+        self,
+        calls: Sequence[Prepared],
+        results: Sequence[ToolResult | None],
+        took: Sequence[float],
+        of_message: Sequence[Prepared],
     ) -> None:
-        """The results of these calls; None stands for one that waits."""
+        """The results of these calls; None stands for one that waits. `of_message`: with those that had results."""
         state, turn = self.state, self.emitter.turn
         given = results if state.repetition.calm else state.repetition.remind(calls, results)
         for each, result, seconds in zip(calls, given, took, strict=True):
@@ -193,7 +197,8 @@ class Run:
                 state.add_result(each.call, result, turn, seconds)
         if self.shared is not None:
             self.shared.end_round(calls, results)
-        state.repetition.next_round(calls)
+        if None not in results:  # else the round is not over
+            state.repetition.next_round(of_message)
 
     @property
     def cut_off_last(self) -> bool:

@@ -121,7 +121,9 @@ class Counters:
     """What middleware has noted about the run, and requests that were made beside its rounds (`aside`)."""
 
 
-_COUNTERS = [each.name for each in fields(Counters) if each.name not in ("attempts", "tokens", "aside", "notes")]
+_COUNTERS = [
+    each.name for each in fields(Counters) if each.name not in ("attempts", "retries", "tokens", "aside", "notes")
+]
 """Those that any run may have; the others are recorded if middleware changes what is sent."""
 
 
@@ -264,33 +266,39 @@ class RunState:
     def recorded(self, *, prepares: bool) -> dict[str, Json]:
         """What a recording has of it with each request, besides the history. Values that have not changed since the
         start are left out, except for the counters. `prepares`: middleware changes what is sent."""
-        used, counters = self.used, self.counters
+        used = self.used
         saved: dict[str, Json] = {
             "rounds": used.rounds,
             "requests": used.requests,
             "calls": used.calls,
             "usage": used.usage.to_json(),
-            "attempts": counters.attempts,
+            "attempts": self.counters.attempts,
         }
         if used.usage.cost is not None:
             saved["cost"] = used.usage.cost
         if used.usage.cache_saving is not None:
             saved["cache_saving"] = used.usage.cache_saving
-        for name in _COUNTERS:
-            if value := getattr(counters, name):
-                saved[name] = dict(value) if name == "retries" else value
-        if streaks := self.repetition.streaks:
-            saved["streaks"] = streaks
         if self.emitted.next_call:
             saved["next_call"] = self.emitted.next_call
         if prepares:
-            saved["tokens"] = counters.tokens
-            if counters.aside:
+            saved["tokens"] = self.counters.tokens
+            if self.counters.aside:
                 saved["aside"] = True
-            if counters.notes:
-                saved["notes"] = dict(counters.notes)
         if self.handoffs:
             saved["handoffs"] = [asdict(each) for each in self.handoffs]
+        return saved | self.counted()
+
+    def counted(self) -> dict[str, Json]:
+        """What its rules and its middleware have counted and noted, as far as it is not what a run begins with."""
+        counters = self.counters
+        saved: dict[str, Json] = {name: value for name in _COUNTERS if (value := getattr(counters, name))}
+        for name, noted in (
+            ("retries", counters.retries),
+            ("streaks", self.repetition.streaks),
+            ("notes", counters.notes),
+        ):
+            if noted:
+                saved[name] = dict(noted)
         return saved
 
     def recall(self, saved: Mapping[str, Any]) -> None:
@@ -299,13 +307,17 @@ class RunState:
         used.rounds, used.calls = saved.get("rounds", 0), saved.get("calls", 0)
         used.requests = max(saved.get("requests", 1) - 1, 0)
         used.usage = read_usage(saved.get("usage"), saved.get("cost"), saved.get("cache_saving")) or NOTHING_USED
+        self.count_on(saved)
+        counters.attempts, counters.tokens = max(saved.get("attempts", 1) - 1, 0), saved.get("tokens", 0)
+        self.handoffs = read_taken(saved.get("handoffs"))
+
+    def count_on(self, saved: Mapping[str, Any]) -> None:
+        """Continues with what `counted` returned."""
         for name in _COUNTERS:
             if name in saved:
-                setattr(counters, name, dict(saved[name]) if name == "retries" else saved[name])
-        counters.attempts = max(saved.get("attempts", 1) - 1, 0)
-        counters.tokens, counters.notes = saved.get("tokens", 0), dict(saved.get("notes", {}))
+                setattr(self.counters, name, saved[name])
+        self.counters.retries, self.counters.notes = dict(saved.get("retries", {})), dict(saved.get("notes", {}))
         self.repetition.recall(saved.get("streaks", {}))
-        self.handoffs = read_taken(saved.get("handoffs"))
 
 
 def read_taken(saved: object) -> list[Taken]:

@@ -112,6 +112,8 @@ class RecordedRun:
         """The handles of those whose results are in the history."""
         self._known: set[str] = set()
         """Those of them that were when the model was asked last."""
+        self._ended_with: set[str] = set()
+        """Those of them that were when the run ended, or began to wait."""
         self.returned: dict[int, ToolResult] = {}
         """The recorded results of calls, by number: the line may come before the call went to the background."""
         self._waited: list[int] = []
@@ -165,6 +167,13 @@ class RecordedRun:
         numbers = [*self._written, *self._waited]
         return max(numbers, default=counted.get("next_call", 0) - 1) + 1
 
+    def number_of(self, call: ToolCall, turn: int) -> int | None:
+        """The number that this call of the turn had. An attempt that broke off may have used its id for another one."""
+        number = self.numbers.get((turn, call.id))
+        if number is None or self.recording.masked:
+            return number
+        return number if fingerprint(self._written[number][1]) == fingerprint(call) else None
+
     def background_calls(self, *, interrupted: bool = False) -> tuple[BackgroundCall, ...]:
         """In the order of their calls.
 
@@ -172,7 +181,7 @@ class RecordedRun:
         resumed run runs that round again; and a call that was cancelled with its process has no result."""
         calls = sorted(self._background.values(), key=lambda call: call.place)
         if not interrupted:
-            return tuple(replace(call, delivered=call.handle in self._arrived) for call in calls)
+            return tuple(replace(call, delivered=call.handle in self._ended_with) for call in calls)
         turn = self.request.turn if self.request is not None else 0
         return tuple(
             replace(call, delivered=call.handle in self._known, result=None if self._was_cut(call) else call.result)
@@ -266,6 +275,7 @@ class RecordedRun:
             case "agent_changed":
                 self.agent = line["agent"]
             case "run_finished":
+                self._ended_with = set(self._arrived)
                 self.asked_about = {call["id"] for call in line["pending"] if call.get("uncertain")}
                 self._waited += [call["call"] for call in line["pending"] if isinstance(call.get("call"), int)]
             case _:

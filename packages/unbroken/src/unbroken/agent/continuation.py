@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from unbroken.agent.aside import estimate
 from unbroken.errors import Vetoed
 from unbroken.events import ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
 from unbroken.middleware import Ask, Middleware, RunStart
@@ -29,8 +30,9 @@ from unbroken.trajectory.divergence import compare_requests
 from unbroken.trajectory.lines import Line, encode, read_delta
 from unbroken.trajectory.past import Past
 from unbroken.trajectory.recorded_run import RecordedResult, RecordedRun
-from unbroken_wires.deltas import Delta, PartialResponse, Restarted
+from unbroken_wires.deltas import AttemptFailed, Delta, PartialResponse, Restarted, UsageReported
 from unbroken_wires.messages import Request, ToolCall, ToolResult
+from unbroken_wires.transcript.shorten import characters
 
 LOG = logging.getLogger("unbroken.trajectory")
 
@@ -76,7 +78,7 @@ class Continuation(Middleware, Past):
 
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         answer = self.recorded_answer(request)
-        arriving = _play(answer) if answer else call_next(request)
+        arriving = _play(answer, request) if answer else call_next(request)
         return arriving if self.shown_of(self._turn) is None else _again(arriving)
 
     def recorded_answer(self, request: Request) -> list[Line]:
@@ -110,12 +112,9 @@ class Continuation(Middleware, Past):
 
     def number_of(self, call: ToolCall, turn: int) -> int | None:
         found = self._interrupted
-        if self._same:
-            number = found.numbers.get((turn, call.id))
-        elif found.request is None or found.request.turn != turn or not self._loose:
-            return None
-        else:
-            mark = fingerprint(call)
+        number = found.number_of(call, turn) if self._same else None
+        if number is None and self._loose and found.request is not None and found.request.turn == turn:
+            mark = fingerprint(call)  # a call of an attempt that broke off, made again
             number = next((number for number, each in self._loose.items() if fingerprint(each) == mark), None)
         if number is not None:
             self._loose.pop(number, None)
@@ -146,8 +145,8 @@ class Continuation(Middleware, Past):
             return None
         found = self._interrupted
         given = found.results.get(context.key)
-        if given is None and self._is_same(context.turn):  # its key was computed from arguments that are masked now
-            given = found.by_id.get((context.turn, context.call_id))
+        if given is None and found.recording.masked and self._is_same(context.turn):
+            given = found.by_id.get((context.turn, context.call_id))  # its key was computed from what is masked now
         return given
 
     def began(self, prepared: Prepared, turn: int) -> bool:
@@ -277,13 +276,17 @@ async def _again(arriving: AsyncIterator[Sequence[Delta]]) -> AsyncIterator[Sequ
             yield deltas
 
 
-async def _play(answer: list[Line]) -> AsyncIterator[Sequence[Delta]]:
+async def _play(answer: list[Line], request: Request) -> AsyncIterator[Sequence[Delta]]:
     """What broke off is counted again, but its calls are not made again: those that ran were adopted or dropped."""
-    so_far = PartialResponse()
+    so_far, reported = PartialResponse(), False
     restarts = [place for place, line in enumerate(answer) if line["line"] == "delta" and line["delta"] == "restarted"]
     for place, line in enumerate(answer):
-        if restarts and place < restarts[-1] and line["delta"].startswith("call_"):
-            continue
         delta = read_delta(line, so_far)
         so_far.feed(delta)
+        if restarts and place < restarts[-1]:
+            if line["delta"].startswith("call_"):
+                continue
+            if isinstance(delta, AttemptFailed) and not reported and so_far.calls:  # without them it would cost less
+                yield (UsageReported(estimate(sum(map(characters, request.messages)), so_far.message)),)
+            reported = isinstance(delta, UsageReported) or (reported and not isinstance(delta, AttemptFailed))
         yield (delta,)
