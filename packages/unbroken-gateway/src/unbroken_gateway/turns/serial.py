@@ -34,7 +34,7 @@ from typing import Literal, TypeAlias, cast
 from unbroken_gateway.settings import OnToolError
 from unbroken_gateway.turns.call_ids import agrees, is_named, is_ours, may_be_rewritten
 from unbroken_gateway.turns.turn import Hold, Turn, is_retold, same_call, words
-from unbroken_wires.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
+from unbroken_wires.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, User
 
 SPOKEN = "Error: not run: the conversation went on before its turn came"
 FAILED = "Error: not run: an earlier call of this message failed"
@@ -52,6 +52,10 @@ class Found:
 
     turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict[int, tuple[Turn, ...]])
     doubts: dict[int, Reason] = field(default_factory=dict[int, Reason])
+    proven: frozenset[int] = frozenset()
+    """Positions where a random id proves the turn."""
+    unlisted: frozenset[int] = frozenset()
+    """Positions with calls where no turn is listed for the conversation up to there."""
     unnamed: frozenset[int] = frozenset()
     """Positions where held turns match, but the client takes several calls at once and sends no id that proves which
     turn it is."""
@@ -143,6 +147,32 @@ def choose_turns(messages: Sequence[Message], found: Found) -> dict[int, Turn]:
             else:
                 found.doubts[at] = "ambiguous"
     return chosen
+
+
+def leave_contradicted(messages: Sequence[Message], turns: Mapping[int, Turn], found: Found) -> dict[int, Turn]:
+    """The turns of a client that takes one call at a time. All its answers with calls are listed, so what follows a
+    turn of its own is listed too. Otherwise it has shortened or edited its history, and a turn that no id proves may
+    belong to another client, whose conversation begins in the same way."""
+    left: set[int] = set()
+    for fold in fold_turns(messages, turns) if not turns.keys() <= found.proven else ():
+        parts = range(fold.start, fold.end)
+        after = next((at for at in range(fold.end, len(messages)) if _has_content(messages[at])), None)
+        if after is None or not found.proven.isdisjoint(parts):
+            continue
+        if after in found.unlisted or _ends_without_reason(fold, messages, after):
+            left |= turns.keys() & set(parts)
+    found.doubts |= dict.fromkeys(left, "unmatched")
+    return {at: turn for at, turn in turns.items() if at not in left}
+
+
+def _ends_without_reason(fold: Fold, messages: Sequence[Message], after: int) -> bool:
+    """Did the model answer with a text although calls of this turn wait, and nothing had failed or interrupted it?"""
+    answer = messages[after]
+    if not fold.turn.held or not fold.waiting or (isinstance(answer, Assistant) and answer.calls):
+        return False
+    interrupted = any(isinstance(message, User) for message in messages[fold.end : after])
+    failed = any(_failed(result) for _, result in fold.results)
+    return not interrupted and not failed and fold.present <= fold.answered
 
 
 def leave_unnamed(messages: Sequence[Message], turns: Mapping[int, Turn], found: Found) -> dict[int, Turn]:
