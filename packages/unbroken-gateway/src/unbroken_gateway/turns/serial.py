@@ -18,7 +18,8 @@ The cases, with their names in docs/gateway.md:
     expired       the result is too late: the turn is plain history, and held calls are dropped
     forgotten     the store has lost the turn or its hold: as expired
     ambiguous     two turns match the client's history: neither is used
-    unmatched     a turn matches in part (other ids, another system text, other tools): it is not used
+    unmatched     a turn matches in part (other ids, another system text, other tools, another answer after it): it is
+                  not used
     unknown       nothing is known of the calls in the client's history
 
 The last five lose calls that the client did not receive. Each is reported (`AskModel.lost`).
