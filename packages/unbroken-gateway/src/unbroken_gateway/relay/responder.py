@@ -185,8 +185,10 @@ class Responder:
         required = serial or (returns and _answers_one_of_ours(request.messages))
         found = await self._turn_store.find(incoming.scope, request.messages, exchange.context, required=required)
         turns = choose_turns(request.messages, found)
-        leave = leave_contradicted if serial else leave_unnamed
-        turns = leave(request.messages, turns, found)
+        if serial:
+            turns = leave_contradicted(request.messages, turns, found, self._settings.on_tool_error)
+        else:
+            turns = leave_unnamed(request.messages, turns, found)
         if incoming.upstream.pool is not None:
             upstream = prefer_author(incoming.upstream, [turns[at].message for at in sorted(turns)])
             exchange.incoming = incoming = replace(incoming, upstream=upstream)

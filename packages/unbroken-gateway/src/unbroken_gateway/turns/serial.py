@@ -55,8 +55,6 @@ class Found:
     doubts: dict[int, Reason] = field(default_factory=dict[int, Reason])
     proven: frozenset[int] = frozenset()
     """Positions where a random id proves the turn."""
-    unlisted: frozenset[int] = frozenset()
-    """Positions with calls where no turn is listed for the conversation up to there."""
     unnamed: frozenset[int] = frozenset()
     """Positions where held turns match, but the client takes several calls at once and sends no id that proves which
     turn it is."""
@@ -150,30 +148,35 @@ def choose_turns(messages: Sequence[Message], found: Found) -> dict[int, Turn]:
     return chosen
 
 
-def leave_contradicted(messages: Sequence[Message], turns: Mapping[int, Turn], found: Found) -> dict[int, Turn]:
-    """The turns of a client that takes one call at a time. All its answers with calls are listed, so what follows a
-    turn of its own is listed too. Otherwise it has shortened or edited its history, and a turn that no id proves may
-    belong to another client, whose conversation begins in the same way."""
-    left: set[int] = set()
+def leave_contradicted(
+    messages: Sequence[Message], turns: Mapping[int, Turn], found: Found, on_tool_error: OnToolError
+) -> dict[int, Turn]:
+    """The turns of a client that takes one call at a time, some reduced to what the client has of them.
+
+    If calls of a turn wait, nothing failed and nobody interrupted it, the next answer releases one of them. If
+    something else follows, the client has lost the turn, or it has shortened its history, and the turn belongs to
+    another client, whose conversation begins in the same way. Only an id proves that it does not."""
+    reduced = dict(turns)
     for fold in fold_turns(messages, turns) if not turns.keys() <= found.proven else ():
         parts = range(fold.start, fold.end)
         after = next((at for at in range(fold.end, len(messages)) if _has_content(messages[at])), None)
-        if after is None or not found.proven.isdisjoint(parts):
+        if after is None or not fold.turn.held or not fold.waiting or not found.proven.isdisjoint(parts):
             continue
-        if after in found.unlisted or _ends_without_reason(fold, messages, after):
-            left |= turns.keys() & set(parts)
-    found.doubts |= dict.fromkeys(left, "unmatched")
-    return {at: turn for at, turn in turns.items() if at not in left}
+        failed = on_tool_error == "stop" and any(_failed(result) for _, result in fold.results)
+        interrupted = any(isinstance(message, User) for message in messages[fold.end : after])
+        if not failed and not interrupted and fold.present <= fold.answered:
+            starts = [at for at in parts if at in turns]
+            reduced |= dict.fromkeys(starts, _reduced(fold))
+            found.doubts |= dict.fromkeys(starts, "unmatched")
+    return reduced
 
 
-def _ends_without_reason(fold: Fold, messages: Sequence[Message], after: int) -> bool:
-    """Did the model answer with a text although calls of this turn wait, and nothing had failed or interrupted it?"""
-    answer = messages[after]
-    if not fold.turn.held or not fold.waiting or (isinstance(answer, Assistant) and answer.calls):
-        return False
-    interrupted = any(isinstance(message, User) for message in messages[fold.end : after])
-    failed = any(_failed(result) for _, result in fold.results)
-    return not interrupted and not failed and fold.present <= fold.answered
+def _reduced(fold: Fold) -> Turn:
+    """The turn without anything that the client does not have."""
+    turn, kept = fold.turn, sorted(fold.present)
+    calls = tuple(turn.message.calls[at] for at in kept)
+    message = replace(turn.message, calls=calls, reasoning="", native=None)
+    return replace(turn, message=message, ids=tuple(turn.ids[at] for at in kept), held=False)
 
 
 def leave_unnamed(messages: Sequence[Message], turns: Mapping[int, Turn], found: Found) -> dict[int, Turn]:

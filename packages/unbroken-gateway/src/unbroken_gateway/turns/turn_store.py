@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import cast
 
 from unbroken_gateway.stores.store import (
@@ -97,14 +96,10 @@ class TurnStore:
         proven = found.proven = frozenset(wanted)
         if len(proven) < len(calls):
             digests = chains(messages)
-            # What follows a turn that no id proves is looked up even if an id proves it: see `leave_contradicted`.
-            known = {at for before, at in pairwise(calls) if before in proven and at in proven}
-            known |= {at for at in [*calls][:1] if at in proven}
-            said = {at: said_key(scope, digests[at]) for at in calls if at not in known}
+            said = {at: said_key(scope, digests[at]) for at in calls if at not in proven}
             lists = await self._listed(list(said.values()), required, remember_found=False)
-            found.unlisted = frozenset(at for at, key in said.items() if calls[at] and not lists[key][0])
             for at, key in said.items():
-                if at not in proven and (listed := lists[key]) != _NOTHING_LISTED:
+                if (listed := lists[key]) != _NOTHING_LISTED:
                     wanted[at] = _agreeing(found, at, *listed, context)
         if not wanted:
             return found
