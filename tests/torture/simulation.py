@@ -134,7 +134,9 @@ async def simulate(plan: Plan, progress: Path | None = None) -> Recorded:
         Provider(f"provider-{number}", str(plan.seed), lambda: next(numbers), recorded)
         for number in range(plan.providers)
     ]
-    world = World(plan.gateways, plan.servers, providers, hold_timeout=HOLD_TIMEOUT, ttl=TTL, now=loop.time, dice=dice)
+    # Since the epoch: a gateway whose clock began at zero, and is wrong by a second, would take the store for emptied.
+    now = clock.current_clock().now
+    world = World(plan.gateways, plan.servers, providers, hold_timeout=HOLD_TIMEOUT, ttl=TTL, now=now, dice=dice)
     clients = ClientPlan(
         name="s",
         seed=str(plan.seed),

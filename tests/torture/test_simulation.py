@@ -34,6 +34,12 @@ def test_no_promise_is_broken_while_servers_providers_and_gateways_fail(tmp_path
     check_pieces(tmp_path, Piece(SMALL, report, faults, 2.5))
 
 
+def test_a_wrong_clock_does_not_make_a_new_store_look_emptied() -> None:
+    """Gateways whose clocks differ by seconds meet a store in which nothing was ever stored."""
+    report, _ = run_simulation(replace(SMALL, conversations=120, gateways=20, seconds=1.0, faults=False))
+    assert report.violations == []
+
+
 def check_pieces(folder: Path, piece: Piece) -> None:
     """A piece is read as it was written, and the sum shows what is missing or broken."""
     assert read_piece(folder, SMALL) is None

@@ -291,6 +291,91 @@ def test_the_same_calls_with_other_reasoning_are_released_without_the_reasoning(
     run(story)
 
 
+FIRST = ToolCall("", "roll", {"die": "first"})
+ROLLED = ToolMessage((result_of(FIRST, "It shows 4."),))
+
+
+def keep_later_ids(messages: list[Message]) -> list[Message]:
+    """A client that keeps the ids of its last answer alone."""
+    return [*drop_ids(messages[:-2]), *messages[-2:]]
+
+
+@without_ids
+@pytest.mark.parametrize("then", ["a call", "a text"])
+def test_a_shortened_history_that_begins_like_another_gets_nothing_of_it(wire: str, then: str) -> None:
+    """The late player has dropped its first messages, and what is left begins with the question and the first call of
+    the early one. What it was given next shows that it is not the early one."""
+
+    async def story() -> None:
+        dice = Dice(thinks=True)
+        gateway = Inside({"m": dice.model}, open_store("memory:"), clients=SERIAL)
+        early, late = (Client(gateway, wire, headers=ONE_BY_ONE, habit=drop_ids) for _ in range(2))
+        await early.ask(User.of("Roll."))
+        late.messages = [User.of("Roll."), Assistant("", (FIRST,)), ROLLED]
+        if then == "a call":
+            reply = await late.ask(Assistant("", (ToolCall("", "roll", {"die": "mine"}),)), ROLLED)
+        else:
+            reply = await late.ask(Assistant("It was 4."), User.of("And now?"))
+        assert reply.headers["x-unbroken-reasoning"] == "not restored; unmatched"
+        asked = dice.model.requests[-1].messages
+        assert "Roll 1." not in repr(asked)
+        first = next(message for message in asked if isinstance(message, Assistant))
+        assert [call.arguments for call in first.calls] == [{"die": "first"}]
+        assert (await early.answer_calls()).calls == [("roll", {"die": "1"})]
+
+    run(story)
+
+
+def rolling() -> ScriptedModel:
+    """A model that rolls again and again."""
+
+    def speak(request: Request) -> list[str | Step]:
+        game = len(model.requests)
+        return [Think(f"Roll {game}."), *(Call("roll", {"die": die}) for die in ("first", f"{game}"))]
+
+    model = ScriptedModel(speak, wire="anthropic-messages", loop_last=True)
+    return model
+
+
+def test_an_id_that_proves_the_next_answer_does_not_prove_the_one_before_it() -> None:
+    async def story() -> None:
+        model = rolling()
+        gateway = Inside({"m": model}, open_store("memory:"), clients=SERIAL)
+        early = Client(gateway, "gemini", headers=ONE_BY_ONE, habit=drop_ids)
+        late = Client(gateway, "gemini", headers=ONE_BY_ONE, habit=keep_later_ids)
+        await early.ask(User.of("Roll."))
+        await late.ask(User.of("Roll two."), Assistant("", (FIRST,)), ROLLED)
+        late.messages[0] = User.of("Roll.")
+        assert (await late.answer_calls()).calls == [("roll", {"die": "2"})]
+        await late.answer_calls()
+        assert "Roll 1." not in repr(model.requests[-1].messages)
+
+    run(story)
+
+
+@pytest.mark.parametrize("said", ["Stop. Roll another.", ""])
+def test_a_player_without_ids_who_interrupted_or_failed_finds_its_own_turn_later(said: str) -> None:
+    async def story() -> None:
+        model = rolling()
+        gateway = Inside({"m": model}, open_store("memory:"), clients=SERIAL, on_tool_error="stop")
+        player = Client(gateway, "gemini", headers=ONE_BY_ONE, habit=drop_ids)
+        await player.ask(User.of("Roll."))
+        if said:
+            await player.ask(User.of(said))
+        else:
+            await player.ask(ToolMessage((result_of(last_call(player), "Error: the die is gone."),)))
+        for _ in range(2):
+            await player.answer_calls()
+        turns = [message for message in model.requests[-1].messages if isinstance(message, Assistant)]
+        assert [[call.arguments for call in turn.calls] for turn in turns] == [
+            [{"die": "first"}, {"die": "1"}],
+            [{"die": "first"}, {"die": "2"}],
+        ]
+        assert "Roll 1." in repr(turns)
+
+    run(story)
+
+
 class Flushed(MemoryStore):
     def flush(self) -> None:
         MemoryStore.__init__(self)

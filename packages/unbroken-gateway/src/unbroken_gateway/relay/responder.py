@@ -67,6 +67,7 @@ from unbroken_gateway.turns.serial import (
     choose_turns,
     decide,
     fold_turns,
+    leave_contradicted,
     leave_unnamed,
     missing_turn,
 )
@@ -184,7 +185,9 @@ class Responder:
         required = serial or (returns and _answers_one_of_ours(request.messages))
         found = await self._turn_store.find(incoming.scope, request.messages, exchange.context, required=required)
         turns = choose_turns(request.messages, found)
-        if not serial:
+        if serial:
+            turns = leave_contradicted(request.messages, turns, found, self._settings.on_tool_error)
+        else:
             turns = leave_unnamed(request.messages, turns, found)
         if incoming.upstream.pool is not None:
             upstream = prefer_author(incoming.upstream, [turns[at].message for at in sorted(turns)])

@@ -18,7 +18,8 @@ The cases, with their names in docs/gateway.md:
     expired       the result is too late: the turn is plain history, and held calls are dropped
     forgotten     the store has lost the turn or its hold: as expired
     ambiguous     two turns match the client's history: neither is used
-    unmatched     a turn matches in part (other ids, another system text, other tools): it is not used
+    unmatched     a turn matches in part (other ids, another system text, other tools, another answer after it): it is
+                  not used
     unknown       nothing is known of the calls in the client's history
 
 The last five lose calls that the client did not receive. Each is reported (`AskModel.lost`).
@@ -34,7 +35,7 @@ from typing import Literal, TypeAlias, cast
 from unbroken_gateway.settings import OnToolError
 from unbroken_gateway.turns.call_ids import agrees, is_named, is_ours, may_be_rewritten
 from unbroken_gateway.turns.turn import Hold, Turn, is_retold, same_call, words
-from unbroken_wires.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
+from unbroken_wires.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, User
 
 SPOKEN = "Error: not run: the conversation went on before its turn came"
 FAILED = "Error: not run: an earlier call of this message failed"
@@ -52,6 +53,8 @@ class Found:
 
     turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict[int, tuple[Turn, ...]])
     doubts: dict[int, Reason] = field(default_factory=dict[int, Reason])
+    proven: frozenset[int] = frozenset()
+    """Positions where a random id proves the turn."""
     unnamed: frozenset[int] = frozenset()
     """Positions where held turns match, but the client takes several calls at once and sends no id that proves which
     turn it is."""
@@ -143,6 +146,37 @@ def choose_turns(messages: Sequence[Message], found: Found) -> dict[int, Turn]:
             else:
                 found.doubts[at] = "ambiguous"
     return chosen
+
+
+def leave_contradicted(
+    messages: Sequence[Message], turns: Mapping[int, Turn], found: Found, on_tool_error: OnToolError
+) -> dict[int, Turn]:
+    """The turns of a client that takes one call at a time, some reduced to what the client has of them.
+
+    If calls of a turn wait, nothing failed and nobody interrupted it, the next answer releases one of them. If
+    something else follows, the client has lost the turn, or it has shortened its history, and the turn belongs to
+    another client, whose conversation begins in the same way. Only an id proves that it does not."""
+    reduced = dict(turns)
+    for fold in fold_turns(messages, turns) if not turns.keys() <= found.proven else ():
+        parts = range(fold.start, fold.end)
+        after = next((at for at in range(fold.end, len(messages)) if _has_content(messages[at])), None)
+        if after is None or not fold.turn.held or not fold.waiting or not found.proven.isdisjoint(parts):
+            continue
+        failed = on_tool_error == "stop" and any(_failed(result) for _, result in fold.results)
+        interrupted = any(isinstance(message, User) for message in messages[fold.end : after])
+        if not failed and not interrupted and fold.present <= fold.answered:
+            starts = [at for at in parts if at in turns]
+            reduced |= dict.fromkeys(starts, _reduced(fold))
+            found.doubts |= dict.fromkeys(starts, "unmatched")
+    return reduced
+
+
+def _reduced(fold: Fold) -> Turn:
+    """The turn without anything that the client does not have."""
+    turn, kept = fold.turn, sorted(fold.present)
+    calls = tuple(turn.message.calls[at] for at in kept)
+    message = replace(turn.message, calls=calls, reasoning="", native=None)
+    return replace(turn, message=message, ids=tuple(turn.ids[at] for at in kept), held=False)
 
 
 def leave_unnamed(messages: Sequence[Message], turns: Mapping[int, Turn], found: Found) -> dict[int, Turn]:

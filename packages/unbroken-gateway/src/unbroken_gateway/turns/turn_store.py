@@ -93,7 +93,7 @@ class TurnStore:
             return Found()
         found = Found()
         wanted = await self._proven(scope, calls, required)
-        proven = set(wanted)
+        proven = found.proven = frozenset(wanted)
         if len(proven) < len(calls):
             digests = chains(messages)
             said = {at: said_key(scope, digests[at]) for at in calls if at not in proven}
