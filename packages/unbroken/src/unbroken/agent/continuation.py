@@ -122,7 +122,8 @@ class Continuation(Middleware, Past):
 
     def had_started(self, number: int) -> bool:
         found = self._interrupted
-        return number in found.started_numbers and number not in found.inner.waiting
+        begun = number in found.started_numbers or number in found.finished_numbers  # one of the client only ends
+        return begun and number not in found.inner.waiting
 
     def lost_calls(self) -> list[tuple[int, ToolCall, ToolResult | None]]:
         lost, self._loose = [(number, call, self._end_of(number, call)) for number, call in self._loose.items()], {}
