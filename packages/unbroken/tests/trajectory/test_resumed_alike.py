@@ -80,7 +80,8 @@ def test_a_call_never_gets_the_result_of_another_one_whose_id_it_has(tmp_path: P
     assert paid == ["5"]
 
 
-def test_an_attempt_that_broke_off_with_calls_alone_costs_the_same_after_a_crash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", ['"delta":"ended"', '"event":"tool_calls_detected"', '"event":"call_adopted"'])
+def test_an_attempt_that_broke_off_with_calls_alone_counts_the_same_after_a_crash(mark: str, tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     script = (
         [Call("look", x="first", id="a"), Pause(0.3), Break("gone")],
@@ -92,9 +93,17 @@ def test_an_attempt_that_broke_off_with_calls_alone_costs_the_same_after_a_crash
         return Agent(RetryingModel(ScriptedModel(*answers)), [look], **more)
 
     whole = run_virtual(agent(*script, record=path).run("Go."))
-    cut_after(path, b'"event":"tool_calls_detected"')
+    lines = path.read_bytes().splitlines(keepends=True)
+    places = [place for place, line in enumerate(lines) if mark.encode() in line]
+    path.write_bytes(b"".join(lines[: places[0] + 1]))
     result = run_virtual(agent(script[2]).resume(path))
     assert (result.usage, result.attempts) == (whole.usage, whole.attempts)
+    assert counted(result) == counted(whole) == (1, 0, 2, 0)
+
+
+def counted(result: Result[Any]) -> tuple[int, int, int, int]:
+    metrics = result.metrics
+    return metrics.adopted, metrics.dropped, metrics.tool_executions, metrics.outside
 
 
 def approved(path: Path, agent: Callable[..., Agent[Any, Any]], *calls: Any) -> Result[Any]:

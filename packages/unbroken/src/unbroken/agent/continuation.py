@@ -120,6 +120,17 @@ class Continuation(Middleware, Past):
             self._loose.pop(number, None)
         return number
 
+    def orphan_of(self, call: ToolCall, number: int) -> int | None:
+        started = self._interrupted.started_numbers
+        if number in started or self._interrupted.recording.masked:
+            return None
+        mark = fingerprint(call)
+        orphans = (other for other, each in self._loose.items() if other in started and fingerprint(each) == mark)
+        orphan = next(orphans, None)
+        if orphan is not None:
+            del self._loose[orphan]
+        return orphan
+
     def had_started(self, number: int) -> bool:
         found = self._interrupted
         begun = number in found.started_numbers or number in found.finished_numbers  # one of the client only ends
@@ -289,5 +300,8 @@ async def _play(answer: list[Line], request: Request) -> AsyncIterator[Sequence[
                 continue
             if isinstance(delta, AttemptFailed) and not reported and so_far.calls:  # without them it would cost less
                 yield (UsageReported(estimate(sum(map(characters, request.messages)), so_far.message)),)
-            reported = isinstance(delta, UsageReported) or (reported and not isinstance(delta, AttemptFailed))
+            if isinstance(delta, UsageReported):
+                reported = bool(delta.usage.total_tokens)  # some servers report zeros for unknown
+            elif isinstance(delta, AttemptFailed):
+                reported = False
         yield (delta,)

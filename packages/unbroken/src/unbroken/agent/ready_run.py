@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from unbroken.agent.emitter import Emitter
-from unbroken.agent.handoffs import Changing
+from unbroken.agent.handoffs import Changing, NextAgent
 from unbroken.agent.limits import NOTHING_USED, Account, Limits, models_of
 from unbroken.agent.loop import play
-from unbroken.agent.options import Options, ResumeOptions, Settings
+from unbroken.agent.options import Options, ResumeOptions
 from unbroken.agent.plan import Plan
 from unbroken.agent.prompts import Prompt
 from unbroken.agent.result import Result, result_of, verdict_to_json
@@ -171,15 +171,8 @@ class ReadyRun:
         )
 
 
-class PreparesRuns(Protocol):
+class PreparesRuns(NextAgent, Protocol):
     """What a resumed, a replayed or an inner run needs of its `Agent`."""
-
-    settings: Settings
-
-    @property
-    def name(self) -> str: ...
-
-    def overridden(self, options: OptionsT) -> OptionsT: ...
 
     def stack(self, options: ResumeOptions[Any]) -> tuple[Middleware, ...]: ...
 

@@ -3,7 +3,7 @@ a recording."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,7 +11,6 @@ from unbroken.agent.aside import estimate
 from unbroken.agent.limits import NOTHING_USED, StopReason, Used, limits_of
 from unbroken.agent.output import Output
 from unbroken.agent.result import Result, result_of
-from unbroken.agent.rules.repetition import Repetition
 from unbroken.agent.run_state import CallRecord, Counters, Emitted, RunState, Taken, Waiting, read_taken
 from unbroken.agent.turns import Ending
 from unbroken.errors import UserError
@@ -57,12 +56,12 @@ def waiting_state(recorded: RecordedRun) -> RunState | None:
     background = recorded.background_calls()
     finished = _finished_calls(recording, ending.turn, calls, background)
     if finished and len(finished) == len(calls):  # what follows the last result is not recorded: it is given again
-        del finished[_given_last(ending, finished)]
+        del finished[_given_again(ending, finished)]
     transcript = Transcript(messages)
     for result in finished.values():
         transcript.answer(result)
     counted: int = recorded.counters.get("calls", 0) if recorded.request is not None else 0
-    return RunState(
+    state = RunState(
         transcript,
         recorded.agent,
         Used(
@@ -72,8 +71,6 @@ def waiting_state(recorded: RecordedRun) -> RunState | None:
             _used_since(recording, _usage_of(ending), finished),
             ending.seconds,
         ),
-        _counters(recorded, ending, finished),
-        _repetition(recorded),
         calls=[
             *_calls_in(recorded, messages, background),
             *(
@@ -103,6 +100,22 @@ def waiting_state(recorded: RecordedRun) -> RunState | None:
         background=background,
         emitted=_emitted(recorded),
     )
+    _continue_counting(state, recorded, ending, finished.values())
+    return state
+
+
+def _continue_counting(
+    state: RunState, recorded: RecordedRun, ending: RunFinished, given: Iterable[ToolResult]
+) -> None:
+    """From what was counted when the model was asked last, and what these results have added since."""
+    state.continue_counting(recorded.counters)
+    for result in given:
+        if result.ended_as == "retry":
+            state.count_retry(result.name)
+    counters = state.counters
+    counters.nudge, counters.empty_answers, counters.stop = False, 0, None  # it answered with calls
+    counters.attempts, counters.fallback_used = ending.attempts, ending.fallback_used
+    counters.tokens = recorded.counters.get("tokens", 0)
 
 
 def _waited(recording: Recording) -> RunFinished | None:
@@ -113,30 +126,11 @@ def _waited(recording: Recording) -> RunFinished | None:
     return waited[-1]
 
 
-def _given_last(ending: RunFinished, finished: Mapping[str, ToolResult]) -> str:
+def _given_again(ending: RunFinished, finished: Mapping[str, ToolResult]) -> str:
     """One of the calls that the run waited for: the last that is not in the background."""
     waited = [call["id"] for call in ending.pending]
     last = [id for id, result in finished.items() if id in waited and result.outcome != "running"]
     return (last or [*finished])[-1]
-
-
-def _counters(recorded: RecordedRun, ending: RunFinished, finished: Mapping[str, ToolResult]) -> Counters:
-    """What the run had counted when the model was asked last, and what the calls that ended since have added."""
-    state = RunState(Transcript())
-    state.recall(recorded.counters)
-    for result in finished.values():
-        if result.ended_as == "retry":
-            state.count_retry(result.name)
-    counters = state.counters
-    counters.nudge, counters.empty_answers, counters.stop = False, 0, None
-    counters.attempts, counters.fallback_used = ending.attempts, ending.fallback_used
-    return counters
-
-
-def _repetition(recorded: RecordedRun) -> Repetition:
-    repetition = Repetition()
-    repetition.recall(recorded.counters.get("streaks", {}))
-    return repetition
 
 
 def _emitted(recorded: RecordedRun) -> Emitted:

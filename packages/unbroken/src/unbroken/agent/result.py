@@ -128,7 +128,7 @@ class Result(Generic[OutputT]):
             server_calls=list(self.server_calls),
             emitted=Emitted(next_call=self.next_call, counted=list(self.events)),
         )
-        state.count_on(self.counters)
+        state.continue_counting(self.counters)
         state.counters.attempts, state.counters.fallback_used = self.attempts, self.fallback_used
         return state
 

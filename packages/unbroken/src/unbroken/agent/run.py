@@ -20,7 +20,7 @@ from unbroken.agent.run_state import RunState
 from unbroken.agent.server_calls import ServerCalls
 from unbroken.agent.spending import Spending
 from unbroken.errors import UnbrokenError, UserError, Vetoed
-from unbroken.events import RequestRetried
+from unbroken.events import CallAdopted, RequestRetried
 from unbroken.middleware import blaming
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
@@ -140,9 +140,14 @@ class Run:
             prepared.uncertain = self.past.began(prepared, self.emitter.turn)
 
     def number_before(self, call: ToolCall) -> int | None:
-        """The number that a call of a resumed run had in an earlier part of it."""
+        """The number that a call of a resumed run had in an earlier part of it. If its process died before that call
+        could adopt one of a response that broke off, it does so now."""
         number = self.past.number_of(call, self.emitter.turn)
-        return self.state.waiting.numbers.pop(call.id, None) if number is None else number
+        if number is None:
+            return self.state.waiting.numbers.pop(call.id, None)
+        if (orphan := self.past.orphan_of(call, number)) is not None:
+            self.emitter.emit(CallAdopted, number, call.id, call.name, orphan)
+        return number
 
     def drop_earlier(self, observer: RoundReporter) -> None:
         """Drops calls that an earlier process received and that are not in the final answer."""

@@ -124,7 +124,7 @@ class Counters:
 _COUNTERS = [
     each.name for each in fields(Counters) if each.name not in ("attempts", "retries", "tokens", "aside", "notes")
 ]
-"""Those that any run may have; the others are recorded if middleware changes what is sent."""
+"""Those that `counted` saves as they are."""
 
 
 @dataclass(slots=True)
@@ -307,12 +307,12 @@ class RunState:
         used.rounds, used.calls = saved.get("rounds", 0), saved.get("calls", 0)
         used.requests = max(saved.get("requests", 1) - 1, 0)
         used.usage = read_usage(saved.get("usage"), saved.get("cost"), saved.get("cache_saving")) or NOTHING_USED
-        self.count_on(saved)
+        self.continue_counting(saved)
         counters.attempts, counters.tokens = max(saved.get("attempts", 1) - 1, 0), saved.get("tokens", 0)
         self.handoffs = read_taken(saved.get("handoffs"))
 
-    def count_on(self, saved: Mapping[str, Any]) -> None:
-        """Continues with what `counted` returned."""
+    def continue_counting(self, saved: Mapping[str, Any]) -> None:
+        """Continues from what `counted` returned."""
         for name in _COUNTERS:
             if name in saved:
                 setattr(self.counters, name, saved[name])

@@ -31,6 +31,10 @@ class Past:
         """The number that this call had."""
         return None
 
+    def orphan_of(self, call: ToolCall, number: int) -> int | None:
+        """The number of a call of a response that broke off, which the call with this number was about to adopt."""
+        return None
+
     def had_started(self, number: int) -> bool:
         """Had the call with this number started?"""
         return False
